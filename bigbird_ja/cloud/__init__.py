@@ -1,0 +1,1 @@
+"""Renting, watching and deleting TPUs; prices."""

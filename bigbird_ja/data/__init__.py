@@ -1,0 +1,1 @@
+"""From text to batches: packing, masking, records, manifest, order, pipeline."""

@@ -1,0 +1,110 @@
+"""The ways a command can end, each with the exit status and `reason` that users' scripts rely on."""
+
+from __future__ import annotations
+
+import errno
+
+
+class CommandError(Exception):
+    """Ends a command with `status`, `reason` and one line: what, where, what to do."""
+
+    status = 1
+    reason = "bug"
+
+
+class BadInput(CommandError):
+    """The user's flags, config, input, data set, permissions or environment."""
+
+    status, reason = 2, "bad_input"
+
+
+class Diverged(CommandError):
+    """NaN or infinite loss or gradients; the message names the first bad step."""
+
+    status, reason = 70, "diverged"
+
+
+class OutOfMemory(CommandError):
+    """Host or device memory."""
+
+    status, reason = 71, "out_of_memory"
+
+
+class StorageError(CommandError):
+    """Disk full, or a bucket refusing or failing beyond the retries."""
+
+    status, reason = 74, "io_error"
+
+
+class Interrupted(CommandError):
+    """SIGTERM or Ctrl-C, with the work saved: running the same command again continues."""
+
+    status, reason = 75, "interrupted"
+
+
+class Stalled(CommandError):
+    """The watchdog saw no progress."""
+
+    status, reason = 76, "stalled"
+
+
+STATUS_OF_REASON: dict[str, int] = {
+    "finished": 0,
+    **{
+        kind.reason: kind.status
+        for kind in (
+            CommandError,
+            BadInput,
+            Diverged,
+            OutOfMemory,
+            StorageError,
+            Interrupted,
+            Stalled,
+        )
+    },
+}
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def classify(error: BaseException) -> CommandError | None:
+    """The `CommandError` that an exception of a library stands for, or None where it is a bug.
+
+    TensorFlow's exceptions are recognised by name, so that nothing imports TensorFlow to ask.
+    """
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted: run the same command again to continue")
+    if isinstance(error, MemoryError):
+        return OutOfMemory(f"out of memory on this machine: {error or 'allocation failed'}")
+    if isinstance(error, OSError):
+        return _classify_os_error(error)
+    text = str(error).strip()
+    first_line = text.splitlines()[0] if text else type(error).__name__
+    name = type(error).__name__
+    if name == "ResourceExhaustedError":
+        if "No space left" in text or "Disk quota exceeded" in text or "File too large" in text:
+            return StorageError(f"disk full: {first_line}: free some space and run again")
+        return OutOfMemory(
+            f"out of memory: {first_line}: use a smaller training.global_batch_size, more"
+            " training.gradient_accumulation_steps, or training.gradient_checkpointing"
+        )
+    if name == "PermissionDeniedError":
+        return BadInput(f"permission denied: {first_line}: check the path and your credentials")
+    if name in ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"):
+        return StorageError(f"storage failed: {first_line}: run the same command again")
+    return None
+
+
+def _classify_os_error(error: OSError) -> CommandError | None:
+    where = error.filename or ""
+    if error.errno in _FULL:
+        return StorageError(f"disk full: {where}: free some space and run again")
+    if error.errno == errno.EIO:
+        return StorageError(f"the disk failed: {where}: {error.strerror}")
+    if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)) or (
+        error.errno == errno.EROFS
+    ):
+        return BadInput(f"{where or error}: {error.strerror or 'not accessible'}: check the path")
+    return None

@@ -1,0 +1,1 @@
+"""Held-out loss, the long-context probe, filling masks."""

@@ -1,0 +1,1 @@
+"""The BigBird encoder and its heads, as plain TensorFlow functions."""

@@ -1,0 +1,1 @@
+"""Corpus, sentences, words, tokenizer."""

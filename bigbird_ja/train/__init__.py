@@ -1,0 +1,1 @@
+"""The train step, and the engine, checkpoints and guards around it."""
