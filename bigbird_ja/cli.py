@@ -113,7 +113,10 @@ def command_flags(command: Any) -> flags.FlagValues:
         "config", None, "YAML file of settings; presets are in configs/.", flag_values=values
     )
     flags.DEFINE_multi_string(
-        "set", [], "Overrides one setting: --set model.num_layers=6 (repeatable).", flag_values=values
+        "set",
+        [],
+        "Overrides one setting: --set model.num_layers=6 (repeatable).",
+        flag_values=values,
     )
     flags.DEFINE_bool(
         "json", False, "Prints the results as one JSON object, the last line.", flag_values=values

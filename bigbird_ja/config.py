@@ -299,7 +299,9 @@ def validate(config: Config) -> None:
     for key, choices in _CHOICES.items():
         value = get(config, key)
         if value is not None and value not in choices:
-            raise BadInput(f"{key}={value!r}{nearest(str(value), choices)}: one of {', '.join(choices)}")
+            raise BadInput(
+                f"{key}={value!r}{nearest(str(value), choices)}: one of {', '.join(choices)}"
+            )
     for key, low, high in _RANGES:
         value = get(config, key)
         if value is not None and not low <= value <= high:
@@ -466,7 +468,9 @@ def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
     overrides = []
     for section, entries in values.items():
         if section not in sections:
-            raise BadInput(f"{source}: unknown section {section!r}{nearest(str(section), sections)}")
+            raise BadInput(
+                f"{source}: unknown section {section!r}{nearest(str(section), sections)}"
+            )
         if entries is None:
             continue
         if not isinstance(entries, dict):

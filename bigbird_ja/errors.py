@@ -103,8 +103,8 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         return StorageError(f"disk full: {where}: free some space and run again")
     if error.errno == errno.EIO:
         return StorageError(f"the disk failed: {where}: {error.strerror}")
-    if isinstance(error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)) or (
-        error.errno == errno.EROFS
-    ):
+    if isinstance(
+        error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
+    ) or (error.errno == errno.EROFS):
         return BadInput(f"{where or error}: {error.strerror or 'not accessible'}: check the path")
     return None

@@ -1,0 +1,127 @@
+"""Which machines there are: what they can do, which image they boot, which of them we refuse."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bigbird_ja.config import nearest
+from bigbird_ja.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One thing that is rented by the hour.
+
+    `peak_flops` is per device, bfloat16 on TPUs and the fastest training precision on GPUs;
+    `mfu` is the share of it that we assume where no `preflight` figure says better.
+    """
+
+    name: str
+    kind: str  # tpu | gpu
+    chip: str  # as `preflight --chip` names it; "" for GPUs
+    devices: int  # what TensorFlow sees: cores on v2 and v3, chips on v4, GPUs
+    peak_flops: float  # FLOP/s per device
+    memory_bytes: float  # per device
+    mfu: float  # assumed model FLOPs utilisation
+
+
+# Peaks: Google's and NVIDIA's data sheets. MFU is an assumption, printed with every plan: the 2021
+# ancestor measures 15 % on a v3 with the offline compiler, well-tuned BERT steps reach 40 to 50 %.
+# K80: one of the board's two GPUs, as rented; it has no tensor cores (fp32).
+ACCELERATORS: dict[str, Accelerator] = {
+    a.name: a
+    for a in (
+        Accelerator("v2-8", "tpu", "v2", 8, 22.5e12, 8e9, 0.30),
+        Accelerator("v3-8", "tpu", "v3", 8, 61.5e12, 16e9, 0.30),
+        Accelerator("v4-8", "tpu", "v4", 4, 275e12, 32e9, 0.30),
+        Accelerator("K80", "gpu", "", 1, 4.37e12, 12e9, 0.30),
+        Accelerator("V100", "gpu", "", 1, 125e12, 16e9, 0.25),
+        Accelerator("A100", "gpu", "", 1, 312e12, 40e9, 0.30),
+    )
+}
+
+# TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
+# v3 are documented with. The `-pjrt` images are for v4 and later; TPUEstimator is unproven there.
+RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
+
+# Zones where the type is offered to everybody, cheapest region first (Google's list of TPU
+# regions and zones); quota decides which of them a project may use.
+DEFAULT_ZONES: dict[str, tuple[str, ...]] = {
+    "v2": ("us-central1-b", "us-central1-c", "us-central1-f", "europe-west4-a", "asia-east1-c"),
+    "v3": ("us-central1-a", "us-central1-b", "us-central1-f", "europe-west4-a"),
+    "v4": ("us-central2-b",),
+}
+
+_TYPE = re.compile(r"(v[0-9]+[a-z]*(?:pod|litepod)?)-([0-9]+)")
+
+
+def check_rentable(accelerator_type: str, force: bool = False) -> list[str]:
+    """Refuses what cannot work, before anything is created.
+
+    Args:
+        accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
+        force: the user insists (`--force`).
+
+    Returns:
+        Warnings to show.
+
+    Raises:
+        BadInput: not a TPU type, a GPU, a pod, or a generation that TensorFlow 2.15's estimator
+            is known to fail on.
+    """
+    match = _TYPE.fullmatch(accelerator_type)
+    if match is None:
+        if accelerator_type in ACCELERATORS:
+            raise BadInput(
+                f"--accelerator_type={accelerator_type} is a GPU: `launch` rents TPUs only"
+            )
+        raise BadInput(
+            f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, ACCELERATORS)}:"
+            " write a TPU type such as v2-8, v3-8 or v4-8"
+        )
+    generation = generation_of(accelerator_type)
+    warnings = []
+    if generation >= 5:
+        reason = (
+            f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
+            " (tensorflow/tensorflow#90807, open)"
+        )
+        if not force:
+            raise BadInput(f"{reason}: use v2-8, v3-8 or v4-8, or insist with --force")
+        warnings.append(f"{reason}; going on because of --force")
+    elif generation == 4:
+        warnings.append(
+            f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
+        )
+    if int(match[2]) > 8:
+        reason = (
+            f"{accelerator_type} is a pod of several hosts, which is on paper only (docs/launch)"
+        )
+        if not force:
+            raise BadInput(f"{reason}: use an -8 type, or insist with --force")
+        warnings.append(f"{reason}; going on because of --force")
+    return warnings
+
+
+def generation_of(accelerator_type: str) -> int:
+    """3 for `v3-8`, 5 for `v5litepod-8`."""
+    match = re.match(r"v([0-9]+)", accelerator_type)
+    return int(match[1]) if match else 0
+
+
+def runtime_version(accelerator_type: str) -> str:
+    """The image that a TPU VM of this type boots."""
+    if generation_of(accelerator_type) >= 5:
+        return "tpu-vm-tf-2.15.0-pjrt"
+    return RUNTIME_VERSION
+
+
+def default_zones(accelerator_type: str) -> tuple[str, ...]:
+    """Where to look for capacity when `--zones` is not given; empty where we know of none."""
+    return DEFAULT_ZONES.get(f"v{generation_of(accelerator_type)}", ())
+
+
+def region_of(zone: str) -> str:
+    """`us-central1` for `us-central1-b`."""
+    return zone.rpartition("-")[0]

@@ -1,0 +1,103 @@
+"""What parameters the model has, by the names of Google's BigBird checkpoints, and their first values.
+
+Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
+kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
+[2, hidden], as there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigbird_ja.config import Config
+
+# The data's padding id. SentencePiece is trained with pad_id=0, and data sets are refused otherwise.
+PAD_ID = 0
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One parameter: its shape, its first values, and whether AdamW decays it."""
+
+    shape: tuple[int, ...]
+    kind: str  # normal (truncated at two standard deviations) | zeros | ones
+    decay: bool  # False for biases and layer norms
+
+
+def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
+    """Every parameter in order of use, all float32.
+
+    The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
+    """
+    model = config.model
+    hidden = model.hidden_size
+    specs: dict[str, ParameterSpec] = {}
+    assert model.vocab_size is not None and model.max_position_embeddings is not None
+    for name, rows in (
+        ("word_embeddings", model.vocab_size),
+        ("token_type_embeddings", model.type_vocab_size),
+        ("position_embeddings", model.max_position_embeddings),
+    ):
+        specs[f"bert/embeddings/{name}"] = ParameterSpec((rows, hidden), "normal", decay=True)
+    _add_layer_norm(specs, "bert/encoder/LayerNorm", hidden)
+    for layer in range(model.num_layers):
+        scope = f"bert/encoder/layer_{layer}"
+        for name in ("query", "key", "value"):
+            _add_dense(specs, f"{scope}/attention/self/{name}", hidden, hidden)
+        _add_dense(specs, f"{scope}/attention/output/dense", hidden, hidden)
+        _add_layer_norm(specs, f"{scope}/attention/output/LayerNorm", hidden)
+        _add_dense(specs, f"{scope}/intermediate/dense", hidden, model.intermediate_size)
+        _add_dense(specs, f"{scope}/output/dense", model.intermediate_size, hidden)
+        _add_layer_norm(specs, f"{scope}/output/LayerNorm", hidden)
+    _add_dense(specs, "cls/predictions/transform", hidden, hidden)
+    _add_layer_norm(specs, "cls/predictions/transform", hidden)
+    specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros", decay=False)
+    if config.data.nsp:
+        _add_dense(specs, "bert/pooler/dense", hidden, hidden)
+        specs["cls/seq_relationship/output_weights"] = ParameterSpec(
+            (2, hidden), "normal", decay=True
+        )
+        specs["cls/seq_relationship/output_bias"] = ParameterSpec((2,), "zeros", decay=False)
+    return specs
+
+
+def _add_dense(specs: dict[str, ParameterSpec], scope: str, rows: int, columns: int) -> None:
+    specs[f"{scope}/kernel"] = ParameterSpec((rows, columns), "normal", decay=True)
+    specs[f"{scope}/bias"] = ParameterSpec((columns,), "zeros", decay=False)
+
+
+def _add_layer_norm(specs: dict[str, ParameterSpec], scope: str, size: int) -> None:
+    specs[f"{scope}/gamma"] = ParameterSpec((size,), "ones", decay=False)
+    specs[f"{scope}/beta"] = ParameterSpec((size,), "zeros", decay=False)
+
+
+def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
+    """First values, float32: each parameter's depend on (seed, its name, its shape) alone."""
+    return {
+        name: _initial(name, spec, config.model.initializer_range, seed)
+        for name, spec in parameter_specs(config).items()
+    }
+
+
+def _initial(name: str, spec: ParameterSpec, deviation: float, seed: int) -> np.ndarray:
+    if spec.kind == "zeros":
+        return np.zeros(spec.shape, np.float32)
+    if spec.kind == "ones":
+        return np.ones(spec.shape, np.float32)
+    # A generator of its own: numpy's global one would be replayed by every other user of it.
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+    values = generator.standard_normal(spec.shape, np.float32)
+    outside = np.abs(values) > 2
+    while outside.any():
+        values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
+        outside = np.abs(values) > 2
+    return values * np.float32(deviation)
+
+
+def count_parameters(config: Config) -> int:
+    """Number of scalars in all parameters."""
+    return sum(int(np.prod(spec.shape)) for spec in parameter_specs(config).values())

@@ -1,0 +1,141 @@
+"""Which key blocks each query block sees: window, global and the static random plan.
+
+With n blocks of `block_size` tokens, block rows 0 and n-1 see everything; every other row r sees
+blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
+
+- `independent`: `num_random_blocks` blocks drawn for each row, head and layer, never one of the
+  row's window or global blocks;
+- `rolled`: tiles of two blocks; with T tiles and static shifts s of the head and layer, both rows of
+  tile j see tiles (j + s) mod T. Shifts lie in 2..T-2, so that they never meet the window, and
+  differ within a head. Blocks 0 and n-1 count once, as global ones.
+
+Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging Face's
+BigBird, so that an exported model computes the same thing. Longer ones must be whole tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigbird_ja.config import Config, ModelConfig
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """The random connections of one layer; exactly one of the two is given."""
+
+    blocks: np.ndarray | None = None  # int32 [heads, n - 2, random]: for rows 1..n-2 (independent)
+    shifts: np.ndarray | None = None  # int32 [heads, num_shifts], in tiles (rolled)
+
+
+def is_full(config: Config, seq_length: int) -> bool:
+    """Whether sequences of this length get full attention.
+
+    Raises:
+        ValueError: the length is neither short nor a multiple of two blocks.
+    """
+    model = config.model
+    if model.attention_type == "original_full":
+        return True
+    if seq_length <= shortest_sparse(model) - 1:
+        return True
+    tile = 2 * model.block_size
+    if seq_length % tile:
+        below = seq_length // tile * tile
+        raise ValueError(
+            f"sequences of {seq_length} tokens are not a multiple of two attention blocks"
+            f" (2 * model.block_size = {tile}): use {below} or {below + tile}, or"
+            " model.attention_type=original_full"
+        )
+    return False
+
+
+def shortest_sparse(model: ModelConfig) -> int:
+    """The shortest length in tokens for which attention is not full."""
+    return (5 + 2 * model.num_random_blocks) * model.block_size + 1
+
+
+def num_shifts(model: ModelConfig) -> int:
+    """Rolled tiles per query tile: as many as hold `num_random_blocks`, rounded up."""
+    return (model.num_random_blocks + 1) // 2
+
+
+def random_plan(config: Config, seq_length: int | None = None) -> list[LayerPlan] | None:
+    """The static random connections of every layer, or None where attention is full.
+
+    A pure function of (pattern_seed, layer, head, number of blocks): drawn by numpy's legacy
+    generator, whose stream is frozen for good, through an instance of our own.
+
+    Args:
+        config: completed by a data set.
+        seq_length: in tokens; the data's by default.
+    """
+    model = config.model
+    length = seq_length or config.data.seq_length
+    assert length is not None
+    if is_full(config, length):
+        return None
+    num_blocks = length // model.block_size
+    layers = range(model.num_layers)
+    if model.random_pattern == "independent":
+        return [LayerPlan(blocks=_independent(model, layer, num_blocks)) for layer in layers]
+    return _rolled(model, num_blocks // 2)
+
+
+def _independent(model: ModelConfig, layer: int, num_blocks: int) -> np.ndarray:
+    rows = num_blocks - 2
+    plan = np.zeros((model.num_attention_heads, rows, model.num_random_blocks), np.int32)
+    for head in range(model.num_attention_heads):
+        random = np.random.RandomState([model.pattern_seed, layer, head])
+        for row in range(1, num_blocks - 1):
+            allowed = [b for b in range(1, num_blocks - 1) if abs(b - row) > 1]
+            plan[head, row - 1] = random.permutation(allowed)[: model.num_random_blocks]
+    return plan
+
+
+def _rolled(model: ModelConfig, num_tiles: int) -> list[LayerPlan]:
+    """Shifts dealt from shuffled decks, so that all are used equally often over the model."""
+    random = np.random.RandomState([model.pattern_seed, num_tiles])
+    shifts = np.zeros((model.num_layers, model.num_attention_heads, num_shifts(model)), np.int32)
+    deck: list[int] = []
+    for hand in shifts.reshape(-1, shifts.shape[-1]):
+        for place in range(len(hand)):
+            fresh = [s for s in deck if s not in hand[:place]]
+            if not fresh:
+                deck = [*deck, *random.permutation(np.arange(2, num_tiles - 1)).tolist()]
+                fresh = [s for s in deck if s not in hand[:place]]
+            hand[place] = fresh[0]
+            deck.remove(fresh[0])
+    return [LayerPlan(shifts=layer) for layer in shifts]
+
+
+def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
+    """Which blocks see which: bool [heads, n, n], rows are queries. All True where full."""
+    model = config.model
+    plans = random_plan(config, seq_length)
+    num_blocks = -(-seq_length // model.block_size)
+    heads = model.num_attention_heads
+    if plans is None:
+        return np.ones((heads, num_blocks, num_blocks), bool)
+    row, column = np.arange(num_blocks)[:, None], np.arange(num_blocks)[None, :]
+    shared = abs(row - column) <= 1
+    shared |= np.isin(row, (0, num_blocks - 1)) | np.isin(column, (0, num_blocks - 1))
+    mask = np.repeat(shared[None], heads, axis=0)
+    plan = plans[layer]
+    for head in range(heads):
+        if plan.blocks is not None:
+            for r, blocks in enumerate(plan.blocks[head], start=1):
+                mask[head, r, blocks] = True
+        if plan.shifts is not None:
+            for shift in plan.shifts[head]:
+                mask[head] |= (row // 2 + shift) % (num_blocks // 2) == column // 2
+    return mask
+
+
+def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
+    """Which tokens see which, padding and documents aside: bool [heads, S, S]; the reference."""
+    size = config.model.block_size
+    mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
+    return mask[:, :seq_length, :seq_length]

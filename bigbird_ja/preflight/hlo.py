@@ -1,0 +1,174 @@
+"""Reads the text of an optimised HLO module: computations, instructions, shapes, costs.
+
+Only what the cost count needs: for each instruction its opcode, output shapes with layouts, the
+computations it calls, the op name of the TensorFlow op it came from, and the compiler's annotations.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+# Values above this are the compiler's mark for "unknown", not cycles.
+UNKNOWN_CYCLES = 1e11
+
+_BYTES = {
+    "pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
+    "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
+}  # fmt: skip
+_HEAD = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = ")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
+_OPCODE = re.compile(r"\s*([\w\-]+)\(")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+)
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_OPERAND = re.compile(r"%([\w.\-]+)")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One array: element type, dimensions, and the order of dimensions from minor to major."""
+
+    kind: str
+    dimensions: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dimensions)
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes with the minor dimension padded to 128 and the second minor to 8."""
+        sizes = [self.dimensions[d] for d in self.minor_to_major]
+        for place, multiple in ((0, 128), (1, 8)):
+            if place < len(sizes):
+                sizes[place] = -(-sizes[place] // multiple) * multiple
+        return math.prod(sizes) * _BYTES.get(self.kind, 0)
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]  # of the output; several for a tuple
+    operands: tuple[str, ...]
+    called: tuple[str, ...]  # computations: of a fusion, a while's body and condition, branches
+    body: str | None  # of a while
+    estimated_cycles: int | None  # None: no estimate, or the mark for unknown
+    trip_count: int | None  # of a while, where the compiler knows it
+    op_name: str  # of the TensorFlow op; "" where the compiler made the instruction
+    text: str = field(repr=False, default="")
+
+    @property
+    def padded_bytes(self) -> int:
+        return sum(shape.padded_bytes for shape in self.shapes)
+
+
+@dataclass
+class Module:
+    """Computations by name, and the name of the one that runs."""
+
+    entry: str
+    computations: dict[str, list[Instruction]]
+
+
+def parse(text: str) -> Module:
+    """Parses a module's text.
+
+    Raises:
+        ValueError: the text has no ENTRY computation.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        if current is None:
+            match = _COMPUTATION.match(line)
+            if match:
+                current = computations.setdefault(match[2], [])
+                entry = match[2] if match[1] else entry
+        elif line.startswith("}"):
+            current = None
+        else:
+            instruction = parse_instruction(line)
+            if instruction:
+                current.append(instruction)
+    if not entry:
+        raise ValueError("HLO text without an ENTRY computation")
+    return Module(entry, computations)
+
+
+def parse_instruction(line: str) -> Instruction | None:
+    """Parses one line; None where it is not an instruction."""
+    head = _HEAD.match(line)
+    if not head:
+        return None
+    type_text, rest = _split_type(line[head.end() :])
+    opcode = _OPCODE.match(rest)
+    if not opcode:
+        return None
+    operands, attributes = _split_parenthesis(rest[opcode.end() - 1 :])
+    cycles = _CYCLES.search(attributes)
+    estimated = int(cycles[1]) if cycles else None
+    if estimated is not None and estimated > UNKNOWN_CYCLES:
+        estimated = None
+    trips = _TRIPS.search(attributes)
+    op_name = _OP_NAME.search(attributes)
+    body = re.search(r"body=%?([\w.\-]+)", attributes)
+    return Instruction(
+        name=head[2],
+        opcode=opcode[1],
+        shapes=tuple(_shapes(type_text)),
+        operands=tuple(_OPERAND.findall(operands)),
+        called=tuple(_called(attributes)),
+        body=body[1] if body else None,
+        estimated_cycles=estimated,
+        trip_count=int(trips[1]) if trips else None,
+        op_name=op_name[1] if op_name else "",
+        text=line.strip(),
+    )
+
+
+def _called(attributes: str) -> Iterator[str]:
+    yield from _CALLED.findall(attributes)
+    branches = _BRANCHES.search(attributes)
+    if branches:
+        yield from _OPERAND.findall(branches[1])
+
+
+def _split_type(text: str) -> tuple[str, str]:
+    """The type at the start of `text` and what follows it."""
+    if text.startswith("("):
+        return _split_parenthesis(text)
+    kind, _, rest = text.partition(" ")
+    return kind, rest
+
+
+def _split_parenthesis(text: str) -> tuple[str, str]:
+    """`text` starts with "(": what stands up to its partner, and the rest."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return text[: place + 1], text[place + 1 :]
+    return text, ""
+
+
+def _shapes(text: str) -> Iterator[Shape]:
+    for kind, sizes, order in _SHAPE.findall(text):
+        if kind not in _BYTES:
+            continue
+        dimensions = tuple(int(n) for n in sizes.split(",") if n)
+        minor_to_major = tuple(int(n) for n in order.split(",") if n)
+        if len(minor_to_major) != len(dimensions):
+            minor_to_major = tuple(reversed(range(len(dimensions))))
+        yield Shape(kind, dimensions, minor_to_major)
