@@ -1,8 +1,8 @@
-"""`bigbird-ja COMMAND [--flags]`: finds the command, parses its flags, maps its end to an exit status.
+"""`bigbird-ja COMMAND [--flags]`: finds the command, parses flags, maps its end to a status.
 
 A command is a module of `bigbird_ja.commands` with
 
-- a docstring: the summary line, then the exact command, what it reads and writes, how long it takes;
+- a docstring: the summary line, then the exact command, what it reads and writes, its time;
 - `EXAMPLE`: one command line, shown by `--help`;
 - `define_flags(flag_values)`: defines its own absl flags on `flag_values`;
 - `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
@@ -69,7 +69,7 @@ def run_command_line(arguments: list[str]) -> int:
             return 0
         wants_json = args.json
         result = command.run(args)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every end gets a status
+    except (Exception, KeyboardInterrupt) as error:
         return _report_failure(error, wants_json)
     if args.json:
         _print_json({"reason": "finished", **(result or {})})

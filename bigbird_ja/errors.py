@@ -1,4 +1,4 @@
-"""The ways a command can end, each with the exit status and `reason` that users' scripts rely on."""
+"""The ways a command can end, each with the exit status and `reason` that scripts rely on."""
 
 from __future__ import annotations
 
