@@ -1,0 +1,254 @@
+"""The demo: the commands in the order of use, one of them killed midway."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bigbird_ja import console, storage
+from bigbird_ja.errors import BadInput, Interrupted
+
+DOCUMENTS = 400
+SAMPLE_SEED = 7
+# The kill comes after this share of the steps, once a checkpoint is there to come back to.
+KILL_AFTER = 0.5
+
+Run = Callable[[Sequence[str]], dict[str, Any]]
+
+
+def run(
+    work_dir: str,
+    *,
+    num_train_steps: int,
+    overwrite: bool,
+    config_path: str,
+    sets: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Walks the whole road in `work_dir` and returns what was shown.
+
+    Args:
+        work_dir: a local folder; each step's output has its own place in it.
+        num_train_steps: optimiser steps of both runs.
+        overwrite: removes `work_dir` first, if a demo made it.
+        config_path: preset of the model.
+        sets: further `section.key=value` settings.
+
+    Raises:
+        BadInput: `work_dir` holds something that no demo made.
+        RuntimeError: the demo did not show what it promises; the message says what.
+    """
+    start = time.monotonic()
+    _prepare(work_dir, overwrite)
+    settings = ["--config", config_path, *(f"--set={text}" for text in sets)]
+    place = _make_data(work_dir, settings)
+    train = [*settings, "--data_dir", place["data"], f"--num_train_steps={num_train_steps}"]
+    trained = _train_twice(work_dir, train, int(num_train_steps * KILL_AFTER))
+    place |= {"model": storage.join(work_dir, "run")}
+    result = {"work_dir": work_dir, **trained, **_look_at_it(work_dir, place)}
+    result["seconds"] = round(time.monotonic() - start, 1)
+    _check(result)
+    storage.write_bytes(storage.join(work_dir, "demo.json"), json.dumps(result).encode())
+    print(_closing_words(result, place))
+    return result
+
+
+def _make_data(work_dir: str, settings: list[str]) -> dict[str, str]:
+    """Corpus, tokenizer and shards; returns where each lies."""
+    corpus, data = storage.join(work_dir, "corpus.jsonl"), storage.join(work_dir, "data")
+    prefix = storage.join(work_dir, "tokenizer")
+    _say("1. A corpus: generated Japanese articles in Wiki40b layout")
+    size = [f"--documents={DOCUMENTS}", f"--seed={SAMPLE_SEED}"]
+    bigbird_ja(["sample", "--output", corpus, *size])
+    _say("2. A tokenizer")
+    bigbird_ja(["tokenize", *settings, "--input", corpus, "--output_prefix", prefix])
+    _say("3. Training data: full sequences in shuffled shards, one part held out")
+    source = ["--input", corpus, "--tokenizer", f"{prefix}.model"]
+    bigbird_ja(["make-data", *settings, *source, "--output_dir", data, "--num_workers=2"])
+    return {"corpus": corpus, "tokenizer": f"{prefix}.model", "data": data}
+
+
+def _train_twice(work_dir: str, arguments: list[str], kill_after: int) -> dict[str, Any]:
+    """Trains with a kill, trains without, and compares the curves."""
+    killed, whole = storage.join(work_dir, "run"), storage.join(work_dir, "run-uninterrupted")
+    _say("4. Pretraining, killed with SIGKILL midway, as a preemption would")
+    command = ["pretrain", *arguments, "--model_dir", killed]
+    killed_at = run_and_kill(command, killed, kill_after)
+    _say("5. The same command again: it resumes, in the data too")
+    bigbird_ja(command)
+    resumed_from = _resumed_from(killed)
+    _say("6. The same run without interruption, to compare")
+    bigbird_ja(["pretrain", *arguments, "--model_dir", whole])
+    curve, reference = read_curve(killed), read_curve(whole)
+    print(compare_curves(curve, reference, killed_at, resumed_from))
+    return {
+        "killed_at_step": killed_at,
+        "resumed_from_step": resumed_from,
+        "same_curve": curve == reference,
+        "first_loss": curve[min(curve)],
+        "last_loss": curve[max(curve)],
+    }
+
+
+def _look_at_it(work_dir: str, place: dict[str, str]) -> dict[str, Any]:
+    """Evaluates, fills a mask and writes the report."""
+    model = ["--model_dir", place["model"]]
+    _say("7. Evaluation on held-out documents")
+    evaluated = bigbird_ja(["evaluate", *model, "--data_dir", place["data"]])
+    _say("8. What the model puts at [MASK]")
+    filled = bigbird_ja(["fill-mask", *model, "--text", masked_sentence(place["corpus"])])
+    _say("9. A page about the run")
+    place["report"] = storage.join(work_dir, "report.html")
+    bigbird_ja(["report", *model, "--output", place["report"]])
+    return {"eval_loss": evaluated["masked_lm_loss"], "masks": filled["masks"]}
+
+
+def bigbird_ja(arguments: Sequence[str]) -> dict[str, Any]:
+    """Runs one command as a user would, shows its output, and returns its `--json` results.
+
+    Raises:
+        Interrupted: the command was interrupted.
+        RuntimeError: the command failed.
+    """
+    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
+    process = subprocess.run(
+        [*_program(), *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=False
+    )
+    *lines, last = process.stdout.splitlines() or [""]
+    print("\n".join(f"  {line}" for line in lines), flush=True)
+    if process.returncode == Interrupted.status:
+        raise Interrupted("interrupted: run the demo again to continue")
+    if process.returncode != 0:
+        raise RuntimeError(f"`bigbird-ja {arguments[0]}` ended with {process.returncode}: {last}")
+    return json.loads(last)
+
+
+def run_and_kill(arguments: Sequence[str], model_dir: str, after_step: int) -> int:
+    """Starts a command and kills it with SIGKILL once it has logged `after_step`.
+
+    Returns:
+        The last step that was logged before the kill; training that has passed that step already
+        (the demo was interrupted here before) is left as it is.
+    """
+    logged = max(read_curve(model_dir), default=0)
+    if logged >= after_step:
+        return logged
+    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
+    process = subprocess.Popen([*_program(), *arguments], stdout=subprocess.DEVNULL)
+    try:
+        while logged < after_step and process.poll() is None:
+            time.sleep(0.05)
+            logged = max(read_curve(model_dir), default=0)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    if process.returncode != -signal.SIGKILL:
+        raise RuntimeError(f"training ended by itself with {process.returncode} before the kill")
+    console.log(f"SIGKILL sent to training (process {process.pid}) after step {logged}.")
+    return logged
+
+
+def read_curve(model_dir: str) -> dict[int, float]:
+    """Step to loss, from `metrics.jsonl`; empty where there is none yet."""
+    try:
+        text = storage.read_bytes(storage.join(model_dir, "metrics.jsonl")).decode()
+    except FileNotFoundError:
+        return {}
+    lines = [line for line in text.split("\n")[:-1] if line]
+    return {entry["step"]: entry["loss"] for entry in map(json.loads, lines)}
+
+
+def compare_curves(
+    curve: dict[int, float], reference: dict[int, float], killed_at: int, resumed_from: int
+) -> str:
+    """A table of both curves around the kill, and whether they agree to the last bit."""
+    rows = [
+        (step, curve[step], reference.get(step, float("nan")), _mark(step, killed_at, resumed_from))
+        for step in sorted(curve)
+    ]
+    same = "the same, to the last bit" if curve == reference else "NOT the same"
+    header = ("step", "killed and resumed", "uninterrupted", "")
+    return f"{console.table(rows, header)}\nThe two curves are {same}."
+
+
+def masked_sentence(corpus: str) -> str:
+    """A sentence of the corpus with one frequent word masked."""
+    with open(corpus, encoding="utf-8") as file:
+        text = json.loads(file.readline())["text"]
+    for sentence in text.replace("\n", "。").split("。"):
+        if "である" in sentence and not sentence.startswith("_"):
+            return sentence.replace("である", "[MASK]", 1) + "。"
+    raise RuntimeError("the first generated article has no sentence with である")
+
+
+def _program() -> list[str]:
+    return [sys.executable, "-m", "bigbird_ja"]
+
+
+def _prepare(work_dir: str, overwrite: bool) -> None:
+    if storage.is_remote(work_dir):
+        raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
+    marker = storage.join(work_dir, ".bigbird-ja-demo")
+    if os.path.isdir(work_dir) and os.listdir(work_dir) and not os.path.exists(marker):
+        raise BadInput(f"--work_dir {work_dir}: holds something that no demo made: name another")
+    if overwrite and os.path.exists(marker):
+        shutil.rmtree(work_dir)
+    storage.make_directory(work_dir)
+    storage.write_bytes(marker, b"This folder was made by `bigbird-ja demo`.\n")
+
+
+def _resumed_from(model_dir: str) -> int:
+    text = storage.read_bytes(storage.join(model_dir, "events.jsonl")).decode()
+    events = [json.loads(line) for line in text.splitlines() if line]
+    steps = [event["step"] for event in events if event["event"] == "resumed"]
+    if not steps:
+        raise RuntimeError(f"{model_dir}/events.jsonl tells of no resume")
+    return int(steps[-1])
+
+
+def _mark(step: int, killed_at: int, resumed_from: int) -> str:
+    if resumed_from < step <= killed_at:
+        return "done twice"
+    return "resumed" if step > killed_at else ""
+
+
+def _check(result: dict[str, Any]) -> None:
+    if not result["same_curve"]:
+        raise RuntimeError("the resumed run's curve differs from the uninterrupted one's")
+    if result["last_loss"] >= result["first_loss"]:
+        raise RuntimeError(
+            f"the loss did not fall: {result['first_loss']} to {result['last_loss']}"
+        )
+
+
+def _say(headline: str) -> None:
+    print(f"\n== {headline}", flush=True)
+
+
+def _closing_words(result: dict[str, Any], place: dict[str, str]) -> str:
+    return f"""
+== Done in {console.human_time(result["seconds"])}
+The loss fell from {result["first_loss"]:.3f} to {result["last_loss"]:.3f} \
+({result["eval_loss"]:.3f} on held-out documents). Training was killed after step \
+{result["killed_at_step"]}, resumed from step {result["resumed_from_step"]}, and gave the same curve
+as without the kill.
+
+  corpus     {place["corpus"]}
+  tokenizer  {place["tokenizer"]}
+  data       {place["data"]}
+  model      {place["model"]}
+  report     {place["report"]}
+
+Next, on your own text:
+  bigbird-ja tokenize --input my.jsonl --output_prefix my/tokenizer
+  bigbird-ja make-data --input my.jsonl --tokenizer my/tokenizer.model --output_dir my/data
+  bigbird-ja plan --config configs/base-4096.yaml --data_dir my/data
+  bigbird-ja pretrain --config configs/tiny-cpu.yaml --data_dir my/data --model_dir my/model
+  bigbird-ja export --model_dir {place["model"]} --output_dir exported"""
