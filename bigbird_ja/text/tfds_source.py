@@ -1,0 +1,176 @@
+"""Documents out of a prepared TensorFlow data set: `tfds:wiki40b/ja[:SPLIT]`.
+
+The real TFDS builder reads; nothing is downloaded or generated here. Looked for, in this order:
+`--tfds_data_dir`, or else TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then the
+public prepared copy in `gs://tfds-data/datasets`, where it can be reached.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.errors import BadInput
+
+PREFIX = "tfds:"
+DEFAULT_SPLIT = "train"
+PUBLIC_COPY = "gs://tfds-data/datasets"
+_PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
+_PROBE_SECONDS = 10
+
+_SOURCE = re.compile(
+    r"tfds:(?P<name>[\w.-]+(?:/[\w.-]+)*)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>.+))?"
+)
+
+
+@dataclass(frozen=True)
+class TfdsPiece:
+    """The `number`-th of `pieces` even parts of a split; picklable, it opens the builder itself."""
+
+    name: str  # with its version, so that every piece reads the same one
+    data_dir: str
+    split: str
+    number: int = 0
+    pieces: int = 1
+
+    def texts(self) -> Iterator[str]:
+        """The documents in order: by shard, then by place in it.
+
+        Raises:
+            BadInput: the data set has no feature `text`, or a text is not UTF-8.
+        """
+        tfds = _import_tfds()
+        builder = _open_builder(self.name, self.data_dir)
+        if "text" not in builder.info.features:
+            raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
+        read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        split = tfds.even_splits(self.split, self.pieces)[self.number]
+        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=read)
+        for example in examples.map(lambda e: e["text"]).as_numpy_iterator():
+            try:
+                yield example.decode()
+            except UnicodeDecodeError as error:
+                raise BadInput(f"tfds:{self.name}:{self.split}: a text is not UTF-8") from error
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in this piece."""
+        split = _import_tfds().even_splits(self.split, self.pieces)[self.number]
+        return int(_open_builder(self.name, self.data_dir).info.splits[split].num_examples)
+
+
+def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
+    """The pieces that `source` names, one for each split joined by "+".
+
+    Raises:
+        BadInput: not of this form, an unknown split, or not prepared where it was looked for.
+    """
+    match = _SOURCE.fullmatch(source)
+    if not match:
+        raise BadInput(f"{source!r}: write it as tfds:wiki40b/ja or tfds:wiki40b/ja:train")
+    name, version = match["name"], match["version"]
+    if version:
+        name = f"{name}:{version}"
+    found_dir, builder = _find(name, data_dir)
+    full_name = builder.info.full_name.rpartition("/")
+    pieces = []
+    for split in (match["split"] or DEFAULT_SPLIT).split("+"):
+        try:
+            builder.info.splits[split.strip()]
+        except (ValueError, KeyError, AssertionError) as error:
+            raise BadInput(
+                f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
+            ) from error
+        pieces.append(TfdsPiece(f"{full_name[0]}:{full_name[2]}", found_dir, split.strip()))
+    return pieces
+
+
+def fingerprint(piece: TfdsPiece) -> str:
+    """Hex sha256 over name, version, split, and each shard's name, length and size."""
+    info = _open_builder(piece.name, piece.data_dir).info
+    split = info.splits[piece.split]
+    shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
+    content = [piece.name, piece.split, shards, size_bytes(piece), split.num_examples]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def size_bytes(piece: TfdsPiece) -> int:
+    """Bytes of text, about: the split's stored size, its share of it for a part of a split."""
+    info = _open_builder(piece.name, piece.data_dir).info
+    whole = info.splits[re.split(r"\[", piece.split)[0]]
+    share = info.splits[piece.split].num_examples / max(1, whole.num_examples)
+    return int(whole.num_bytes * share)
+
+
+def _import_tfds() -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow_datasets as tfds
+
+    return tfds
+
+
+def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
+    """Where the data set lies prepared, and its builder."""
+    tfds = _import_tfds()
+    local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
+    if data_dir and not data_dir.startswith("gs://") and not os.path.isdir(local):
+        raise BadInput(f"--tfds_data_dir: no directory {data_dir}")
+    builder = _prepared(name, local)
+    if builder is not None:
+        return local, builder
+    tried = local
+    if not data_dir:
+        if _public_copy_answers(name):
+            builder = _prepared(name, PUBLIC_COPY)
+            if builder is not None:
+                return PUBLIC_COPY, builder
+        tried += f", and the public copy in {PUBLIC_COPY} cannot be reached or lacks it"
+    raise BadInput(
+        f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
+        f" {PUBLIC_COPY}/{name.partition(':')[0]} DIR/{os.path.dirname(name)}` and give"
+        " --tfds_data_dir=DIR"
+    )
+
+
+def _prepared(name: str, data_dir: str) -> Any:
+    """The builder, or None where the data set is not prepared in `data_dir`."""
+    try:
+        return _open_builder(name, data_dir)
+    except (LookupError, FileNotFoundError):
+        return None
+    except Exception as error:
+        # TFDS names a missing data set or version by exceptions of its own.
+        if type(error).__name__ in ("DatasetNotFoundError", "NotFoundError"):
+            return None
+        if isinstance(error, (AssertionError, ValueError)) and "version" in str(error).lower():
+            return None
+        raise
+
+
+@functools.lru_cache(maxsize=4)
+def _open_builder(name: str, data_dir: str) -> Any:
+    tfds = _import_tfds()
+    builder = tfds.builder(name, data_dir=data_dir)
+    if not builder.is_prepared():
+        raise LookupError(name)
+    return builder
+
+
+def _public_copy_answers(name: str) -> bool:
+    """Asks once, briefly: TensorFlow's own client would retry for minutes without a network."""
+    path = name.partition(":")[0]
+    try:
+        request = urllib.request.Request(f"{_PUBLIC_URL}/{path}", method="HEAD")
+        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True  # something answers; whether the data set is there, the builder will see
+    except OSError:
+        return False

@@ -1,0 +1,237 @@
+"""Where words start, so that whole words are masked: by changes of script, or by a real analyser.
+
+Japanese writes no spaces, so SentencePiece's leading "▁" says nothing about words. Script changes
+(kanji, hiragana, katakana, latin, digits, everything else) are a cheap stand-in that needs no
+dictionary; `mecab` asks fugashi with unidic-lite (extra `words`).
+
+Both answer the same question, for tokens: does token t start a word? A token starts one when its
+first character belongs to another word than the first character of the token before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from bigbird_ja.errors import BadInput
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.tokenizer import Tokenizer
+
+SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK = range(9)
+_NUM_CLASSES = 9
+
+# First and last code point of each class; what no range names is OTHER.
+_RANGES: tuple[tuple[int, int, int], ...] = (
+    (0x0009, 0x000D, SPACE), (0x0020, 0x0020, SPACE), (0x00A0, 0x00A0, SPACE),
+    (0x2581, 0x2581, SPACE), (0x3000, 0x3000, SPACE),
+    (0x3005, 0x3007, KANJI), (0x3400, 0x4DBF, KANJI), (0x4E00, 0x9FFF, KANJI),
+    (0xF900, 0xFAFF, KANJI), (0x20000, 0x323AF, KANJI),
+    (0x3041, 0x3096, HIRAGANA), (0x309D, 0x309F, HIRAGANA), (0x1B150, 0x1B152, HIRAGANA),
+    (0x30A1, 0x30FA, KATAKANA), (0x30FD, 0x30FF, KATAKANA), (0x31F0, 0x31FF, KATAKANA),
+    (0xFF66, 0xFF6F, KATAKANA), (0xFF71, 0xFF9D, KATAKANA),
+    (0x0041, 0x005A, LATIN), (0x0061, 0x007A, LATIN), (0x00C0, 0x024F, LATIN),
+    (0x0370, 0x052F, LATIN), (0x0590, 0x08FF, LATIN), (0x0900, 0x1FFF, LATIN),
+    (0xAC00, 0xD7AF, LATIN), (0xFF21, 0xFF3A, LATIN), (0xFF41, 0xFF5A, LATIN),
+    (0x0030, 0x0039, DIGIT), (0xFF10, 0xFF19, DIGIT), (0x2460, 0x249B, DIGIT),
+    (0x002C, 0x002C, POINT), (0x002E, 0x002E, POINT), (0xFF0C, 0xFF0C, POINT),
+    (0xFF0E, 0xFF0E, POINT),
+    # They belong to what they follow: long vowel, ヵ ヶ, voicing, accents, joiners, variants.
+    (0x30FC, 0x30FC, MARK), (0xFF70, 0xFF70, MARK), (0x30F5, 0x30F6, MARK),
+    (0x3099, 0x309C, MARK), (0xFF9E, 0xFF9F, MARK), (0x0300, 0x036F, MARK),
+    (0x200B, 0x200F, MARK), (0x20D0, 0x20FF, MARK), (0xFE00, 0xFE0F, MARK),
+    (0xFE20, 0xFE2F, MARK), (0x1F3FB, 0x1F3FF, MARK), (0xE0100, 0xE01EF, MARK),
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1)
+def _class_table() -> np.ndarray:
+    """uint8 [0x110000]: the class of each code point."""
+    table = np.full(0x110000, OTHER, np.uint8)
+    for first, last, kind in _RANGES:
+        table[first : last + 1] = kind
+    return table
+
+
+@functools.lru_cache(maxsize=1)
+def _starts_between() -> np.ndarray:
+    """bool [class, class]: whether a word starts at the second of two neighbours."""
+    starts = ~np.eye(_NUM_CLASSES, dtype=bool)
+    starts[OTHER, OTHER] = True  # punctuation and symbols are words of their own, one by one
+    starts[SPACE, :] = False  # a space belongs to the word after it, as "▁" does
+    starts[:, SPACE] = True
+    starts[SPACE, SPACE] = False
+    starts[:, MARK] = False
+    starts[DIGIT, POINT] = starts[POINT, DIGIT] = False  # 3.14 and 1,000
+    starts[POINT, POINT] = True
+    return starts
+
+
+def _classes(text: str) -> np.ndarray:
+    """uint8 [characters]; a MARK takes the class of what it follows."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    kinds = _class_table()[codes]
+    marks = kinds == MARK
+    if marks.any():
+        source = np.maximum.accumulate(np.where(marks, 0, np.arange(len(kinds))))
+        kinds = kinds[source]
+        kinds[kinds == MARK] = KATAKANA  # the text opens with marks
+    return kinds
+
+
+def script_boundaries(text: str) -> np.ndarray:
+    """int64: character offsets of `text` where a word starts by change of script; 0 first."""
+    if not text:
+        return np.zeros(0, np.int64)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    kinds = _classes(text)
+    starts = np.empty(len(kinds), bool)
+    starts[0] = True
+    starts[1:] = _starts_between()[kinds[:-1], kinds[1:]]
+    starts[1:] &= _class_table()[codes[1:]] != MARK
+    return np.flatnonzero(starts)
+
+
+def mecab_boundaries(text: str) -> np.ndarray:
+    """int64: character offsets of `text` where a word starts by MeCab with unidic-lite; 0 first.
+
+    White space belongs to the word after it.
+
+    Raises:
+        BadInput: the extra `words` is not installed.
+    """
+    parse = _mecab_parser()
+    offsets: list[int] = []
+    at = 0
+    for chunk in _CHUNK.findall(text.translate(_TO_SPACE)):
+        inside = 0
+        for word in parse(chunk).split():
+            offsets.append(at + inside)
+            inside = chunk.index(word, inside) + len(word)
+        at += len(chunk)
+    if text and (not offsets or offsets[0]):
+        offsets.insert(0, 0)
+    return np.array(offsets, np.int64)
+
+
+# MeCab reads C strings and stops at line breaks, so these become a plain gap of the same length.
+_TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\u3000\u2581", " "))
+# Its lattice takes some 100 bytes a character and word: long texts go in pieces.
+_CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
+
+
+@functools.lru_cache(maxsize=1)
+def _mecab_parser() -> Callable[[str], str]:
+    try:
+        import fugashi
+        import unidic_lite  # noqa: F401 - fugashi finds the dictionary through it
+    except ImportError as error:
+        raise BadInput(
+            "word boundaries by mecab need fugashi and unidic-lite: "
+            "`pip install 'bigbird-ja[words]'`, or use --word_boundaries=script"
+        ) from error
+    return fugashi.Tagger("-Owakati").parse
+
+
+class WordMarker(Protocol):
+    """Says for each token of encoded texts whether it starts a word."""
+
+    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """bool [tokens] for each text, from its int32 [tokens] ids as `Tokenizer` gave them."""
+
+
+def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
+    """The marker of `--word_boundaries=script|mecab`.
+
+    Raises:
+        BadInput: unknown kind, or mecab without its extra.
+    """
+    if kind == "script":
+        return ScriptMarker(tokenizer)
+    if kind == "mecab":
+        return MecabMarker(tokenizer)
+    raise BadInput(f"word_boundaries={kind!r}: choose script or mecab")
+
+
+class ScriptMarker:
+    """Marks by looking pieces up: no text is read, some hundred million tokens a second."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        size = tokenizer.vocab_size
+        self._first = np.full(size, OTHER, np.uint8)
+        self._last = np.full(size, OTHER, np.uint8)
+        self._has_inner = np.zeros(size, bool)
+        for i, piece in enumerate(tokenizer.pieces):
+            if tokenizer.is_text_piece[i] and piece:
+                self._first[i] = _class_table()[ord(piece[0])]
+                only_marks = all(_class_table()[ord(c)] == MARK for c in piece)
+                self._last[i] = MARK if only_marks else _classes(piece)[-1]
+                self._has_inner[i] = len(script_boundaries(piece)) > 1
+        self._is_symbol = ~tokenizer.is_text_piece
+
+    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See `WordMarker`; `texts` is not looked at."""
+        if not ids:
+            return []
+        lengths = np.array([len(x) for x in ids])
+        flat = self.flat(np.concatenate(ids), lengths)
+        return np.split(flat, np.cumsum(lengths)[:-1])
+
+    def flat(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """bool [tokens] for texts laid end to end; the first token of each starts a word.
+
+        Args:
+            ids: int [tokens].
+            lengths: int [texts], tokens of each; their sum is `len(ids)`.
+        """
+        starts = np.ones(len(ids), bool)
+        if len(ids) > 1:
+            last = self._last[ids[:-1]]
+            marks = last == MARK
+            if marks.any():  # "ー" alone ends in the class of what it follows
+                last = last[np.maximum.accumulate(np.where(marks, 0, np.arange(len(last))))]
+            starts[1:] = _starts_between()[last, self._first[ids[1:]]]
+            starts[1:] |= self._has_inner[ids[:-1]]
+            starts[1:] |= self._is_symbol[ids[1:]]
+        heads = np.cumsum(lengths) - lengths
+        starts[heads[np.asarray(lengths) > 0]] = True
+        return starts
+
+
+class MecabMarker:
+    """Marks by MeCab's words in the tokenizer's normalised text; a few MB a second."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        _mecab_parser()
+        self._tokenizer = tokenizer
+
+    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See `WordMarker`."""
+        return [self._mark(text, np.asarray(x)) for text, x in zip(texts, ids, strict=True)]
+
+    def _mark(self, text: str, ids: np.ndarray) -> np.ndarray:
+        if not len(ids):
+            return np.zeros(0, bool)
+        offsets = self._tokenizer.token_offsets(text, ids)
+        starts = starts_at(mecab_boundaries(self._tokenizer.surface(text)), offsets)
+        symbols = ~self._tokenizer.is_text_piece[ids]
+        starts |= symbols  # markers are words of their own, whatever MeCab makes of them
+        starts[1:] |= symbols[:-1]
+        return starts
+
+
+def starts_at(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """bool [tokens]: whether each token's first character is in another word than the one before's.
+
+    Args:
+        boundaries: ascending character offsets where words start, 0 first.
+        offsets: ascending character offsets where tokens start, in the same text.
+    """
+    word = np.searchsorted(boundaries, offsets, side="right")
+    starts = np.ones(len(offsets), bool)
+    starts[1:] = word[1:] != word[:-1]
+    return starts
