@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja.config import Config, ModelConfig
+from bigbird_ja.config import Config
+from bigbird_ja.config_schema import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""The BigBird encoder, post-norm like BERT: embeddings, then `num_layers` of attention and MLP."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.model.attention import attention
+from bigbird_ja.model.dropout import dropout, fold_in
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
+from bigbird_ja.model.params import PAD_ID
+from bigbird_ja.model.recompute import recompute
+
+# Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
+_EMBEDDING_PLACE = 0
+_PLACES_PER_LAYER = 2
+
+
+def encode(
+    params: Parameters,
+    config: Config,
+    input_ids: tf.Tensor,
+    segment_ids: tf.Tensor,
+    document_ids: tf.Tensor | None = None,
+    *,
+    dropout_key: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Hidden states of every position.
+
+    Args:
+        params: as `parameter_specs` lists them, float32.
+        config: completed by a data set.
+        input_ids: int32 [b, S] with static shape; `PAD_ID` is padding, which nothing attends to.
+        segment_ids: int32 [b, S].
+        document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
+        dropout_key: of `bigbird_ja.model.dropout`; None is no dropout.
+
+    Returns:
+        [b, S, hidden] in `training.dtype`; what stands at padding is finite and means nothing.
+
+    Raises:
+        ValueError: a sequence length that the attention pattern cannot be laid over.
+    """
+    batch, length = (int(size) for size in input_ids.shape)
+    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
+    documents = None if config.model.attend_across_documents else document_ids
+    hidden = embed(params, config, input_ids, segment_ids, dropout_key)
+    for layer in range(config.model.num_layers):
+        names, run = _layer(config, layer, (batch, length), input_mask, documents, dropout_key)
+        weights = [params[name] for name in names]
+        with tf.name_scope(f"layer_{layer}"):
+            if config.training.gradient_checkpointing and dropout_key is not None:
+                hidden = recompute(run, hidden, weights)
+            else:
+                hidden = run(hidden, *weights)
+    return tf.reshape(hidden, [batch, length, config.model.hidden_size])
+
+
+def embed(
+    params: Parameters,
+    config: Config,
+    input_ids: tf.Tensor,
+    segment_ids: tf.Tensor,
+    dropout_key: tf.Tensor | None,
+) -> tf.Tensor:
+    """Sum of word, segment and position embeddings, dropped out, normalised: [b * S, hidden]."""
+    model = config.model
+    dtype = tf.as_dtype(config.training.dtype)
+    batch, length = (int(size) for size in input_ids.shape)
+    with tf.name_scope("embedding"):
+        words = tf.gather(params["bert/embeddings/word_embeddings"], input_ids)
+        # A handful of rows: a matmul is cheaper than a gather, and its gradient than a scatter.
+        segments = tf.matmul(
+            tf.one_hot(tf.reshape(segment_ids, [-1]), model.type_vocab_size),
+            params["bert/embeddings/token_type_embeddings"],
+        )
+        positions = params["bert/embeddings/position_embeddings"][:length]
+        summed = words + positions + tf.reshape(segments, words.shape)
+        hidden = tf.cast(tf.reshape(summed, [batch * length, model.hidden_size]), dtype)
+        hidden = _drop(config, hidden, dropout_key, _EMBEDDING_PLACE)
+        return layer_norm(params, "bert/encoder/LayerNorm", hidden, model.layer_norm_eps)
+
+
+def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: ignore[no-untyped-def]
+    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`."""
+    scope = f"bert/encoder/layer_{layer}"
+    names = layer_parameter_names(scope)
+    model = config.model
+    place = 1 + layer * _PLACES_PER_LAYER
+
+    def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
+        params = dict(zip(names, weights, strict=True))
+        with tf.name_scope("attention/projections"):
+            split = [*shape, model.num_attention_heads, -1]
+            query, key, value = (
+                tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
+                for name in ("query", "key", "value")
+            )
+        context = attention(query, key, value, input_mask, documents, config, layer)
+        with tf.name_scope("attention/output"):
+            context = tf.reshape(context, hidden.shape)
+            output = dense(params, f"{scope}/attention/output/dense", context)
+            output = _drop(config, output, dropout_key, place) + hidden
+        norm = f"{scope}/attention/output/LayerNorm"
+        hidden = layer_norm(params, norm, output, model.layer_norm_eps)
+        with tf.name_scope("mlp"):
+            inner = dense(params, f"{scope}/intermediate/dense", hidden)
+            inner = activate(model.hidden_act, inner)
+            output = dense(params, f"{scope}/output/dense", inner)
+            output = _drop(config, output, dropout_key, place + 1) + hidden
+        return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)
+
+    return names, run
+
+
+def layer_parameter_names(scope: str) -> list[str]:
+    """The parameters of the layer at `scope`, in a fixed order."""
+    kernels = [f"attention/self/{name}" for name in ("query", "key", "value")]
+    kernels += ["attention/output/dense", "intermediate/dense", "output/dense"]
+    norms = ["attention/output/LayerNorm", "output/LayerNorm"]
+    return [
+        *(f"{scope}/{name}/{part}" for name in kernels for part in ("kernel", "bias")),
+        *(f"{scope}/{name}/{part}" for name in norms for part in ("gamma", "beta")),
+    ]
+
+
+def _drop(config: Config, values: tf.Tensor, key: tf.Tensor | None, place: int) -> tf.Tensor:
+    rate = config.model.hidden_dropout_prob
+    if key is None or rate == 0:
+        return values
+    return dropout(values, rate, fold_in(key, place))

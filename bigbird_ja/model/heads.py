@@ -1,0 +1,98 @@
+"""What is predicted from the hidden states: masked tokens, and whether segment B follows A."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
+
+
+def masked_lm_logits(
+    params: Parameters, config: Config, hidden: tf.Tensor, positions: tf.Tensor
+) -> tf.Tensor:
+    """Scores of every piece at the given positions.
+
+    Args:
+        params: float32.
+        config: completed by a data set.
+        hidden: [b, S, hidden].
+        positions: int32 [b, P], each below S.
+
+    Returns:
+        [b, P, vocabulary] in the dtype of `hidden`.
+    """
+    batch, length, width = (int(size) for size in hidden.shape)
+    with tf.name_scope("mlm_head"):
+        flat = positions + tf.range(batch)[:, None] * length
+        rows = tf.gather(tf.reshape(hidden, [-1, width]), tf.reshape(flat, [-1]))
+        rows = dense(params, "cls/predictions/transform", rows)
+        rows = activate(config.model.hidden_act, rows)
+        rows = layer_norm(params, "cls/predictions/transform", rows, config.model.layer_norm_eps)
+        embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
+        logits = tf.matmul(rows, embeddings, transpose_b=True)
+        logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
+        return tf.reshape(logits, [batch, int(positions.shape[1]), -1])
+
+
+def masked_lm_losses(
+    params: Parameters, config: Config, hidden: tf.Tensor, positions: tf.Tensor, ids: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy (nats) of each prediction, and whether the best-scored piece is right.
+
+    Args:
+        params, config, hidden, positions: as for `masked_lm_logits`.
+        ids: int32 [b, P], the pieces that were there.
+
+    Returns:
+        losses float32 [b, P], and correct float32 [b, P] of 0 and 1.
+    """
+    logits = masked_lm_logits(params, config, hidden, positions)
+    with tf.name_scope("mlm_head"):
+        losses = cross_entropy(logits, ids)
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return losses, tf.cast(tf.equal(best, ids), tf.float32)
+
+
+def next_sentence_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
+    """[b, 2] float32: 0 is "B follows A", 1 is "B comes from elsewhere"."""
+    with tf.name_scope("pooler"):
+        pooled = tf.tanh(dense(params, "bert/pooler/dense", hidden[:, 0]))
+    with tf.name_scope("nsp_head"):
+        weights = tf.cast(params["cls/seq_relationship/output_weights"], pooled.dtype)
+        logits = tf.cast(tf.matmul(pooled, weights, transpose_b=True), tf.float32)
+        return logits + params["cls/seq_relationship/output_bias"]
+
+
+def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """-log softmax(logits)[ids] over the last axis, in float32, without float32 copies kept.
+
+    Args:
+        logits: [..., classes], float32 or bfloat16.
+        ids: int32 [...].
+
+    Returns:
+        float32 [...].
+    """
+
+    @tf.custom_gradient
+    def run(logits: tf.Tensor):  # type: ignore[no-untyped-def]
+        maximum = tf.cast(tf.reduce_max(logits, axis=-1, keepdims=True), tf.float32)
+        total = tf.reduce_sum(tf.exp(tf.cast(logits, tf.float32) - maximum), axis=-1, keepdims=True)
+        normaliser = maximum + tf.math.log(total)
+
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            with tf.name_scope("mlm_head"):
+                probabilities = tf.exp(tf.cast(logits, tf.float32) - normaliser)
+                difference = tf.where(_is_target(logits, ids), probabilities - 1.0, probabilities)
+                return tf.cast(difference * upstream[..., None], logits.dtype)
+
+        # A comparison and a sum fuse with what is around them; a gather along the vocabulary does not.
+        chosen = tf.where(_is_target(logits, ids), tf.cast(logits, tf.float32), 0.0)
+        return normaliser[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
+
+    return run(logits)
+
+
+def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    return tf.equal(tf.range(int(logits.shape[-1]), dtype=tf.int32), ids[..., None])

@@ -1,0 +1,235 @@
+"""One optimiser step, as a pure function: the same code trains, is compiled by `preflight`, is tested.
+
+It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.model import heads
+from bigbird_ja.model.dropout import fold_in, make_key
+from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.train.optimizer import adamw, clip_factor, global_norm
+from bigbird_ja.train.schedule import learning_rate
+
+Tensors = dict[str, tf.Tensor]
+Slots = dict[str, Tensors]
+
+
+def initial_slots(params: Mapping[str, tf.Tensor]) -> Slots:
+    """AdamW's state before the first step: `{"m": {...}, "v": {...}}`, zeros."""
+    return {slot: {name: tf.zeros_like(value) for name, value in params.items()} for slot in "mv"}
+
+
+def train_step(
+    config: Config,
+    params: Mapping[str, tf.Tensor],
+    slots: Mapping[str, Mapping[str, tf.Tensor]],
+    global_step: tf.Tensor,
+    batch: Mapping[str, tf.Tensor],
+    *,
+    replica_id: tf.Tensor | int = 0,
+    num_replicas: int = 1,
+    cross_replica_sum: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+) -> tuple[Tensors, Slots, Tensors]:
+    """Gradients of one global batch and the update they make.
+
+    The loss is the mean over all predictions of the global batch (over micro-batches and replicas),
+    plus, with next-sentence prediction, that loss's mean over the sequences.
+
+    Args:
+        config: completed by a data set.
+        params: float32, as `parameter_specs` lists them.
+        slots: as `initial_slots` makes them.
+        global_step: integer scalar, steps made so far; keys dropout and the learning rate.
+        batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
+            masked_lm_positions, masked_lm_ids int32 and masked_lm_weights float32 [b, P];
+            (next_sentence_labels int32 [b]); b divides into `gradient_accumulation_steps`.
+        replica_id: which replica this is; keys dropout.
+        num_replicas: how many there are.
+        cross_replica_sum: sums a float32 tensor over the replicas.
+
+    Returns:
+        New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
+        (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping) as
+        float32, and finite, bool: where False (loss or gradients NaN or infinite) params and slots
+        are returned unchanged.
+
+    Raises:
+        ValueError: the batch does not divide, or the sequence length does not suit the attention.
+    """
+    params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)}
+    sequences = int(batch["input_ids"].shape[0]) * num_replicas
+    weight = cross_replica_sum(tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32)))
+    key = fold_in(make_key(config.training.seed, global_step), replica_id)
+    gradients, sums = _accumulate(config, params, batch, key, _not_zero(weight), float(sequences))
+    gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
+    sums = tf.unstack(cross_replica_sum(sums))
+    with tf.name_scope("optimizer"):
+        norm = global_norm(gradients)
+        rate = learning_rate(config.training, global_step)
+        metrics = _metrics(config, sums) | {"learning_rate": rate, "grad_norm": norm}
+        metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
+        new_params, new_slots = adamw(
+            config.training,
+            params,
+            slots,
+            gradients,
+            decayed={name: spec.decay for name, spec in parameter_specs(config).items()},
+            global_step=global_step,
+            learning_rate=rate,
+            scale=clip_factor(norm, config.training.clip_norm),
+            keep=metrics["finite"],
+        )
+    return new_params, new_slots, metrics
+
+
+def _accumulate(
+    config: Config,
+    params: Tensors,
+    batch: Mapping[str, tf.Tensor],
+    key: tf.Tensor,
+    weight: tf.Tensor,
+    sequences: float,
+) -> tuple[Tensors, tf.Tensor]:
+    """This replica's share of the gradients and of the sums (see `_loss`), over micro-batches."""
+    steps = config.training.gradient_accumulation_steps
+    if steps == 1:
+        return _gradients(config, params, batch, fold_in(key, 0), weight, sequences)
+    parts = {name: _split(value, steps) for name, value in batch.items()}
+    names = list(params)
+
+    def add(index: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor):  # type: ignore[no-untyped-def]
+        part = {name: tf.gather(value, index) for name, value in parts.items()}
+        gradients, more = _gradients(config, params, part, fold_in(key, index), weight, sequences)
+        totals = [total + gradients[name] for name, total in zip(names, totals, strict=True)]
+        return index + 1, totals, sums + more
+
+    # A loop, not an unrolled sequence: the compiler may not keep two micro-batches alive at once.
+    zeros = [tf.zeros_like(params[name]) for name in names]
+    _, totals, sums = tf.while_loop(
+        lambda index, *_: index < steps,
+        add,
+        (tf.constant(0), zeros, tf.zeros([_NUM_SUMS])),
+        parallel_iterations=1,
+    )
+    return dict(zip(names, totals, strict=True)), sums
+
+
+def _split(value: tf.Tensor, steps: int) -> tf.Tensor:
+    """[b, ...] -> [steps, b / steps, ...]."""
+    size, rest = int(value.shape[0]), value.shape[1:]
+    if size % steps:
+        raise ValueError(
+            f"a batch of {size} sequences per core does not divide into"
+            f" training.gradient_accumulation_steps={steps}: change one of them"
+        )
+    return tf.reshape(value, [steps, size // steps, *rest])
+
+
+def _gradients(
+    config: Config,
+    params: Tensors,
+    batch: Mapping[str, tf.Tensor],
+    key: tf.Tensor,
+    weight: tf.Tensor,
+    sequences: float,
+) -> tuple[Tensors, tf.Tensor]:
+    """float32 gradients of one micro-batch's share of the loss, and its sums."""
+    names = list(params)
+    with tf.GradientTape() as tape:
+        tape.watch([params[name] for name in names])
+        loss, sums = _loss(config, params, batch, key, weight, sequences)
+    gradients = tape.gradient(loss, [params[name] for name in names])
+    return {
+        name: tf.convert_to_tensor(gradient)
+        for name, gradient in zip(names, gradients, strict=True)
+    }, sums
+
+
+# What `_loss` sums up: masked-LM loss and accuracy, next-sentence loss and accuracy.
+_NUM_SUMS = 4
+
+
+def _loss(
+    config: Config,
+    params: Tensors,
+    batch: Mapping[str, tf.Tensor],
+    key: tf.Tensor,
+    weight: tf.Tensor,
+    sequences: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One micro-batch's share of the global loss, and of the four means that are reported."""
+    hidden = encode(
+        params,
+        config,
+        batch["input_ids"],
+        batch["segment_ids"],
+        batch.get("document_ids"),
+        dropout_key=key,
+    )
+    losses, correct = heads.masked_lm_losses(
+        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
+    )
+    weights = tf.cast(batch["masked_lm_weights"], tf.float32) / weight
+    # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
+    loss = tf.reduce_sum(tf.where(weights > 0, losses * weights, 0.0))
+    sums = [loss, tf.reduce_sum(correct * weights), tf.zeros([]), tf.zeros([])]
+    if config.data.nsp:
+        labels = batch["next_sentence_labels"]
+        logits = heads.next_sentence_logits(params, config, hidden)
+        sums[2] = tf.reduce_sum(heads.cross_entropy(logits, labels)) / sequences
+        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
+        sums[3] = tf.reduce_sum(tf.cast(hits, tf.float32)) / sequences
+        loss += sums[2]
+    return loss, tf.stop_gradient(tf.stack(sums))
+
+
+def _metrics(config: Config, sums: list[tf.Tensor]) -> Tensors:
+    masked_lm_loss, masked_lm_accuracy, next_sentence_loss, next_sentence_accuracy = sums
+    metrics = {
+        "loss": masked_lm_loss + next_sentence_loss,
+        "masked_lm_loss": masked_lm_loss,
+        "masked_lm_accuracy": masked_lm_accuracy,
+    }
+    if config.data.nsp:
+        metrics["next_sentence_loss"] = next_sentence_loss
+        metrics["next_sentence_accuracy"] = next_sentence_accuracy
+    return metrics
+
+
+def _not_zero(weight: tf.Tensor) -> tf.Tensor:
+    """The divisor for a batch's weights; with nothing to predict the loss is zero, not 0 / 0."""
+    return tf.where(weight > 0, weight, 1.0)
+
+
+def eval_metrics(
+    config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+) -> Tensors:
+    """What each prediction of a batch costs, without dropout; sums are left to the caller.
+
+    Returns:
+        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
+        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
+        and next_sentence_correct.
+    """
+    params = {name: tf.convert_to_tensor(value) for name, value in params.items()}
+    hidden = encode(
+        params, config, batch["input_ids"], batch["segment_ids"], batch.get("document_ids")
+    )
+    losses, correct = heads.masked_lm_losses(
+        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
+    )
+    metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
+    if config.data.nsp:
+        labels = batch["next_sentence_labels"]
+        logits = heads.next_sentence_logits(params, config, hidden)
+        metrics["next_sentence_losses"] = heads.cross_entropy(logits, labels)
+        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
+        metrics["next_sentence_correct"] = tf.cast(hits, tf.float32)
+    return metrics
