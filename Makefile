@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow lint types audit clean
+.PHONY: help install demo test test-slow lint types audit docs clean probe soak \
+	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
+	bench-precision
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -34,6 +36,39 @@ types: $(STAMP) ## mypy
 
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --no-deps
+
+bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece
+	@$(BIN)/python scripts/bench_data.py
+
+bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
+	@$(BIN)/python scripts/bench_step.py
+
+bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
+	@$(BIN)/python scripts/bench_length.py
+
+bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
+	@$(BIN)/python scripts/bench_cpu_step.py
+
+bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
+	@$(BIN)/python scripts/bench_checkpoint.py
+
+bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended cleanly
+	@$(BIN)/python scripts/bench_faults.py
+
+bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
+	@$(BIN)/python scripts/bench_patterns.py
+
+bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
+	@$(BIN)/python scripts/bench_precision.py
+
+probe: $(STAMP) ## train the long-context probe (half an hour) and draw its curve for the docs
+	@$(BIN)/python scripts/probe.py
+
+soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopback bucket
+	@$(BIN)/python scripts/soak.py
+
+docs: $(STAMP) ## write docs/commands/ from the flags
+	@$(BIN)/python scripts/make_command_docs.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

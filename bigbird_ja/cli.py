@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 import textwrap
@@ -24,7 +25,7 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja import __version__
+from bigbird_ja import __version__, tensorflow_env
 from bigbird_ja.errors import BadInput, classify
 
 # In the order of use: this is what `bigbird-ja` alone prints.
@@ -68,6 +69,7 @@ def run_command_line(arguments: list[str]) -> int:
             print(command_help(command, arguments[0]))
             return 0
         wants_json = args.json
+        tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
         result = command.run(args)
     except (Exception, KeyboardInterrupt) as error:
         return _report_failure(error, wants_json)

@@ -207,7 +207,7 @@ def _prepare(work_dir: str, overwrite: bool) -> None:
 def _resumed_from(model_dir: str) -> int:
     text = storage.read_bytes(storage.join(model_dir, "events.jsonl")).decode()
     events = [json.loads(line) for line in text.splitlines() if line]
-    steps = [event["step"] for event in events if event["event"] == "resumed"]
+    steps = [event["global_step"] for event in events if event["event"] == "resumed"]
     if not steps:
         raise RuntimeError(f"{model_dir}/events.jsonl tells of no resume")
     return int(steps[-1])
