@@ -20,7 +20,7 @@ class Accelerator:
     name: str
     kind: str  # tpu | gpu
     chip: str  # as `preflight --chip` names it; "" for GPUs
-    devices: int  # what TensorFlow sees: cores on v2 and v3, chips on v4, GPUs
+    devices: int  # TPU cores, as `preflight` counts them, or GPUs
     peak_flops: float  # FLOP/s per device
     memory_bytes: float  # per device
     mfu: float  # assumed model FLOPs utilisation
@@ -34,7 +34,7 @@ ACCELERATORS: dict[str, Accelerator] = {
     for a in (
         Accelerator("v2-8", "tpu", "v2", 8, 22.5e12, 8e9, 0.30),
         Accelerator("v3-8", "tpu", "v3", 8, 61.5e12, 16e9, 0.30),
-        Accelerator("v4-8", "tpu", "v4", 4, 275e12, 32e9, 0.30),
+        Accelerator("v4-8", "tpu", "v4", 8, 137.5e12, 16e9, 0.30),
         Accelerator("K80", "gpu", "", 1, 4.37e12, 12e9, 0.30),
         Accelerator("V100", "gpu", "", 1, 125e12, 16e9, 0.25),
         Accelerator("A100", "gpu", "", 1, 312e12, 40e9, 0.30),

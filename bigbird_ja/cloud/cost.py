@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bigbird_ja.config import Config
+from bigbird_ja.model.params import count_parameters
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
@@ -47,52 +48,9 @@ def tokens_per_step(config: Config) -> int:
     return config.training.global_batch_size * int(config.data.seq_length or 0)
 
 
-def model_flops_per_sequence(config: Config) -> float:
-    """FLOPs of one sequence's forward and backward pass, without anything computed twice.
-
-    Multiplications and additions of matrix products only: projections, MLP, the keys that each
-    query attends to, the MLM head on the predicted positions.
-    """
-    model, length = config.model, int(config.data.seq_length or 0)
-    hidden, layers = model.hidden_size, model.num_layers
-    dense = 2 * (4 * hidden * hidden + 2 * hidden * model.intermediate_size) * length
-    attention = 4 * hidden * attended_pairs(config)
-    predictions = int(config.data.max_predictions_per_seq or 0)
-    head = 2 * (hidden * hidden + hidden * int(model.vocab_size or 0)) * predictions
-    return 3.0 * (layers * (dense + attention) + head)
-
-
-def attended_pairs(config: Config) -> int:
-    """Query-key pairs of one head and one sequence."""
-    model, length = config.model, int(config.data.seq_length or 0)
-    blocks, size = length // model.block_size, model.block_size
-    random_blocks = 4 if model.random_pattern == "rolled" else model.num_random_blocks
-    width = 3 + 2 + random_blocks  # window, first and last block, random
-    if model.attention_type == "original_full" or blocks <= width:
-        return length * length
-    return size * size * ((blocks - 2) * width + 2 * blocks)
-
-
-def parameter_count(config: Config) -> int:
-    """Trainable parameters, the tied MLM projection counted once."""
-    model, hidden = config.model, config.model.hidden_size
-    embeddings = hidden * (
-        int(model.vocab_size or 0)
-        + int(model.max_position_embeddings or 0)
-        + model.type_vocab_size
-        + 2
-    )
-    layer = (
-        4 * (hidden + 1) * hidden + 2 * hidden * model.intermediate_size + model.intermediate_size
-    )
-    head = (hidden + 1) * hidden + 2 * hidden + int(model.vocab_size or 0)
-    pooler = ((hidden + 1) * hidden + 2 * (hidden + 1)) if config.data.nsp else 0
-    return embeddings + model.num_layers * (layer + 5 * hidden) + head + pooler
-
-
 def checkpoint_bytes(config: Config) -> int:
     """One checkpoint: float32 weights and two optimiser slots each."""
-    return 12 * parameter_count(config)
+    return 12 * count_parameters(config)
 
 
 def kept_checkpoints(config: Config, steps: int) -> int:

@@ -1,0 +1,274 @@
+"""The supervising loop: look, decide, write down, act, pause. All effects are handed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Protocol
+
+from bigbird_ja.cloud import supervisor
+from bigbird_ja.cloud.faults import Kind, ServiceFault
+from bigbird_ja.cloud.run_files import RunFiles
+from bigbird_ja.cloud.run_state import (
+    Action,
+    ActionResult,
+    Create,
+    Event,
+    ExitReport,
+    Heartbeat,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+)
+from bigbird_ja.cloud.tpu import Operation, Tpu, Tpus, TpuSpec
+from bigbird_ja.errors import StorageError
+
+SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
+
+
+class Clock(Protocol):
+    """Two clocks, because each lies in its own way."""
+
+    def steady(self) -> float:
+        """Seconds that never jump; meaningless to other processes."""
+
+    def wall(self) -> float:
+        """UNIX seconds; may jump."""
+
+
+class SystemClock:
+    """This machine's clocks. The steady one goes on while a laptop sleeps, where the system can."""
+
+    def steady(self) -> float:
+        boot = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+    def wall(self) -> float:
+        return time.time()
+
+
+class Stop(Enum):
+    """What a person wants at Ctrl-C."""
+
+    NO = "no"
+    DELETE = "delete"
+    DETACH = "detach"
+
+
+class Detached(Exception):
+    """The person left; the TPU goes on, and its dead man's switch watches it."""
+
+
+@dataclass
+class Effects:
+    """Everything that the loop does to the world."""
+
+    tpus: Tpus
+    files: RunFiles
+    clock: Clock
+    sleep: Callable[[float], None]
+    beat: Callable[[], None] = lambda: None  # keeps the lock; raises LostLock
+    stop: Callable[[], Stop] = lambda: Stop.NO
+    say: Callable[[str], None] = lambda text: None
+    metadata: Callable[[str, int], Mapping[str, str]] = lambda zone, attempt: {}
+
+
+@dataclass
+class _Memory:
+    """What the loop itself remembers between two turns."""
+
+    steady: float = 0.0
+    saved: RunState | None = None
+    saved_at: float = 0.0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    events_saved: int = 0
+
+
+def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
+    """Runs until the run has ended; returns its last state.
+
+    Run again after anything at all, it goes on from what is on the bucket and what is listed.
+
+    Raises:
+        Detached: Ctrl-C, answered with "detach".
+        LostLock: another supervisor took over.
+    """
+    state, gap = load(spec.name, effects)
+    memory = _Memory(effects.clock.steady() - gap, events=effects.files.load_events())
+    memory.events_saved = len(memory.events)
+    first = True
+    while state.phase is not Phase.ENDED:
+        stop = effects.stop()
+        if stop is Stop.DETACH:
+            _write(state, [Event("detached")], memory, effects)
+            raise Detached
+        seen = observe(state, settings, effects, memory, first, stop is Stop.DELETE)
+        first = False
+        decision = supervisor.decide(state, seen, settings)
+        # Written before acting: whoever comes after us knows what we were about to do.
+        _write(decision.state, decision.events, memory, effects)
+        state = decision.state
+        for action in decision.actions:
+            result = perform(action, spec, effects)
+            follow_up = supervisor.after_action(state, result, settings)
+            _write(follow_up.state, follow_up.events, memory, effects)
+            state = follow_up.state
+        if decision.pause and state.phase is not Phase.ENDED:
+            effects.sleep(decision.pause)
+    _write(state, [], memory, effects)
+    return state
+
+
+def load(name: str, effects: Effects) -> tuple[RunState, float]:
+    """The state on the bucket, ready to go on, and the seconds since it was saved."""
+    state = effects.files.load_state()
+    if state is None:
+        return RunState(name), 0.0
+    gap = max(0.0, effects.clock.wall() - state.saved_wall) if state.saved_wall else 0.0
+    if state.phase is Phase.ENDED:
+        # Nothing was rented between the end and now.
+        gap = 0.0
+    if state.ending is not None:
+        state = replace(state, phase=Phase.IDLE, ending=None, ending_reason="", ending_message="")
+        state = replace(state, same_failures=0, last_failure="", struck_zones={}, strikes={})
+        state = replace(state, misses=0, backoff_seconds=0.0, operation="", operation_kind="")
+    return state, gap
+
+
+def observe(
+    state: RunState,
+    settings: Settings,
+    effects: Effects,
+    memory: _Memory,
+    first: bool,
+    stop: bool,
+) -> Observation:
+    """One look at the service, the bucket and the clocks."""
+    now = effects.clock.steady()
+    elapsed = max(0.0, now - memory.steady)
+    memory.steady = now
+    watched = 0.0 if first else min(elapsed, 2 * settings.poll)
+    try:
+        effects.beat()
+    except StorageError as error:
+        effects.say(f"bucket: {error}")
+    tpus, fault = _list(state, settings, effects)
+    operation = _look_at_operation(state, effects)
+    heartbeat, report, tail, bucket_seen = _read_bucket(state, settings, effects, watched)
+    return Observation(
+        elapsed=elapsed,
+        watched=watched,
+        wall=effects.clock.wall(),
+        tpus=tpus,
+        list_fault=fault,
+        operation=operation,
+        heartbeat=heartbeat,
+        bucket_seen=bucket_seen,
+        exit_report=report,
+        log_tail=tail,
+        stop=stop,
+        resumed=first,
+    )
+
+
+def _list(
+    state: RunState, settings: Settings, effects: Effects
+) -> tuple[list[Tpu] | None, tuple[str, ServiceFault] | None]:
+    """This run's TPUs in every zone that matters; None if one zone does not answer.
+
+    While a TPU runs, the zones that were used are enough; before anything is created, and before
+    anything is called deleted, every zone is asked.
+    """
+    zones = state.used_zones
+    if state.phase is not Phase.RUNNING:
+        zones = tuple(dict.fromkeys((*zones, *settings.zones)))
+    found: list[Tpu] = []
+    for zone in zones:
+        try:
+            found += [tpu for tpu in effects.tpus.list(zone) if tpu.run == state.name]
+        except ServiceFault as fault:
+            effects.say(f"{zone}: {fault}")
+            return None, (zone, fault)
+    return found, None
+
+
+def _look_at_operation(state: RunState, effects: Effects) -> Operation | None:
+    if not state.operation:
+        return None
+    try:
+        return effects.tpus.operation(state.operation)
+    except ServiceFault as fault:
+        if fault.kind is Kind.NOT_FOUND:  # forgotten: long over
+            return Operation(done=True)
+        return None
+
+
+def _read_bucket(
+    state: RunState, settings: Settings, effects: Effects, watched: float
+) -> tuple[Heartbeat | None, ExitReport | None, str, bool]:
+    tail = ""
+    try:
+        heartbeat = effects.files.heartbeat()
+        report = effects.files.exit_report() if state.phase is Phase.RUNNING else None
+        limit = settings.stall if state.has_stepped else settings.startup
+        ended = report is not None and report.attempt == state.attempt
+        if ended or state.quiet_seconds + watched > limit:
+            tail = effects.files.log_tail()
+    except (StorageError, PermissionError) as error:
+        effects.say(f"bucket: {error}")
+        return None, None, "", False
+    return heartbeat, report, tail, True
+
+
+def perform(action: Action, spec: TpuSpec, effects: Effects) -> ActionResult:
+    """Carries one act out; what the service refuses is a result, not an exception."""
+    try:
+        if isinstance(action, Create):
+            metadata = effects.metadata(action.zone, action.attempt)
+            return ActionResult(
+                action, effects.tpus.create(spec, action.zone, action.attempt, metadata)
+            )
+        return ActionResult(action, effects.tpus.delete(action.tpu))
+    except ServiceFault as fault:
+        return ActionResult(action, fault=fault)
+
+
+def _write(state: RunState, events: Sequence[Event], memory: _Memory, effects: Effects) -> None:
+    """Saves the state when something other than its timers changed, and new events."""
+    for event in events:
+        effects.say(describe(event))
+        line = {"time": round(effects.clock.wall(), 3), "event": event.event, "run": state.name}
+        memory.events.append({**line, **event.fields})
+    changed = memory.saved is None or _identity(memory.saved) != _identity(state)
+    due = memory.steady - memory.saved_at >= SAVE_EVERY
+    try:
+        if changed or due:
+            effects.files.save_state(state)
+            memory.saved, memory.saved_at = state, memory.steady
+        if len(memory.events) > memory.events_saved:
+            effects.files.save_events(memory.events)
+            memory.events_saved = len(memory.events)
+    except (StorageError, PermissionError) as error:
+        effects.say(f"bucket: {error}")  # kept in memory: the next turn tries again
+
+
+def _identity(state: RunState) -> RunState:
+    """The state without its timers."""
+    return replace(
+        state, phase_seconds=0.0, quiet_seconds=0.0, healthy_seconds=0.0, backoff_seconds=0.0,
+        delete_wait=0.0, billed_seconds=0.0, elapsed_seconds=0.0, cost_usd=0.0, saved_wall=0.0,
+        last_heartbeat=0.0, best_step=0, last_step=min(state.last_step, 0),
+    )  # fmt: skip
+
+
+def describe(event: Event) -> str:
+    """One line for people."""
+    details = ", ".join(
+        f"{key} {value}" for key, value in event.fields.items() if value != "" and key != "log"
+    )
+    line = event.event.replace("_", " ") + (f": {details}" if details else "")
+    log = str(event.fields.get("log", ""))
+    return line + ("\n  | " + "\n  | ".join(log.splitlines()[-10:]) if log else "")

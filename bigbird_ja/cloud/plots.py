@@ -1,0 +1,114 @@
+"""Pictures: cost against time, useful time against checkpoint interval, a run's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bigbird_ja.cloud.plan import Row
+from bigbird_ja.errors import BadInput
+
+
+def _figure(width: float = 8, height: float = 5) -> tuple[Any, Any]:
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise BadInput("--plot needs matplotlib: pip install 'bigbird-ja[plot]'") from error
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
+    """Every machine as a point: days of wall time across, US dollars up, both logarithmic."""
+    figure, axes = _figure()
+    colours = {"on_demand": "tab:red", "spot": "tab:blue"}
+    shown = [row for row in rows if row.cost_usd is not None and row.wall_hours is not None]
+    for row in shown:
+        axes.plot(
+            row.wall_hours / 24,  # type: ignore[operator]
+            row.cost_usd,
+            "o" if row.pricing == "spot" else "s",
+            color=colours[row.pricing],
+        )
+        axes.annotate(
+            row.accelerator,
+            (row.wall_hours / 24, row.cost_usd),  # type: ignore[operator]
+            textcoords="offset points",
+            xytext=(6, 4),
+        )
+    for pricing, marker in (("spot", "o"), ("on_demand", "s")):
+        axes.plot([], [], marker, color=colours[pricing], label=pricing.replace("_", " "))
+    axes.set(
+        xscale="log", yscale="log", xlabel="days until finished", ylabel="US dollars", title=title
+    )
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def useful_share(
+    curves: Mapping[str, Sequence[tuple[float, float, float, float]]], default: float, path: str
+) -> None:
+    """Useful-time share against checkpoint interval.
+
+    Args:
+        curves: name to points of (interval in minutes, mean share, lowest, highest over seeds).
+        default: the configured interval, minutes: drawn as a line.
+    """
+    figure, axes = _figure()
+    for name, points in curves.items():
+        minutes = [p[0] for p in points]
+        (line,) = axes.plot(minutes, [100 * p[1] for p in points], "o-", label=name)
+        axes.fill_between(
+            minutes,
+            [100 * p[2] for p in points],
+            [100 * p[3] for p in points],
+            color=line.get_color(),
+            alpha=0.15,
+        )
+    axes.axvline(default, color="grey", linestyle="--", label=f"default: {default:g} min")
+    axes.set(
+        xscale="log",
+        xlabel="minutes between checkpoints",
+        ylabel="useful share of rented time, %",
+        title="Training that counts, by checkpoint interval (band: seeds)",
+    )
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend(loc="lower left")
+    figure.savefig(path, dpi=110)
+
+
+def progress(
+    points: Sequence[tuple[float, int]],
+    marks: Sequence[tuple[float, str]],
+    path: str,
+    title: str,
+) -> None:
+    """A run's global step over hours, with preemptions, failures and creations marked.
+
+    Args:
+        points: (UNIX seconds, global step) in order of time.
+        marks: (UNIX seconds, kind of event).
+    """
+    figure, axes = _figure(9, 5)
+    times = [t for t, _ in points] + [t for t, _ in marks]
+    start = min(times) if times else 0.0
+    axes.plot(
+        [(t - start) / 3600 for t, _ in points], [s for _, s in points], "-", label="global step"
+    )
+    styles = {"preempted": ("tab:red", "--"), "failed": ("black", ":"), "ready": ("tab:green", "-")}
+    named = set()
+    for time, kind in marks:
+        if kind not in styles:
+            continue
+        colour, line = styles[kind]
+        label = kind if kind not in named else None
+        named.add(kind)
+        axes.axvline((time - start) / 3600, color=colour, linestyle=line, linewidth=1, label=label)
+    axes.set(xlabel="hours since the first event", ylabel="global step", title=title)
+    axes.grid(True, alpha=0.3)
+    axes.legend(loc="upper left")
+    figure.savefig(path, dpi=110)

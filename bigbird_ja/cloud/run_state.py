@@ -1,0 +1,209 @@
+"""What the supervisor knows of a run (kept on the bucket), sees at a glance, and may do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from bigbird_ja.cloud.faults import ServiceFault
+from bigbird_ja.cloud.tpu import Operation, Tpu
+
+
+class Phase(str, Enum):
+    """Where a run is."""
+
+    IDLE = "idle"  # no TPU is there; one is wanted, perhaps after a pause
+    CREATING = "creating"  # asked for one
+    RUNNING = "running"  # it was READY when last seen
+    REMOVING = "removing"  # what is there must go; then IDLE or ENDED
+    ENDED = "ended"
+
+
+class Ending(str, Enum):
+    """Why a run ends."""
+
+    FINISHED = "finished"
+    GAVE_UP = "gave_up"  # the same failure too often, or something only a person can change
+    BUDGET = "budget"  # --max_hours or --max_cost
+    INTERRUPTED = "interrupted"  # Ctrl-C or SIGTERM, with deletion
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the supervisor was told. Seconds and US dollars."""
+
+    zones: tuple[str, ...]
+    target_step: int
+    usd_per_hour: float
+    project: str = ""
+    accelerator_type: str = ""
+    max_seconds: float | None = None  # since the first launch, whoever watched
+    max_usd: float | None = None
+    poll: float = 30.0
+    stall: float = 900.0  # READY, has stepped before, no new step
+    startup: float = 2700.0  # READY, no step yet: boot, install, compile
+    create_timeout: float = 1200.0  # asked for, or in repair, not READY
+    queue_timeout: float = 6 * 3600.0  # a queued resource waits longer before we look elsewhere
+    settle: float = 120.0  # a TPU that was asked for may appear this late
+    delete_patience: float = 1800.0  # before an ending run says that it could not delete
+    backoff_first: float = 30.0
+    backoff_most: float = 900.0
+    same_failure_limit: int = 3
+    healthy: float = 3600.0  # training this long makes the next failure a first one
+    quota_strikes: int = 3  # in zones that have served us: a dead TPU's quota comes back late
+
+
+@dataclass(frozen=True)
+class RunState:
+    """All that must outlive the supervisor. Timers count observed seconds, never instants, so
+    that a clock that jumps cannot age them."""
+
+    name: str
+    phase: Phase = Phase.IDLE
+    zone: str = ""
+    zone_index: int = 0
+    used_zones: tuple[str, ...] = ()  # every zone that this run ever asked; leaks hide there
+    ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
+    struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
+    strikes: Mapping[str, int] = field(default_factory=dict)
+    attempt: int = 0
+    operation: str = ""
+    operation_kind: str = ""  # create | delete
+    phase_seconds: float = 0.0
+    quiet_seconds: float = 0.0  # READY without a new step
+    healthy_seconds: float = 0.0  # of this TPU, with steps coming
+    backoff_seconds: float = 0.0  # left to wait
+    misses: int = 0  # creations in a row without a TPU: sets the back-off
+    delete_tries: int = 0
+    delete_wait: float = 0.0  # left until the next try
+    incarnation: float = 0.0  # creation time of the TPU that we watch
+    stale_heartbeat: str = ""  # signature of what lay there before this TPU was asked for
+    last_step: int = -1  # of this TPU
+    has_stepped: bool = False
+    best_step: int = -1
+    preemptions: int = 0
+    failures: int = 0
+    last_failure: str = ""
+    same_failures: int = 0
+    cause: str = ""  # why we are REMOVING: preempted | failed | no_capacity | ending | leftover
+    billing: bool = False
+    billed_seconds: float = 0.0
+    elapsed_seconds: float = 0.0
+    cost_usd: float = 0.0
+    ending: Ending | None = None
+    ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
+    ending_message: str = ""
+    saved_wall: float = 0.0  # UNIX seconds of the last save
+    last_heartbeat: float = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        values = dataclasses.asdict(self)
+        values["phase"] = self.phase.value
+        values["ending"] = self.ending.value if self.ending else None
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunState:
+        """The inverse; keys of other versions are ignored."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        kept = {key: value for key, value in values.items() if key in known}
+        for key in ("used_zones", "ready_zones"):
+            kept[key] = tuple(kept.get(key, ()))
+        kept["phase"] = Phase(kept.get("phase", "idle"))
+        kept["ending"] = Ending(kept["ending"]) if kept.get("ending") else None
+        return cls(**kept)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """`MODEL_DIR/heartbeat.json`."""
+
+    global_step: int
+    time: float
+    state: str  # starting | training | saving | stopped
+    reason: str = ""
+    tokens_per_second: float = 0.0
+    host: str = ""
+    pid: int = 0
+
+    @property
+    def signature(self) -> str:
+        """Differs whenever the trainer wrote again."""
+        return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """What the start-up script wrote when training ended, or when it deleted its own TPU."""
+
+    attempt: int
+    status: int
+    reason: str
+    self_deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at the world. None where it could not be seen this time."""
+
+    elapsed: float  # true seconds since the last look
+    watched: float  # the same, at most two polls: time in which something could have been seen
+    wall: float  # UNIX seconds, for time stamps only
+    tpus: Sequence[Tpu] | None = None  # of this run, in every zone that it ever used
+    list_fault: tuple[str, ServiceFault] | None = None  # the zone that could not be listed
+    operation: Operation | None = None
+    heartbeat: Heartbeat | None = None
+    bucket_seen: bool = True
+    exit_report: ExitReport | None = None
+    log_tail: str = ""
+    stop: bool = False  # Ctrl-C, answered with "delete"
+    resumed: bool = False  # the first look of a supervisor: nobody watched during `elapsed`
+
+
+@dataclass(frozen=True)
+class Create:
+    """Ask for a TPU."""
+
+    zone: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Ask for the deletion of what is listed."""
+
+    tpu: Tpu
+
+
+Action = Create | Delete
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the supervisor's `events.jsonl`."""
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from a look: the new state (saved before acting), acts, events, and a pause."""
+
+    state: RunState
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    pause: float = 0.0
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """What an act came to."""
+
+    action: Action
+    operation: str = ""
+    fault: ServiceFault | None = None

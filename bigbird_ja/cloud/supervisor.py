@@ -1,0 +1,405 @@
+"""The state machine that keeps one TPU training: pure functions of (state, observation, settings).
+
+    IDLE ──create──▶ CREATING ──READY──▶ RUNNING
+      ▲                 │ no capacity, stuck   │ preempted, failed, ending
+      └──────absent─────┴──────REMOVING◀───────┘            REMOVING ──ending──▶ ENDED
+
+No clock, no randomness, no input or output: `loop.py` observes, saves the decision, then acts. The
+rules that cost people money when they are missing:
+
+- Reality comes from listing every zone that the run ever used. Nothing is created unless that
+  listing succeeded and is empty; nothing counts as deleted before it is absent from one.
+- Health is a new global step on the bucket. READY is the VM's word and proves nothing.
+- What is not READY or on its way there is dead, whatever it is called.
+- Preemptions are expected and unlimited; failures are told apart by reason, and the same one three
+  times in a row (without an hour of training between) ends the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bigbird_ja.cloud.faults import Kind, advice
+from bigbird_ja.cloud.run_state import (
+    ActionResult,
+    Create,
+    Decision,
+    Delete,
+    Ending,
+    Event,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+)
+from bigbird_ja.cloud.tpu import Presence, Tpu
+from bigbird_ja.cloud.transitions import (
+    creation_failed,
+    end,
+    enter,
+    failed,
+    pause_before_next,
+    preempted,
+)
+
+
+def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """One turn: what to do now, and how long to pause after it."""
+    state = _account(state, seen, settings)
+    state, events = _check_endings(state, seen, settings)
+    decision = _TURNS[state.phase](state, seen, settings)
+    return replace(decision, events=(*events, *decision.events))
+
+
+def after_action(state: RunState, result: ActionResult, settings: Settings) -> Decision:
+    """What an act's answer changes; `pause` is the decision's own and stays."""
+    if isinstance(result.action, Delete):
+        if result.fault is None:
+            return Decision(replace(state, operation=result.operation, operation_kind="delete"))
+        if result.fault.kind is Kind.NOT_FOUND:
+            return Decision(state)  # the next listing shows that it is gone
+        event = Event("delete_failed", {"zone": result.action.tpu.zone, "error": str(result.fault)})
+        return Decision(state, events=(event,))
+    if result.fault is None:
+        return Decision(replace(state, operation=result.operation, operation_kind="create"))
+    if result.fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE):
+        # It exists, or may yet appear: the listing decides after `settle` seconds.
+        event = Event("create_unclear", {"zone": result.action.zone, "error": str(result.fault)})
+        return Decision(state, events=(event,))
+    return creation_failed(state, result.fault, settings)
+
+
+def _account(state: RunState, seen: Observation, settings: Settings) -> RunState:
+    """Adds this look's time and money. What was READY at either end was billed throughout."""
+    now_billing = any(tpu.presence is Presence.READY for tpu in seen.tpus or ())
+    if seen.tpus is None:
+        now_billing = state.billing
+    heartbeat = seen.heartbeat
+    billed = seen.elapsed if state.billing or now_billing else 0.0
+    if seen.resumed and state.billing and not now_billing:
+        # It went away while nobody watched: its last sign of life bounds what it was billed.
+        alive = (heartbeat.time if heartbeat else 0.0) - state.saved_wall
+        billed = min(max(alive, 0.0), seen.elapsed)
+    return replace(
+        state,
+        elapsed_seconds=state.elapsed_seconds + seen.elapsed,
+        billed_seconds=state.billed_seconds + billed,
+        cost_usd=state.cost_usd + billed / 3600 * settings.usd_per_hour,
+        billing=now_billing,
+        phase_seconds=state.phase_seconds + seen.watched,
+        backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
+        delete_wait=max(0.0, state.delete_wait - seen.elapsed),
+        best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
+        last_heartbeat=heartbeat.time if heartbeat else state.last_heartbeat,
+        saved_wall=seen.wall,
+    )
+
+
+def _check_endings(
+    state: RunState, seen: Observation, settings: Settings
+) -> tuple[RunState, list[Event]]:
+    if state.ending is not None or state.phase is Phase.ENDED:
+        return state, []
+    heartbeat = seen.heartbeat
+    if (
+        heartbeat
+        and heartbeat.state == "stopped"
+        and heartbeat.reason == "finished"
+        and heartbeat.global_step >= settings.target_step
+    ):
+        return end(
+            state, Ending.FINISHED, "finished", f"finished at step {heartbeat.global_step:,}"
+        )
+    if seen.stop:
+        return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
+    if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
+        hours = settings.max_seconds / 3600
+        text = f"--max_hours={hours:g} reached: run again with more to continue"
+        return end(state, Ending.BUDGET, "interrupted", text)
+    ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
+    if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
+        text = f"--max_cost={settings.max_usd:g} reached: run again with more to continue"
+        return end(state, Ending.BUDGET, "interrupted", text)
+    return state, []
+
+
+# --- IDLE ----------------------------------------------------------------------------------------
+
+
+def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    if seen.tpus is None:
+        return _cannot_list(state, seen, settings)
+    if seen.tpus:
+        return _adopt(state, seen, settings)
+    if state.backoff_seconds > 0:
+        return Decision(state, pause=min(settings.poll, state.backoff_seconds))
+    open_zones = [zone for zone in settings.zones if zone not in state.struck_zones]
+    if not open_zones:
+        why = "; ".join(dict.fromkeys(state.struck_zones.values()))
+        state, events = end(state, Ending.GAVE_UP, "bad_input", why)
+        return Decision(state, events=tuple(events))
+    zone = open_zones[state.zone_index % len(open_zones)]
+    state = replace(
+        enter(state, Phase.CREATING),
+        zone=zone,
+        used_zones=tuple(dict.fromkeys((*state.used_zones, zone))),
+        attempt=state.attempt + 1,
+        incarnation=0.0,
+        stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
+        last_step=-1,
+        has_stepped=False,
+        healthy_seconds=0.0,
+        cause="",
+    )
+    event = Event("creating", {"zone": zone, "attempt": state.attempt})
+    return Decision(state, (Create(zone, state.attempt),), (event,), min(settings.poll, 5.0))
+
+
+def _cannot_list(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """A refusal before anything was rented is the person's to mend; later ones are waited out."""
+    refused = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
+    if state.attempt == 0 and seen.list_fault and seen.list_fault[1].kind in refused:
+        zone, fault = seen.list_fault
+        words = advice(fault, settings.project, zone, settings.accelerator_type)
+        state = replace(enter(state, Phase.ENDED), ending=Ending.GAVE_UP, ending_message=words)
+        return Decision(replace(state, ending_reason="bad_input"))
+    return Decision(state, pause=settings.poll)
+
+
+def _adopt(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """Something of ours is there although nothing should be: take it over, or remove it."""
+    tpus = seen.tpus or ()
+    alive = [tpu for tpu in tpus if tpu.presence in _ALIVE]
+    if not alive:
+        return Decision(enter(state, Phase.REMOVING, cause="leftover"))
+    tpu = alive[0]
+    state = replace(
+        enter(state, Phase.CREATING),
+        zone=tpu.zone,
+        used_zones=tuple(dict.fromkeys((*state.used_zones, tpu.zone))),
+        attempt=max(state.attempt, tpu.attempt),
+        incarnation=0.0,
+        last_step=-1,
+        has_stepped=False,
+        healthy_seconds=0.0,
+        cause="",
+    )
+    event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
+    return Decision(state, _extra_deletions(alive[1:]), (event,))
+
+
+_ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
+
+
+def _extra_deletions(tpus: list[Tpu]) -> tuple[Delete, ...]:
+    return tuple(Delete(tpu) for tpu in tpus)
+
+
+# --- CREATING ------------------------------------------------------------------------------------
+
+
+def _creating(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    if seen.tpus is None:
+        return Decision(state, pause=settings.poll)
+    fault = seen.operation.fault if seen.operation else None
+    tpu = _ours(state, seen)
+    if tpu is None and seen.tpus:
+        return _adopt(state, seen, settings)  # it came up in another zone than this state knows
+    if tpu is not None and tpu.presence is Presence.READY:
+        return _became_ready(state, tpu)
+    if fault is None and tpu is not None:
+        fault = tpu.fault
+    if fault is not None and not (fault.kind is Kind.EXISTS and tpu is not None):
+        return creation_failed(state, fault, settings)
+    if tpu is None:
+        if state.phase_seconds < settings.settle or (seen.operation and not seen.operation.done):
+            return _wait_for_creation(state, settings, Presence.PENDING)
+        event = Event("create_lost", {"zone": state.zone, "attempt": state.attempt})
+        return Decision(pause_before_next(enter(state, Phase.IDLE), settings), events=(event,))
+    if tpu.presence in (Presence.GONE, Presence.DELETING):
+        return preempted(state, tpu.state)
+    return _wait_for_creation(state, settings, tpu.presence)
+
+
+def _wait_for_creation(state: RunState, settings: Settings, presence: Presence) -> Decision:
+    waiting = presence is Presence.WAITING
+    limit = settings.queue_timeout if waiting else settings.create_timeout
+    if state.phase_seconds <= limit:
+        return Decision(state, pause=settings.poll)
+    fields = {"zone": state.zone, "attempt": state.attempt, "seconds": round(state.phase_seconds)}
+    event = Event("create_timeout", fields)
+    state = pause_before_next(enter(state, Phase.REMOVING, cause="no_capacity"), settings)
+    return Decision(state, events=(event,))
+
+
+def _became_ready(state: RunState, tpu: Tpu) -> Decision:
+    adopted = state.operation_kind != "create"
+    state = replace(
+        enter(state, Phase.RUNNING),
+        incarnation=tpu.created,
+        ready_zones=tuple(dict.fromkeys((*state.ready_zones, tpu.zone))),
+        strikes={},
+        misses=0,
+    )
+    fields = {"zone": tpu.zone, "attempt": state.attempt, "adopted": adopted}
+    return Decision(state, events=(Event("ready", fields),))
+
+
+# --- RUNNING -------------------------------------------------------------------------------------
+
+
+def _running(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    if seen.tpus is None:
+        return Decision(state, pause=settings.poll)
+    tpu = _ours(state, seen)
+    extras = _extra_deletions([t for t in seen.tpus if t is not tpu and t.presence in _ALIVE])
+    if tpu is None:
+        if seen.exit_report and seen.exit_report.self_deleted:
+            return _ended_training(state, seen, settings)
+        return preempted(state, "absent")
+    if state.incarnation and tpu.created and tpu.created != state.incarnation:
+        return _adopt(replace(state, phase=Phase.IDLE), seen, settings)
+    if tpu.presence in (Presence.GONE, Presence.DELETING):
+        return preempted(state, tpu.state)
+    if tpu.presence is not Presence.READY:
+        if state.phase_seconds > settings.create_timeout:
+            return preempted(state, tpu.state)
+        return Decision(state, extras, pause=settings.poll)
+    state = _follow_heartbeat(replace(state, phase_seconds=0.0), seen)
+    if _has_ended(state, seen):
+        return _ended_training(state, seen, settings)
+    limit = settings.stall if state.has_stepped else settings.startup
+    if state.quiet_seconds > limit:
+        reason = "stalled" if state.has_stepped else "never_started"
+        text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
+        return failed(state, reason, f"{text}\n{seen.log_tail}".strip(), settings)
+    return Decision(state, extras, pause=settings.poll)
+
+
+def _follow_heartbeat(state: RunState, seen: Observation) -> RunState:
+    """Resets the quiet time when the global step moved; a time stamp alone proves nothing.
+
+    The first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in
+    which the bucket could not be read proves nothing either.
+    """
+    heartbeat = seen.heartbeat
+    quiet = state.quiet_seconds + (seen.watched if seen.bucket_seen else 0.0)
+    if heartbeat is None or heartbeat.signature == state.stale_heartbeat:
+        return replace(state, quiet_seconds=quiet)
+    if state.last_step < 0:
+        return replace(state, quiet_seconds=quiet, last_step=heartbeat.global_step)
+    if heartbeat.global_step == state.last_step:
+        return replace(state, quiet_seconds=quiet)
+    return replace(
+        state,
+        quiet_seconds=0.0,
+        last_step=heartbeat.global_step,
+        has_stepped=True,
+        healthy_seconds=state.healthy_seconds + seen.watched,
+    )
+
+
+def _has_ended(state: RunState, seen: Observation) -> bool:
+    if seen.exit_report and seen.exit_report.attempt == state.attempt:
+        return True
+    heartbeat = seen.heartbeat
+    return (
+        heartbeat is not None
+        and heartbeat.signature != state.stale_heartbeat
+        and heartbeat.state == "stopped"
+        and state.quiet_seconds > 60  # the exit report follows within seconds, with the log
+    )
+
+
+def _ended_training(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """Training ended on a TPU that still is READY, and it has not finished."""
+    report, heartbeat = seen.exit_report, seen.heartbeat
+    reason = report.reason if report and report.attempt == state.attempt else ""
+    reason = reason or (heartbeat.reason if heartbeat else "") or "bug"
+    if reason == "interrupted":  # SIGTERM: the machine is being taken away
+        return preempted(state, "interrupted")
+    if reason == "finished":  # but not at the target: pretrain was told another length
+        reason = "bug"
+    return failed(state, reason, seen.log_tail, settings)
+
+
+# --- REMOVING and ENDED --------------------------------------------------------------------------
+
+
+def _removing(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    if seen.tpus is None:
+        return _out_of_patience(state, settings) or Decision(state, pause=settings.poll)
+    if not seen.tpus:
+        return _absent(state, seen, settings)
+    impatient = _out_of_patience(state, settings)
+    if impatient:
+        return impatient
+    pending = state.operation_kind == "delete" and not (seen.operation and seen.operation.done)
+    targets = [tpu for tpu in seen.tpus if tpu.presence is not Presence.DELETING]
+    overdue = state.phase_seconds > settings.create_timeout * (state.delete_tries + 1)
+    events: tuple[Event, ...] = ()
+    if seen.operation and seen.operation.fault and state.operation_kind == "delete":
+        fields = {"zone": state.zone, "error": str(seen.operation.fault)}
+        events = (Event("delete_failed", fields),)
+        state = replace(state, operation="", operation_kind="")
+    if (not targets and not overdue) or (pending and not overdue):
+        return Decision(state, events=events, pause=min(settings.poll, 10.0))
+    if state.delete_wait > 0:
+        return Decision(state, events=events, pause=min(settings.poll, state.delete_wait))
+    tries = state.delete_tries + 1
+    deletions = tuple(Delete(tpu) for tpu in targets or seen.tpus)
+    wait = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
+    state = replace(state, delete_tries=tries, delete_wait=wait, operation="", operation_kind="")
+    return Decision(state, deletions, events, min(settings.poll, 10.0))
+
+
+def _absent(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """Nothing is listed. A creation under way could still put something there."""
+    if state.operation_kind == "create" and state.operation:
+        over = seen.operation is not None and seen.operation.done
+        if not over and state.phase_seconds < settings.create_timeout:
+            return Decision(state, pause=min(settings.poll, 10.0))
+        if over and state.phase_seconds < min(settings.settle, 2 * settings.poll):
+            return Decision(state, pause=min(settings.poll, 10.0))
+    events: list[Event] = []
+    if state.delete_tries:
+        events.append(Event("deleted", {"zone": state.zone, "attempt": state.attempt}))
+    if state.ending is None:
+        return Decision(enter(state, Phase.IDLE), events=tuple(events))
+    fields = {"ending": state.ending.value, "reason": state.ending_reason, "step": state.best_step}
+    events.append(Event("ended", {**fields, "cost_usd": round(state.cost_usd, 2)}))
+    return Decision(enter(state, Phase.ENDED), events=tuple(events))
+
+
+def _out_of_patience(state: RunState, settings: Settings) -> Decision | None:
+    if state.ending is None or state.phase_seconds <= settings.delete_patience:
+        return None
+    event = Event("not_deleted", {"zone": state.zone, "seconds": round(state.phase_seconds)})
+    message = (
+        f"{state.ending_message}; STILL THERE AND BILLED: {state.name} in {state.zone} could not be"
+        " deleted: run `bigbird-ja down`, or delete it on the console"
+    )
+    state = replace(
+        enter(state, Phase.ENDED),
+        ending_reason="io_error",
+        ending_message=message,
+    )
+    return Decision(state, events=(event,))
+
+
+def _ended(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    return Decision(state)
+
+
+def _ours(state: RunState, seen: Observation) -> Tpu | None:
+    """The TPU of this state's zone, else None."""
+    return next((tpu for tpu in seen.tpus or () if tpu.zone == state.zone), None)
+
+
+_TURNS = {
+    Phase.IDLE: _idle,
+    Phase.CREATING: _creating,
+    Phase.RUNNING: _running,
+    Phase.REMOVING: _removing,
+    Phase.ENDED: _ended,
+}

@@ -1,0 +1,337 @@
+"""TPUs behind one small interface: direct nodes and queued resources, with the real client.
+
+Nothing here decides or waits: `supervisor.py` does. No method of google-cloud-tpu has a timeout or
+retries by default, so one hung server would hang its caller: every call here passes both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_exception, fault_of_status
+from bigbird_ja.errors import BadInput
+
+RUN_LABEL = "bigbird-ja-run"
+ATTEMPT_LABEL = "bigbird-ja-attempt"
+EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
+
+CALL_SECONDS = 30.0  # one request
+RETRY_SECONDS = 60.0  # all requests of one call
+
+
+class Presence(Enum):
+    """A TPU's state as far as anything depends on it."""
+
+    WAITING = "waiting"  # queued, no machine yet
+    PENDING = "pending"  # being created, started or repaired
+    READY = "ready"  # billed
+    DELETING = "deleting"
+    GONE = "gone"  # listed, dead, holding quota and its name
+
+
+_PRESENCE = {
+    "STATE_UNSPECIFIED": Presence.PENDING,
+    "CREATING": Presence.PENDING,
+    "STARTING": Presence.PENDING,
+    "RESTARTING": Presence.PENDING,
+    "REPAIRING": Presence.PENDING,
+    "REIMAGING": Presence.PENDING,
+    "READY": Presence.READY,
+    "DELETING": Presence.DELETING,
+}
+_QUEUE_PRESENCE = {
+    "STATE_UNSPECIFIED": Presence.PENDING,
+    "CREATING": Presence.WAITING,
+    "ACCEPTED": Presence.WAITING,
+    "WAITING_FOR_RESOURCES": Presence.WAITING,
+    "PROVISIONING": Presence.PENDING,
+    "DELETING": Presence.DELETING,
+}
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """What is listed under one name in one zone: a node, a queued resource, or both."""
+
+    name: str
+    zone: str
+    presence: Presence
+    state: str  # the service's own word
+    has_node: bool
+    has_queued: bool
+    accelerator_type: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created: float = 0.0  # UNIX seconds by the service's clock; tells two lives of one name apart
+    detail: str = ""  # health, symptoms or the queue's error
+    fault: ServiceFault | None = None  # why a queued resource failed
+
+    @property
+    def run(self) -> str:
+        """The run it belongs to; its name where it carries no label."""
+        return self.labels.get(RUN_LABEL, self.name)
+
+    @property
+    def attempt(self) -> int:
+        """Which creation of its run it is; 0 where unknown."""
+        text = self.labels.get(ATTEMPT_LABEL, "0")
+        return int(text) if text.isdigit() else 0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A long-running operation, looked at once."""
+
+    done: bool
+    fault: ServiceFault | None = None
+
+
+@dataclass(frozen=True)
+class TpuSpec:
+    """What is rented; `metadata` is filled per creation."""
+
+    name: str
+    accelerator_type: str
+    runtime_version: str
+    pricing: str = "spot"  # spot | preemptible | on_demand
+    queued: bool = False
+    service_account: str | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    external_ip: bool = True
+
+
+class Tpus(Protocol):
+    """What the supervisor asks of a TPU service. Every method may raise `ServiceFault`."""
+
+    def list(self, zone: str) -> Sequence[Tpu]:
+        """All TPUs of a zone; "-" is every zone."""
+
+    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
+        """Asks for a TPU; returns the operation's name at once."""
+
+    def delete(self, tpu: Tpu) -> str:
+        """Asks for the deletion of all that is listed as `tpu`; returns the operation's name."""
+
+    def operation(self, name: str) -> Operation:
+        """Looks at an operation, without waiting."""
+
+
+def create_request(
+    project: str, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]
+) -> Any:
+    """The request that rents a TPU: `CreateNodeRequest` or `CreateQueuedResourceRequest`."""
+    from google.cloud import tpu_v2
+
+    parent = f"projects/{project}/locations/{zone}"
+    node = tpu_v2.Node(
+        accelerator_type=spec.accelerator_type,
+        runtime_version=spec.runtime_version,
+        labels={RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt), "managed-by": "bigbird-ja"},
+        metadata=dict(metadata),
+        network_config=tpu_v2.NetworkConfig(
+            network=spec.network or "",
+            subnetwork=spec.subnetwork or "",
+            enable_external_ips=spec.external_ip,
+        ),
+    )
+    if spec.service_account:
+        scope = "https://www.googleapis.com/auth/cloud-platform"
+        node.service_account = tpu_v2.ServiceAccount(email=spec.service_account, scope=[scope])
+    if not spec.queued:
+        node.scheduling_config = tpu_v2.SchedulingConfig(
+            spot=spec.pricing == "spot", preemptible=spec.pricing == "preemptible"
+        )
+        return tpu_v2.CreateNodeRequest(parent=parent, node_id=spec.name, node=node)
+    node_spec = tpu_v2.QueuedResource.Tpu.NodeSpec(parent=parent, node_id=spec.name, node=node)
+    queued = tpu_v2.QueuedResource(tpu=tpu_v2.QueuedResource.Tpu(node_spec=[node_spec]))
+    if spec.pricing == "spot":
+        queued.spot = tpu_v2.QueuedResource.Spot()
+    else:
+        queued.guaranteed = tpu_v2.QueuedResource.Guaranteed()
+    return tpu_v2.CreateQueuedResourceRequest(
+        parent=parent, queued_resource_id=spec.name, queued_resource=queued
+    )
+
+
+def connect(project: str) -> GcpTpus:
+    """The service with the user's own credentials, or an emulator on this machine.
+
+    Raises:
+        BadInput: no credentials; the message says how to get them.
+    """
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud import tpu_v2
+
+    emulator = os.environ.get(EMULATOR_VARIABLE)
+    if emulator:
+        return GcpTpus(project, emulator_client(emulator))
+    try:
+        return GcpTpus(project, tpu_v2.TpuClient())
+    except GoogleAuthError as error:
+        raise BadInput(
+            f"no Google credentials ({' '.join(str(error).split())[:160]}):"
+            " gcloud auth application-default login"
+        ) from error
+
+
+def emulator_client(address: str) -> Any:
+    """A client of a Cloud TPU service on this machine, over an open channel.
+
+    Raises:
+        BadInput: the address is not this machine: an open channel must not leave it.
+    """
+    import grpc
+    from google.cloud import tpu_v2
+    from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
+
+    if address.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
+        raise BadInput(f"{EMULATOR_VARIABLE}={address}: must be an address of this machine")
+    return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(address)))
+
+
+class GcpTpus:
+    """Cloud TPU through google-cloud-tpu (API v2).
+
+    Args:
+        project: id of the Google Cloud project.
+        client: a `tpu_v2.TpuClient`; tests hand in one with a transport of their own.
+        call_seconds, retry_seconds: bounds of one request and of one call with its retries.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        client: Any,
+        call_seconds: float = CALL_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._project, self._client = project, client
+        self._call_seconds, self._retry_seconds = call_seconds, retry_seconds
+
+    def list(self, zone: str) -> list[Tpu]:
+        parent = f"projects/{self._project}/locations/{zone}"
+        nodes = self._call(lambda **bounds: list(self._client.list_nodes(parent=parent, **bounds)))
+        queued = self._call(
+            lambda **bounds: list(self._client.list_queued_resources(parent=parent, **bounds))
+        )
+        return merge(nodes, queued)
+
+    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
+        request = create_request(self._project, spec, zone, attempt, metadata)
+        method = self._client.create_queued_resource if spec.queued else self._client.create_node
+        return str(self._call(lambda **bounds: method(request=request, **bounds)).operation.name)
+
+    def delete(self, tpu: Tpu) -> str:
+        from google.cloud import tpu_v2
+
+        parent = f"projects/{self._project}/locations/{tpu.zone}"
+        if tpu.has_queued:
+            # force: without it the service refuses while the queued resource still has nodes
+            request = tpu_v2.DeleteQueuedResourceRequest(
+                name=f"{parent}/queuedResources/{tpu.name}", force=True
+            )
+            call = lambda **bounds: self._client.delete_queued_resource(request=request, **bounds)  # noqa: E731
+        else:
+            name = f"{parent}/nodes/{tpu.name}"
+            call = lambda **bounds: self._client.delete_node(name=name, **bounds)  # noqa: E731
+        return str(self._call(call).operation.name)
+
+    def operation(self, name: str) -> Operation:
+        operations = self._client.transport.operations_client
+        found = self._call(lambda **bounds: operations.get_operation(name, **bounds))
+        if found.done and found.HasField("error"):
+            return Operation(True, fault_of_status(found.error.code, found.error.message))
+        return Operation(bool(found.done))
+
+    def _call(self, call: Callable[..., Any]) -> Any:
+        from google.api_core import exceptions
+        from google.api_core.retry import Retry, if_exception_type
+        from google.auth.exceptions import GoogleAuthError
+
+        retry = Retry(
+            predicate=if_exception_type(exceptions.ServiceUnavailable, exceptions.GatewayTimeout),
+            initial=min(1.0, self._retry_seconds / 8),
+            maximum=10.0,
+            timeout=self._retry_seconds,
+        )
+        try:
+            return call(timeout=self._call_seconds, retry=retry)
+        except (exceptions.GoogleAPIError, GoogleAuthError, TimeoutError) as error:
+            raise fault_of_exception(error) from error
+
+
+def merge(nodes: Sequence[Any], queued: Sequence[Any]) -> list[Tpu]:
+    """Nodes and queued resources of one listing, by name and zone.
+
+    Args:
+        nodes: `tpu_v2.Node`s.
+        queued: `tpu_v2.QueuedResource`s; each of ours holds one node of its own name.
+    """
+    found: dict[tuple[str, str], Tpu] = {}
+    for node in nodes:
+        tpu = _of_node(node)
+        found[tpu.zone, tpu.name] = tpu
+    for resource in queued:
+        tpu = _of_queued(resource, found)
+        found[tpu.zone, tpu.name] = tpu
+    return list(found.values())
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Zone and id of `projects/P/locations/Z/nodes/ID`."""
+    parts = name.split("/")
+    return parts[3], parts[-1]
+
+
+def _of_node(node: Any) -> Tpu:
+    zone, name = _split(node.name)
+    state = node.state.name if hasattr(node.state, "name") else str(node.state)
+    symptoms = [symptom.details for symptom in node.symptoms]
+    return Tpu(
+        name,
+        zone,
+        _PRESENCE.get(state, Presence.GONE),
+        state,
+        has_node=True,
+        has_queued=False,
+        accelerator_type=node.accelerator_type,
+        labels=dict(node.labels),
+        created=_seconds(node.create_time),
+        detail="; ".join([node.health_description, *symptoms]).strip("; "),
+    )
+
+
+def _of_queued(resource: Any, nodes: Mapping[tuple[str, str], Tpu]) -> Tpu:
+    zone, name = _split(resource.name)
+    state = resource.state.state.name
+    node = nodes.get((zone, name))
+    fault = None
+    if state == "FAILED":
+        error = resource.state.failed_data.error
+        fault = fault_of_status(error.code, error.message) if error.code else None
+        fault = fault or ServiceFault(Kind.INTERNAL, "the queued resource failed")
+    presence = _QUEUE_PRESENCE.get(state, Presence.GONE)
+    if state == "ACTIVE":
+        presence = node.presence if node else Presence.GONE
+    spec = resource.tpu.node_spec[0].node if resource.tpu.node_spec else None
+    return Tpu(
+        name,
+        zone,
+        presence,
+        f"{state}/{node.state}" if node else state,
+        has_node=node is not None,
+        has_queued=True,
+        accelerator_type=spec.accelerator_type if spec else "",
+        labels=dict(spec.labels) if spec else {},
+        created=node.created if node and node.created else _seconds(resource.create_time),
+        detail=fault.message if fault else (node.detail if node else ""),
+        fault=fault,
+    )
+
+
+def _seconds(timestamp: Any) -> float:
+    return float(timestamp.timestamp()) if timestamp else 0.0

@@ -1,0 +1,275 @@
+"""A model of TPUs, trainer and bucket in virtual time, for the supervisor to run against.
+
+It stands behind the same interfaces as the real service, so `plan --simulate` and the tests run the
+supervisor that `launch` runs. Scripts make it misbehave: see `World.script`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigbird_ja.cloud.faults import Kind, ServiceFault
+from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
+from bigbird_ja.cloud.tpu import (
+    ATTEMPT_LABEL,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    TpuSpec,
+)
+
+START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
+
+# How long a TPU lives: called with the virtual time of READY, returns seconds.
+Lifetime = Callable[[float], float]
+Events = list[dict[str, Any]]
+# Whether a zone has capacity at a virtual time.
+Capacity = Callable[[str, float], bool]
+
+
+@dataclass(frozen=True)
+class TrainerModel:
+    """What a run does with a TPU that is READY. Seconds."""
+
+    target_step: int
+    steps_per_second: float
+    checkpoint_interval: float = 600.0
+    save_seconds: float = 15.0
+    restart_seconds: float = 360.0
+
+
+@dataclass
+class Node:
+    """A TPU of the model."""
+
+    zone: str
+    attempt: int
+    created: float
+    ready_at: float  # math.inf: never
+    dies_at: float
+    base_step: float  # what the checkpoint held when it came up
+    labels: Mapping[str, str]
+    deleted_at: float = math.inf
+    frozen_at: float = math.inf  # the trainer hangs from here on
+    exit_status: int | None = None  # the trainer ends so, as soon as it has started
+    fault: ServiceFault | None = None
+
+
+@dataclass
+class World:
+    """Implements `Tpus`, `RunFiles` and `Clock` at once.
+
+    `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
+    """
+
+    trainer: TrainerModel
+    lifetime: Lifetime = lambda ready: math.inf
+    capacity: Capacity = lambda zone, now: True
+    create_seconds: float = 120.0
+    delete_seconds: float = 30.0
+    fast: bool = False
+    # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
+    # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71", ...
+    script: list[str] = field(default_factory=list)
+    delete_script: list[str] = field(default_factory=list)
+
+    now: float = 0.0
+    wall_offset: float = 0.0
+    nodes: list[Node] = field(default_factory=list)
+    saved_step: float = 0.0
+    useful_seconds: float = 0.0
+    rented_seconds: float = 0.0
+    creations: int = 0
+    most_at_once: int = 0
+    operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
+    state: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    report: ExitReport | None = None
+    last_heartbeat: Heartbeat | None = None
+
+    # --- Clock -------------------------------------------------------------------------------
+
+    def steady(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return START + self.now + self.wall_offset
+
+    def sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        if self.fast:
+            upcoming = [t for t in self._upcoming() if t > self.now]
+            if upcoming and min(upcoming) > until:
+                # Wake up at the poll that follows, as the real loop would.
+                until = self.now + math.ceil((min(upcoming) - self.now) / seconds) * seconds
+        self.advance(until)
+
+    def _upcoming(self) -> Iterable[float]:
+        for node in self.nodes:
+            if node.deleted_at < math.inf:
+                yield node.deleted_at
+            elif node.ready_at > self.now:
+                yield node.ready_at
+            else:
+                yield from (node.dies_at, self._finish_time(node), node.ready_at + self._restart)
+
+    # --- Time --------------------------------------------------------------------------------
+
+    def advance(self, until: float) -> None:
+        """Lets the world run to `until` (virtual seconds)."""
+        for node in list(self.nodes):
+            self._rent(node, self.now, until)
+            end = min(until, node.deleted_at)
+            alive_until = min(end, node.dies_at, node.frozen_at)
+            self._train(node, alive_until)
+            if node.deleted_at <= until:
+                self.nodes.remove(node)
+        self.now = until
+
+    def _rent(self, node: Node, start: float, end: float) -> None:
+        begin = max(start, node.ready_at)
+        over = min(end, node.dies_at, node.deleted_at)
+        self.rented_seconds += max(0.0, over - begin)
+
+    @property
+    def _restart(self) -> float:
+        return self.trainer.restart_seconds
+
+    def _progress(self, node: Node, at: float) -> tuple[float, float]:
+        """Step in memory and step in the newest checkpoint at time `at`."""
+        model = self.trainer
+        trained = at - node.ready_at - self._restart
+        if trained <= 0 or node.exit_status is not None:
+            return node.base_step, node.base_step
+        cycle = model.checkpoint_interval + model.save_seconds
+        cycles = math.floor(trained / cycle)
+        partial = min(trained - cycles * cycle, model.checkpoint_interval)
+        per_cycle = model.checkpoint_interval * model.steps_per_second
+        step = node.base_step + cycles * per_cycle + partial * model.steps_per_second
+        saved = node.base_step + cycles * per_cycle
+        if step >= model.target_step and at >= self._finish_time(node):
+            return model.target_step, model.target_step
+        return min(step, model.target_step), min(saved, model.target_step)
+
+    def _finish_time(self, node: Node) -> float:
+        model = self.trainer
+        seconds = max(0.0, model.target_step - node.base_step) / model.steps_per_second
+        saves = math.floor(seconds / model.checkpoint_interval) + 1
+        return node.ready_at + self._restart + seconds + saves * model.save_seconds
+
+    def _train(self, node: Node, until: float) -> None:
+        if until < node.ready_at:
+            return
+        step, saved = self._progress(node, until)
+        if saved > self.saved_step:
+            self.useful_seconds += (saved - self.saved_step) / self.trainer.steps_per_second
+            self.saved_step = saved
+        if until < node.ready_at + 60:
+            return
+        state, reason = "starting", ""
+        if until >= node.ready_at + self._restart:
+            state = "training"
+            if node.exit_status is not None:
+                self.report = ExitReport(node.attempt, node.exit_status, _REASONS[node.exit_status])
+                state, reason = "stopped", self.report.reason
+            elif step >= self.trainer.target_step and saved >= self.trainer.target_step:
+                state, reason = "stopped", "finished"
+        time = START + until
+        self.last_heartbeat = Heartbeat(int(step), time, state, reason, 1.0, "vm", node.attempt)
+
+    # --- Tpus --------------------------------------------------------------------------------
+
+    def list(self, zone: str) -> Sequence[Tpu]:
+        return [self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")]
+
+    def _as_tpu(self, node: Node) -> Tpu:
+        presence, state = Presence.READY, "READY"
+        if node.deleted_at < math.inf:
+            presence, state = Presence.DELETING, "DELETING"
+        elif node.dies_at <= self.now:
+            presence, state = Presence.GONE, "PREEMPTED"
+        elif node.ready_at > self.now:
+            presence, state = Presence.PENDING, "CREATING"
+        return Tpu(
+            node.labels[RUN_LABEL], node.zone, presence, state, True, False,
+            labels=node.labels, created=START + node.created,
+        )  # fmt: skip
+
+    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
+        word = self.script.pop(0) if self.script else "ok"
+        if any(node.zone == zone for node in self.nodes):
+            raise ServiceFault(Kind.EXISTS, "already exists")
+        if word in ("permission", "bad_request"):
+            raise ServiceFault(Kind(word), f"scripted {word}")
+        if word == "ok" and not self.capacity(zone, self.now):
+            word = "stockout"
+        if word in ("stockout", "quota", "internal"):
+            return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
+        self._add_node(spec, zone, attempt, word)
+        if word == "lost":
+            raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
+        return self._operation(self.create_seconds, None)
+
+    def _add_node(self, spec: TpuSpec, zone: str, attempt: int, word: str) -> None:
+        self.creations += 1
+        delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
+        ready = self.now + delay
+        lifetime = 0.0 if word == "dead" else self.lifetime(ready)
+        labels = {RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt)}
+        node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
+        if word == "freeze":
+            node.frozen_at = ready + self._restart + 300.0
+        if word.startswith("exit:"):
+            node.exit_status = int(word.partition(":")[2])
+        self.nodes.append(node)
+        self.most_at_once = max(self.most_at_once, len(self.nodes))
+
+    def _operation(self, seconds: float, fault: ServiceFault | None) -> str:
+        name = f"operations/{len(self.operations)}"
+        self.operations[name] = (self.now + seconds, fault)
+        return name
+
+    def delete(self, tpu: Tpu) -> str:
+        word = self.delete_script.pop(0) if self.delete_script else "ok"
+        if word in ("unavailable", "permission"):
+            raise ServiceFault(Kind(word), f"scripted {word}")
+        if word == "internal":
+            return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
+        for node in self.nodes:
+            if node.zone == tpu.zone and node.deleted_at == math.inf:
+                node.deleted_at = self.now + self.delete_seconds
+        return self._operation(self.delete_seconds, None)
+
+    def operation(self, name: str) -> Operation:
+        over, fault = self.operations[name]
+        return Operation(self.now >= over, fault if self.now >= over else None)
+
+    # --- RunFiles ----------------------------------------------------------------------------
+
+    def heartbeat(self) -> Heartbeat | None:
+        return self.last_heartbeat
+
+    def exit_report(self) -> ExitReport | None:
+        return self.report
+
+    def log_tail(self) -> str:
+        return "the last line of the log"
+
+    def load_state(self) -> RunState | None:
+        return None if self.state is None else RunState.from_json(self.state)
+
+    def save_state(self, state: RunState) -> None:
+        self.state = state.to_json()
+
+    def load_events(self) -> Events:
+        return list(self.events)
+
+    def save_events(self, events: Iterable[Mapping[str, Any]]) -> None:
+        self.events = [dict(event) for event in events]
+
+
+_REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}
