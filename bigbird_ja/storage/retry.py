@@ -145,7 +145,10 @@ def run(
 
 def is_passing(error: BaseException) -> bool:
     """Whether trying again may help."""
+    import http.client
+
     import requests
+    import urllib3
     from google.api_core import exceptions as api
     from google.auth import exceptions as auth
 
@@ -169,6 +172,8 @@ def is_passing(error: BaseException) -> bool:
             requests.Timeout,
             requests.exceptions.ChunkedEncodingError,
             requests.exceptions.ContentDecodingError,
+            urllib3.exceptions.HTTPError,  # raw downloads let these through
+            http.client.HTTPException,
         ),
     )
 
@@ -222,6 +227,9 @@ _NAMES = {
     "ConnectionError": "connection lost",
     "ConnectionResetError": "connection lost",
     "ChunkedEncodingError": "connection lost in mid-transfer",
+    "ProtocolError": "connection lost in mid-transfer",
+    "IncompleteRead": "connection lost in mid-transfer",
+    "ReadTimeoutError": "no answer in time",
     "DataCorruption": "checksum mismatch",
     "TransportError": "the credentials' server does not answer",
 }
@@ -229,10 +237,10 @@ _NAMES = {
 
 def _server_words(error: Any) -> str:
     """The server's own message, without the request's address that the library puts before it."""
-    errors = getattr(error, "errors", None) or []
-    if errors and isinstance(errors[0], Mapping) and errors[0].get("message"):
-        return str(errors[0]["message"])
-    return type(error).__name__
+    try:
+        return str(error.response.json()["error"]["message"])
+    except (AttributeError, ValueError, TypeError, KeyError):
+        return type(error).__name__
 
 
 def _status(error: BaseException) -> int | None:

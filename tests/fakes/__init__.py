@@ -1,0 +1,1 @@
+"""Stand-ins for services that tests must not touch: a bucket, a TPU API."""

@@ -1,0 +1,203 @@
+"""The JSON and XML doors of the fake bucket: from a request to the store and back."""
+
+from __future__ import annotations
+
+import ast
+import email.parser
+import email.policy
+import json
+import re
+from dataclasses import dataclass, field
+from http.client import responses
+from typing import Any
+
+from tests.fakes.gcs_store import HttpError, Store, StoredObject
+
+_JSON = {"Content-Type": "application/json; charset=UTF-8"}
+
+
+@dataclass
+class Reply:
+    """An answer. `first_byte` is the object's byte that a media body begins with."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    is_media: bool = False
+    first_byte: int = 0
+
+    @property
+    def words(self) -> str:
+        """The reason phrase."""
+        return "Resume Incomplete" if self.status == 308 else responses.get(self.status, "Status")
+
+
+def route(
+    store: Store,
+    method: str,
+    segments: list[str],
+    query: dict[str, str],
+    headers: dict[str, str],
+    body: bytes,
+    base: str,
+    is_broken: bool,
+) -> Reply:
+    """Serves one request.
+
+    Args:
+        segments: the path, split at "/" and then unquoted.
+        base: scheme and host of the door that was used, for upload addresses.
+        is_broken: the body ended before its announced end.
+
+    Raises:
+        HttpError: any answer that is not success.
+    """
+    if segments[:3] == ["upload", "storage", "v1"]:
+        return _upload(store, segments[4], query, headers, body, base, is_broken)
+    if segments[0] == "download":
+        segments = segments[1:]
+    if is_broken:
+        raise HttpError(400, "The request ended too early.")
+    if segments[:3] == ["storage", "v1", "b"]:
+        return _json_door(store, method, segments[3:], query, headers, body)
+    # TensorFlow reads from https://storage.googleapis.com/BUCKET/NAME.
+    found = store.get(segments[0], "/".join(segments[1:]), query)
+    return _media(found, headers)
+
+
+def _json_door(
+    store: Store,
+    method: str,
+    rest: list[str],
+    query: dict[str, str],
+    headers: dict[str, str],
+    body: bytes,
+) -> Reply:
+    if not rest or not rest[0]:
+        values = _parse_json(body)
+        return _json(store.create_bucket(values["name"], values.get("location", "US")))
+    bucket = rest[0]
+    if len(rest) == 1:
+        return _json(store.bucket_resource(bucket))
+    if len(rest) == 2:
+        return _json(store.list(bucket, query))
+    name = rest[2]
+    if len(rest) > 3:
+        return _copy_or_compose(store, bucket, name, rest[3:], body)
+    if method == "DELETE":
+        store.delete(bucket, name, query)
+        return Reply(204)
+    found = store.get(bucket, name, query)
+    if method == "PATCH":
+        found.metadata.update(_parse_json(body).get("metadata") or {})
+    if query.get("alt") == "media":
+        return _media(found, headers)
+    return _json(found.resource())
+
+
+def _copy_or_compose(store: Store, bucket: str, name: str, rest: list[str], body: bytes) -> Reply:
+    if rest[0] == "compose":
+        sources = [source["name"] for source in _parse_json(body)["sourceObjects"]]
+        return _json(store.compose(bucket, name, sources).resource())
+    source = store.get(bucket, name, {})
+    made = store.put(rest[2], rest[4], source.data, {"contentType": source.content_type})
+    if rest[0] == "copyTo":
+        return _json(made.resource())
+    size = str(len(made.data))
+    return _json(
+        {"done": True, "objectSize": size, "totalBytesRewritten": size, "resource": made.resource()}
+    )
+
+
+def _media(found: StoredObject, headers: dict[str, str]) -> Reply:
+    size = len(found.data)
+    answer = {
+        "Content-Type": found.content_type,
+        "x-goog-generation": str(found.generation),
+        "x-goog-metageneration": "1",
+        "x-goog-stored-content-length": str(size),
+        "x-goog-hash": f"crc32c={found.crc32c},md5={found.md5}",
+        "ETag": f'"e{found.generation}"',
+    }
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("Range") or headers.get("range") or "")
+    if not wanted:
+        return Reply(200, found.data, answer, is_media=True)
+    start = int(wanted.group(1))
+    end = min(int(wanted.group(2) or size), size - 1)
+    if start >= size:
+        raise HttpError(416, "The requested range cannot be satisfied.")
+    answer["Content-Range"] = f"bytes {start}-{end}/{size}"
+    return Reply(206, found.data[start : end + 1], answer, is_media=True, first_byte=start)
+
+
+def _upload(
+    store: Store,
+    bucket: str,
+    query: dict[str, str],
+    headers: dict[str, str],
+    body: bytes,
+    base: str,
+    is_broken: bool,
+) -> Reply:
+    if "upload_id" in query:
+        return _upload_piece(store, query["upload_id"], headers, body, is_broken)
+    if is_broken:
+        raise HttpError(400, "The request ended too early.")
+    kind = query.get("uploadType")
+    if kind == "resumable":
+        resource = _parse_json(body)
+        name = query.get("name") or resource["name"]
+        upload_id = store.start_upload(bucket, name, resource, query)
+        address = f"{base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
+        return Reply(200, b"", {"Location": f"{address}&upload_id={upload_id}"})
+    if kind == "multipart":
+        resource, data = _parts(headers, body)
+        name = query.get("name") or resource["name"]
+        return _json(store.put(bucket, name, data, resource, query).resource())
+    resource = {"contentType": headers.get("Content-Type")}
+    return _json(store.put(bucket, query["name"], body, resource, query).resource())
+
+
+def _upload_piece(
+    store: Store, upload_id: str, headers: dict[str, str], body: bytes, is_broken: bool
+) -> Reply:
+    stated = headers.get("Content-Range") or headers.get("content-range")
+    if stated is None:  # all at once: an empty file, or a client that does not cut
+        start, total = 0, len(body)
+    else:
+        found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", stated)
+        if not found:
+            raise HttpError(400, f"Failed to parse Content-Range {stated!r}")
+        start = int(found.group(1)) if found.group(1) else None
+        total = int(found.group(3)) if found.group(3) != "*" else None
+        if start is not None and not is_broken and len(body) != int(found.group(2)) + 1 - start:
+            raise HttpError(400, "Content-Range does not match the body.")
+    upload = store.continue_upload(upload_id, start, total, body, is_broken)
+    if upload.done:
+        return _json(upload.done.resource())
+    held = len(upload.data)
+    return Reply(308, b"", {"Range": f"bytes=0-{held - 1}"} if held else {})
+
+
+def _parts(headers: dict[str, str], body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Metadata and content of a multipart/related body.
+
+    Cut by hand: the email package would touch line ends in binary content.
+    """
+    kind = next(v for k, v in headers.items() if k.lower() == "content-type")
+    parsed = email.parser.Parser(policy=email.policy.HTTP).parsestr(f"Content-Type: {kind}\r\n\r\n")
+    boundary = b"--" + parsed.get_boundary("").encode()
+    _, first, second = body.split(boundary, 2)
+    end = second.rfind(b"\r\n" + boundary)
+    content = second[:end].partition(b"\r\n\r\n")[2]
+    return json.loads(first.partition(b"\r\n\r\n")[2]), content
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
+    """JSON; TensorFlow's compose body has single quotes, and some bodies are empty."""
+    text = body.decode() or "{}"
+    return ast.literal_eval(text) if text.startswith("{'") else json.loads(text)
+
+
+def _json(value: dict[str, Any]) -> Reply:
+    return Reply(200, json.dumps(value).encode(), dict(_JSON))

@@ -1,0 +1,142 @@
+"""Starts the fake bucket as its own process and tells child processes how to find it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class FakeGcs:
+    """A running fake bucket; use as a context manager.
+
+    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
+    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
+    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
+    so give it to a child, not to this process.
+    """
+
+    def __init__(self, buckets: tuple[str, ...] = ("bucket",), location: str = "US-CENTRAL1"):
+        self._buckets, self._location = buckets, location
+
+    def __enter__(self) -> FakeGcs:
+        self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
+        ca_file = str(Path(self._directory.name) / "ca.pem")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = environment(self.url, ca_file)
+        for name in self._buckets:
+            self.create_bucket(name, self._location)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._directory.cleanup()
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """The whole environment of a child process."""
+        return {**os.environ, **self.env, **more}
+
+    def fault(self, match: str, do: str, **how: Any) -> None:
+        """Orders a fault: see `gcs_faults.Rule`. `times` is 1 unless said; -1 is for ever."""
+        self._call("POST", "/_fake/fault", {"match": match, "do": do, **how})
+
+    def clear(self) -> None:
+        """Takes all faults back."""
+        self._call("DELETE", "/_fake/fault")
+
+    def log(self, clear: bool = False) -> list[dict[str, Any]]:
+        """Requests so far: request ("METHOD host/path?query"), time, status, fault, received."""
+        return self._call("DELETE" if clear else "GET", "/_fake/log")
+
+    def create_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+        """Makes a bucket."""
+        self._call("POST", "/_fake/bucket", {"name": name, "location": location})
+
+    def names(self, bucket: str, prefix: str = "") -> list[str]:
+        """Names of all objects under a prefix."""
+        found = self._call(
+            "GET", f"/storage/v1/b/{bucket}/o?maxResults=100000&prefix={quote(prefix, safe='')}"
+        )
+        return [item["name"] for item in found["items"]]
+
+    def get(self, path: str) -> bytes:
+        """The content of gs://bucket/name."""
+        return self._request("GET", f"{_object_path(path)}?alt=media")
+
+    def put(self, path: str, data: bytes) -> None:
+        """Stores gs://bucket/name, as another program would."""
+        bucket, _, name = path.removeprefix("gs://").partition("/")
+        query = f"uploadType=media&name={quote(name, safe='')}"
+        self._request("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data)
+
+    def remove(self, path: str) -> None:
+        """Deletes gs://bucket/name, as another program would."""
+        self._request("DELETE", _object_path(path))
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        data = self._request(method, path, None if body is None else json.dumps(body).encode())
+        return json.loads(data)
+
+    def _request(self, method: str, path: str, data: bytes | None = None) -> bytes:
+        request = urllib.request.Request(self.url + path, data=data, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=30) as response:
+            return response.read()
+
+
+def environment(url: str, ca_file: str) -> dict[str, str]:
+    """Everything that sends a process to the fake at `url` instead of to Google."""
+    return {
+        "https_proxy": url,
+        "HTTPS_PROXY": url,
+        "no_proxy": "",
+        "NO_PROXY": "",
+        "CURL_CA_BUNDLE": ca_file,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x",
+        "NO_GCE_CHECK": "true",
+        "STORAGE_EMULATOR_HOST": url,
+        "GOOGLE_CLOUD_PROJECT": "test",
+        # A delay of 0 switches TensorFlow's sleep off; any other adds up to a second to each try.
+        "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "0",
+        "GCS_RETRY_CONFIG_MAX_RETRIES": "4",
+        "GCS_REQUEST_IDLE_TIMEOUT_SECS": "3",
+        "GCS_REQUEST_CONNECTION_TIMEOUT_SECS": "3",
+        "GCS_METADATA_REQUEST_TIMEOUT_SECS": "5",
+        "GCS_READ_REQUEST_TIMEOUT_SECS": "10",
+        "GCS_WRITE_REQUEST_TIMEOUT_SECS": "10",
+        "GCS_READ_CACHE_BLOCK_SIZE_MB": "1",
+        "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "4",
+        "BIGBIRD_JA_STORAGE_BACKOFF_SECONDS": "0.01",
+    }
+
+
+def _object_path(path: str) -> str:
+    bucket, _, name = path.removeprefix("gs://").partition("/")
+    return f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
