@@ -7,8 +7,10 @@ import tensorflow as tf
 from bigbird_ja.config import Config
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
+from bigbird_ja.model.sparse import sparse_attention
 
 
+@tf.autograph.experimental.do_not_convert
 def attention(
     query: tf.Tensor,
     key: tf.Tensor,
@@ -35,6 +37,10 @@ def attention(
     """
     length = int(query.shape[1])
     plans = pattern.random_plan(config, length)
+    blocks = plans[layer].blocks if plans else None
+    if blocks is not None and config.model.attention_type == "block_sparse":
+        size = config.model.block_size
+        return sparse_attention(query, key, value, input_mask, document_ids, blocks, size)
     mask = None
     if plans is not None:
         mask = pattern.dense_mask(config, layer, length)

@@ -1,4 +1,4 @@
-"""Attention with all scores: full attention, and the reference that block-sparse ones must equal."""
+"""Attention with all scores: full attention, and the reference that block-sparse must equal."""
 
 from __future__ import annotations
 

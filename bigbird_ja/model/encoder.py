@@ -16,6 +16,7 @@ _EMBEDDING_PLACE = 0
 _PLACES_PER_LAYER = 2
 
 
+@tf.autograph.experimental.do_not_convert
 def encode(
     params: Parameters,
     config: Config,

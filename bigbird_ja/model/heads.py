@@ -87,7 +87,7 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
                 difference = tf.where(_is_target(logits, ids), probabilities - 1.0, probabilities)
                 return tf.cast(difference * upstream[..., None], logits.dtype)
 
-        # A comparison and a sum fuse with what is around them; a gather along the vocabulary does not.
+        # A comparison and a sum fuse with their neighbours; a gather along the vocabulary does not.
         chosen = tf.where(_is_target(logits, ids), tf.cast(logits, tf.float32), 0.0)
         return normaliser[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
 

@@ -10,7 +10,7 @@ Parameters = Mapping[str, tf.Tensor]
 
 
 def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
-    """`inputs` [rows, in] times the kernel, plus the bias: [rows, out], in the dtype of `inputs`."""
+    """`inputs` [rows, in] times the kernel, plus the bias: [rows, out], in the inputs' dtype."""
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
     return tf.matmul(inputs, kernel) + tf.cast(params[f"{scope}/bias"], inputs.dtype)
 

@@ -1,4 +1,4 @@
-"""What parameters the model has, by the names of Google's BigBird checkpoints, and their first values.
+"""What parameters the model has, named as in Google's BigBird checkpoints, and their first values.
 
 Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
 kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
@@ -14,7 +14,7 @@ import numpy as np
 
 from bigbird_ja.config import Config
 
-# The data's padding id. SentencePiece is trained with pad_id=0, and data sets are refused otherwise.
+# The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
 
 

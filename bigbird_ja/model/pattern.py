@@ -5,16 +5,18 @@ blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted on
 
 - `independent`: `num_random_blocks` blocks drawn for each row, head and layer, never one of the
   row's window or global blocks;
-- `rolled`: tiles of two blocks; with T tiles and static shifts s of the head and layer, both rows of
-  tile j see tiles (j + s) mod T. Shifts lie in 2..T-2, so that they never meet the window, and
-  differ within a head. Blocks 0 and n-1 count once, as global ones.
+- `rolled`: blocks 1..n-2 form m tiles of two, tile i holding blocks 2i+1 and 2i+2; with static
+  shifts s of the head and layer, both rows of tile i see tiles (i + s) mod m. Shifts lie in 2..m-2,
+  so that they never meet the window, and differ within a head.
 
-Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging Face's
-BigBird, so that an exported model computes the same thing. Longer ones must be whole tiles.
+Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging
+Face's BigBird, so that an exported model computes the same; so do the few lengths beyond it over
+which too few different shifts exist. Longer ones must be a multiple of two blocks.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +57,11 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 def shortest_sparse(model: ModelConfig) -> int:
     """The shortest length in tokens for which attention is not full."""
-    return (5 + 2 * model.num_random_blocks) * model.block_size + 1
+    blocks = 5 + 2 * model.num_random_blocks
+    if model.random_pattern == "rolled" and num_shifts(model):
+        # m - 3 shifts exist, and n = 2 * m + 2.
+        blocks = max(blocks, 2 * (num_shifts(model) + 3) + 1)
+    return blocks * model.block_size + 1
 
 
 def num_shifts(model: ModelConfig) -> int:
@@ -78,38 +84,44 @@ def random_plan(config: Config, seq_length: int | None = None) -> list[LayerPlan
     assert length is not None
     if is_full(config, length):
         return None
-    num_blocks = length // model.block_size
-    layers = range(model.num_layers)
-    if model.random_pattern == "independent":
-        return [LayerPlan(blocks=_independent(model, layer, num_blocks)) for layer in layers]
-    return _rolled(model, num_blocks // 2)
+    independent = model.random_pattern == "independent"
+    draw = _independent if independent else _rolled
+    count = model.num_random_blocks if independent else num_shifts(model)
+    heads, num_blocks = model.num_attention_heads, length // model.block_size
+    return list(draw(model.pattern_seed, model.num_layers, heads, count, num_blocks))
 
 
-def _independent(model: ModelConfig, layer: int, num_blocks: int) -> np.ndarray:
-    rows = num_blocks - 2
-    plan = np.zeros((model.num_attention_heads, rows, model.num_random_blocks), np.int32)
-    for head in range(model.num_attention_heads):
-        random = np.random.RandomState([model.pattern_seed, layer, head])
+# Cached, because every layer asks for the plan, and again when it is recomputed.
+@functools.lru_cache(maxsize=8)
+def _independent(
+    seed: int, num_layers: int, heads: int, count: int, num_blocks: int
+) -> tuple[LayerPlan, ...]:
+    plan = np.zeros((num_layers, heads, num_blocks - 2, count), np.int32)
+    for layer, head in np.ndindex(num_layers, heads):
+        random = np.random.RandomState([seed, layer, head])
         for row in range(1, num_blocks - 1):
             allowed = [b for b in range(1, num_blocks - 1) if abs(b - row) > 1]
-            plan[head, row - 1] = random.permutation(allowed)[: model.num_random_blocks]
-    return plan
+            plan[layer, head, row - 1] = random.permutation(allowed)[:count]
+    return tuple(LayerPlan(blocks=blocks) for blocks in plan)
 
 
-def _rolled(model: ModelConfig, num_tiles: int) -> list[LayerPlan]:
+@functools.lru_cache(maxsize=8)
+def _rolled(
+    seed: int, num_layers: int, heads: int, count: int, num_blocks: int
+) -> tuple[LayerPlan, ...]:
     """Shifts dealt from shuffled decks, so that all are used equally often over the model."""
-    random = np.random.RandomState([model.pattern_seed, num_tiles])
-    shifts = np.zeros((model.num_layers, model.num_attention_heads, num_shifts(model)), np.int32)
+    num_tiles = num_blocks // 2 - 1
+    random = np.random.RandomState([seed, num_tiles])
+    plan = np.zeros((num_layers, heads, count), np.int32)
     deck: list[int] = []
-    for hand in shifts.reshape(-1, shifts.shape[-1]):
-        for place in range(len(hand)):
-            fresh = [s for s in deck if s not in hand[:place]]
-            if not fresh:
-                deck = [*deck, *random.permutation(np.arange(2, num_tiles - 1)).tolist()]
-                fresh = [s for s in deck if s not in hand[:place]]
-            hand[place] = fresh[0]
-            deck.remove(fresh[0])
-    return [LayerPlan(shifts=layer) for layer in shifts]
+    for layer, head, place in np.ndindex(plan.shape):
+        hand = plan[layer, head, :place]
+        if not set(deck) - set(hand):
+            deck = [*deck, *random.permutation(np.arange(2, num_tiles - 1)).tolist()]
+        card = next(shift for shift in deck if shift not in hand)
+        deck.remove(card)
+        plan[layer, head, place] = card
+    return tuple(LayerPlan(shifts=shifts) for shifts in plan)
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
@@ -131,8 +143,14 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
                 mask[head, r, blocks] = True
         if plan.shifts is not None:
             for shift in plan.shifts[head]:
-                mask[head] |= (row // 2 + shift) % (num_blocks // 2) == column // 2
+                mask[head, 1:-1, 1:-1] |= _sees_rolled(num_blocks - 2, int(shift))
     return mask
+
+
+def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
+    """bool [n - 2, n - 2]: which of the inner blocks see which through one shift."""
+    tile = np.arange(num_inner) // 2
+    return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
 def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:

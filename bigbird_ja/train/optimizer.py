@@ -1,8 +1,8 @@
 """AdamW with decoupled weight decay (Loshchilov and Hutter 2019), as pure functions on dicts.
 
-Bias correction is applied, as in that paper and PyTorch; Google's BERT and BigBird code left it out,
-which differs only in the first steps, and there makes updates up to three times too long. Biases and
-layer norms are not decayed.
+Bias correction is applied, as in that paper and PyTorch; Google's BERT and BigBird code left it
+out, which differs only in the first steps, and there makes updates up to three times too long.
+Biases and layer norms are not decayed.
 """
 
 from __future__ import annotations

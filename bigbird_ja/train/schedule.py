@@ -12,9 +12,9 @@ from bigbird_ja.config_schema import TrainingConfig
 def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:
     """The rate of the update that takes `global_step` to `global_step + 1`, float32 scalar.
 
-    Warm-up rises linearly and reaches the peak with its last step (the first step is not wasted on a
-    rate of zero). After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along half
-    a cosine; `wsd` (warm-up, stable, decay) stays at the peak and falls linearly over the last
+    Warm-up rises linearly and reaches the peak with its last step (the first step is not wasted on
+    a rate of zero). After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along
+    half a cosine; `wsd` (warm-up, stable, decay) stays at the peak and falls linearly over the last
     `decay_fraction` of all steps. Beyond `num_train_steps` the rate is zero.
 
     Args:

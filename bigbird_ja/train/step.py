@@ -1,4 +1,4 @@
-"""One optimiser step, as a pure function: the same code trains, is compiled by `preflight`, is tested.
+"""One optimiser step, as a pure function: what trains is what `preflight` compiles and tests run.
 
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
@@ -26,6 +26,7 @@ def initial_slots(params: Mapping[str, tf.Tensor]) -> Slots:
     return {slot: {name: tf.zeros_like(value) for name, value in params.items()} for slot in "mv"}
 
 
+@tf.autograph.experimental.do_not_convert
 def train_step(
     config: Config,
     params: Mapping[str, tf.Tensor],
@@ -146,10 +147,9 @@ def _gradients(
         tape.watch([params[name] for name in names])
         loss, sums = _loss(config, params, batch, key, weight, sequences)
     gradients = tape.gradient(loss, [params[name] for name in names])
-    return {
-        name: tf.convert_to_tensor(gradient)
-        for name, gradient in zip(names, gradients, strict=True)
-    }, sums
+    # The word embeddings' comes as rows and indices, to be summed up.
+    full = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return dict(zip(names, full, strict=True)), sums
 
 
 # What `_loss` sums up: masked-LM loss and accuracy, next-sentence loss and accuracy.
@@ -208,6 +208,7 @@ def _not_zero(weight: tf.Tensor) -> tf.Tensor:
     return tf.where(weight > 0, weight, 1.0)
 
 
+@tf.autograph.experimental.do_not_convert
 def eval_metrics(
     config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
 ) -> Tensors:

@@ -1,0 +1,59 @@
+"""Configs and batches small enough for tests of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import Config
+
+_TINY: dict[str, Any] = {
+    "tokenize.vocab_size": 60,
+    "make_data.max_predictions_per_seq": 8,
+    "model.hidden_size": 32,
+    "model.num_layers": 2,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 48,
+    "model.block_size": 8,
+    "training.dtype": "float32",
+    "training.global_batch_size": 4,
+    "training.warmup_steps": 0,
+    "training.learning_rate": 1e-3,
+}
+
+
+def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
+    """A completed config; `sets` are `**{"section.key": value}`."""
+    values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
+    config, _ = config_lib.resolve(None, [f"{key}={value}" for key, value in values.items()])
+    return config_lib.without_data_set(config)
+
+
+def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:
+    """Random records: the first ends in padding, and so do its predictions."""
+    random = np.random.default_rng(seed)
+    length, predictions = config.data.seq_length, config.data.max_predictions_per_seq
+    vocab_size = config.model.vocab_size
+    assert length and predictions and vocab_size
+    shape = (batch_size, length)
+    input_ids = random.integers(7, vocab_size, shape)
+    input_ids[0, length // 2 :] = 0
+    weights = np.ones((batch_size, predictions), np.float32)
+    weights[0, predictions // 2 :] = 0
+    positions = np.stack(
+        [np.sort(random.permutation(length // 2)[:predictions]) for _ in range(batch_size)]
+    )
+    documents = np.sort(random.integers(1, 4, shape), axis=1)
+    arrays = {
+        "input_ids": input_ids,
+        "segment_ids": np.sort(random.integers(0, 2, shape), axis=1),
+        "document_ids": np.where(input_ids > 0, documents, 0),
+        "masked_lm_positions": positions,
+        "masked_lm_ids": random.integers(7, vocab_size, (batch_size, predictions)),
+        "next_sentence_labels": random.integers(0, 2, batch_size),
+    }
+    batch = {name: tf.constant(array, tf.int32) for name, array in arrays.items()}
+    return batch | {"masked_lm_weights": tf.constant(weights)}
