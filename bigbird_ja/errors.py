@@ -64,6 +64,9 @@ STATUS_OF_REASON: dict[str, int] = {
     },
 }
 
+# What the input pipeline says where a shard does not hold the records that the manifest counts.
+SHARD_CHANGED = "shard ended early or was changed:"
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -94,6 +97,9 @@ def classify(error: BaseException) -> CommandError | None:
         return BadInput(f"permission denied: {first_line}: check the path and your credentials")
     if name in ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"):
         return StorageError(f"storage failed: {first_line}: run the same command again")
+    if name == "InvalidArgumentError" and SHARD_CHANGED in text:
+        what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
+        return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     return None
 
 

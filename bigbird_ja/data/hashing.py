@@ -1,0 +1,62 @@
+"""Stateless randomness: integers hashed from what they belong to.
+
+Masks, the order of records and the held-out documents are drawn from these hashes and from
+nothing else, so they are the same after any restart, on any number of hosts and processes, and in
+NumPy and TensorFlow (`hashing_ops`). 32-bit arithmetic modulo 2**32 throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+UInt32 = npt.NDArray[np.uint32]
+
+# The multipliers of `lowbias32` (Chris Wellons, "Prospecting for Hash Functions", 2018): bias 0.17.
+MULTIPLIER_1 = 0x7FEB352D
+MULTIPLIER_2 = 0x846CA68B
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
+
+# What a hash is for; two purposes never share a stream.
+SHARD_ORDER, READER_ORDER, RECORD_ORDER = 1, 2, 3
+MASK_UNITS, MASK_ACTION, MASK_RANDOM, MASK_SPAN = 4, 5, 6, 7
+HELD_OUT, SCATTER, NEXT_SENTENCE = 8, 9, 10
+
+
+def mix(values: Any) -> UInt32:
+    """A bijection of 32-bit integers whose output bits look independent of its input bits."""
+    x = np.asarray(values, dtype=np.uint32)
+    with np.errstate(over="ignore"):
+        x = x ^ (x >> np.uint32(16))
+        x = x * np.uint32(MULTIPLIER_1)
+        x = x ^ (x >> np.uint32(15))
+        x = x * np.uint32(MULTIPLIER_2)
+        return x ^ (x >> np.uint32(16))
+
+
+def fold(key: Any, value: Any) -> UInt32:
+    """The key of one more coordinate: `fold(fold(seed_key, epoch), record)`; broadcasts."""
+    key = np.asarray(key, dtype=np.uint32)
+    value = np.asarray(value).astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return mix(key * np.uint32(GOLDEN) + value + np.uint32(1))
+
+
+def seed_key(seed: int, purpose: int) -> int:
+    """The key of a seed (any integer of up to 64 bits) for one purpose."""
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return int(fold(fold(fold(0, purpose), seed & 0xFFFFFFFF), seed >> 32))
+
+
+def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
+    """The order of `ids` (int, unique, below 2**31) by the hash of each, as indices into `ids`."""
+    ids = np.asarray(ids, dtype=np.int64)
+    return np.argsort(sort_keys(key, ids), kind="stable")
+
+
+def sort_keys(key: Any, ids: Any) -> npt.NDArray[np.int64]:
+    """Unique sortable keys: the hash in the upper 32 bits, the id in the lower 31."""
+    ids = np.asarray(ids, dtype=np.int64)
+    return (fold(key, ids).astype(np.int64) << 31) | ids

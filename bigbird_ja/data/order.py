@@ -1,0 +1,215 @@
+"""The order of records, as arithmetic: global batch n is a function of (manifest, seed, n) alone.
+
+Global positions m = 0, 1, 2, ... run through the data set once per epoch: epoch e is the positions
+[e*N, (e+1)*N) of N records, batch n the positions [n*B, (n+1)*B). Position m belongs to virtual
+reader m mod R. The manifest fixes R; a host h of H takes the readers r with r mod H = h and the
+places b of a batch with b mod H = h, so every H that divides R and B gives the same global batches.
+
+In each epoch the shards are dealt anew to the readers, whole, and a reader visits its shards in an
+order of its own, `window` at a time, mixing the records of a window by a stateless permutation.
+That readers' turns come out even although shards differ by one record is arithmetic too: the longer
+shards are dealt so that each reader holds exactly the records that its positions ask for.
+
+Nothing here reads a file. `order_ops` computes the same in TensorFlow (a test compares them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bigbird_ja.data import hashing
+from bigbird_ja.errors import BadInput
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the order depends on besides the epoch.
+
+    Attributes:
+        counts: records of each shard, in the manifest's order. With more than one reader they
+            differ by one at most.
+        num_readers: virtual readers; divides the number of shards.
+        seed: of the order (`data.seed`).
+        window: shards that one reader mixes with each other (`data.shuffle_window`).
+    """
+
+    counts: tuple[int, ...]
+    num_readers: int
+    seed: int
+    window: int
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(self.counts) < 1 or len(self.counts) % self.num_readers:
+            raise ValueError(f"{len(self.counts)} shards do not suit {self.num_readers} readers")
+        if self.num_readers > 1 and max(self.counts) - min(self.counts) > 1:
+            raise ValueError("shards differ by more than one record: only one reader can take them")
+
+    @property
+    def num_records(self) -> int:
+        """Records of an epoch (N)."""
+        return sum(self.counts)
+
+    @property
+    def shards_per_reader(self) -> int:
+        """Shards of one reader in one epoch."""
+        return len(self.counts) // self.num_readers
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Windows of one reader in one epoch."""
+        return -(-self.shards_per_reader // self.window)
+
+    @property
+    def starts(self) -> Int64:
+        """int64 [shards]: the id of each shard's first record; ids count through the shards."""
+        return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ReaderStart:
+    """Where a reader begins: window number since epoch 0, and records of it already taken."""
+
+    reader: int
+    window: int
+    skip: int
+
+
+def choose_num_readers(counts: Sequence[int], most: int = 32) -> int:
+    """The largest power of two up to `most` that divides the number of shards."""
+    if max(counts) - min(counts) > 1:
+        return 1
+    return int(np.gcd(len(counts), most))
+
+
+def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: int) -> None:
+    """Checks that hosts can take whole readers and equal parts of a batch.
+
+    Raises:
+        BadInput: they cannot.
+    """
+    if not 0 <= host < num_hosts:
+        raise BadInput(f"host {host} of {num_hosts}: hosts count from 0")
+    if num_readers % num_hosts:
+        raise BadInput(
+            f"{num_hosts} hosts cannot share the data set's {num_readers} readers evenly: use a"
+            " number of hosts that divides it, or make the data with --num_shards a multiple of 32"
+        )
+    if global_batch_size % num_hosts:
+        raise BadInput(
+            f"training.global_batch_size={global_batch_size} is not divisible by {num_hosts} hosts"
+        )
+
+
+def taken_before(layout: Layout, position: int, reader: int) -> int:
+    """How many global positions below `position` belong to `reader`."""
+    return (position + layout.num_readers - 1 - reader) // layout.num_readers
+
+
+def quota(layout: Layout, epoch: int, reader: int) -> int:
+    """Records that `reader` delivers in an epoch."""
+    n = layout.num_records
+    return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
+
+
+def reader_shards(layout: Layout, epoch: int, reader: int) -> Int64:
+    """int64 [shards_per_reader]: the shards of a reader in an epoch, in the order of its visits."""
+    mine = _dealt(layout, epoch, reader)
+    key = hashing.fold(hashing.seed_key(layout.seed, hashing.READER_ORDER), epoch)
+    return mine[hashing.permutation(key, mine)]
+
+
+def _dealt(layout: Layout, epoch: int, reader: int) -> Int64:
+    counts = np.asarray(layout.counts)
+    if layout.num_readers == 1:
+        return np.arange(len(counts))
+    key = hashing.fold(hashing.seed_key(layout.seed, hashing.SHARD_ORDER), epoch)
+    order = hashing.permutation(key, np.arange(len(counts)))
+    shortest = counts.min()
+    longer, shorter = order[counts[order] > shortest], order[counts[order] == shortest]
+    each = layout.shards_per_reader
+    extra = [quota(layout, epoch, r) - each * int(shortest) for r in range(reader + 1)]
+    before = sum(extra[:-1])
+    mine = longer[before : before + extra[-1]]
+    first = reader * each - before
+    return np.concatenate([mine, shorter[first : first + each - extra[-1]]])
+
+
+def window_shards(layout: Layout, window: int, reader: int) -> Int64:
+    """The shards of a reader's window, counted since epoch 0."""
+    epoch, j = divmod(window, layout.windows_per_epoch)
+    shards = reader_shards(layout, epoch, reader)
+    return shards[_window_slice(layout, j)]
+
+
+def _window_slice(layout: Layout, j: int) -> slice:
+    each, windows = layout.shards_per_reader, layout.windows_per_epoch
+    return slice(each * j // windows, each * (j + 1) // windows)
+
+
+def window_records(layout: Layout, window: int, reader: int) -> Int64:
+    """int64: the record ids of a reader's window in the order of delivery."""
+    epoch = window // layout.windows_per_epoch
+    shards = window_shards(layout, window, reader)
+    starts = layout.starts
+    ids = np.concatenate([starts[s] + np.arange(layout.counts[s]) for s in shards])
+    key = hashing.fold(hashing.seed_key(layout.seed, hashing.RECORD_ORDER), epoch)
+    return ids[hashing.permutation(key, ids)]
+
+
+def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
+    """Where `reader` begins when all global positions below `position` have been delivered."""
+    taken = taken_before(layout, position, reader)
+    epoch = (reader + taken * layout.num_readers) // layout.num_records
+    rest = taken - taken_before(layout, epoch * layout.num_records, reader)
+    counts = np.asarray(layout.counts)[reader_shards(layout, epoch, reader)]
+    for j in range(layout.windows_per_epoch):
+        inside = int(counts[_window_slice(layout, j)].sum())
+        if rest < inside:
+            return ReaderStart(reader, epoch * layout.windows_per_epoch + j, rest)
+        rest -= inside
+    raise AssertionError("a reader's quota is the sum of its shards")
+
+
+def starts_of_host(
+    layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
+) -> list[ReaderStart]:
+    """The readers of a host, in the order of their turns, where batch `step` begins.
+
+    Raises:
+        BadInput: the hosts do not divide readers and batch.
+    """
+    check_hosts(layout.num_readers, global_batch_size, num_hosts, host)
+    position = step * global_batch_size
+    turns = range(position + host, position + host + layout.num_readers, num_hosts)
+    return [start_of_reader(layout, position, turn % layout.num_readers) for turn in turns]
+
+
+def reader_records(layout: Layout, start: ReaderStart) -> Iterator[tuple[int, int]]:
+    """(epoch, record id) of a reader from `start` on, without end."""
+    window, skip = start.window, start.skip
+    while True:
+        epoch = window // layout.windows_per_epoch
+        for record in window_records(layout, window, start.reader)[skip:]:
+            yield epoch, int(record)
+        window, skip = window + 1, 0
+
+
+def batches(
+    layout: Layout, global_batch_size: int, step: int = 0, num_hosts: int = 1, host: int = 0
+) -> Iterator[list[tuple[int, int]]]:
+    """(epoch, record id) of a host's part of the global batches `step`, `step + 1`, ..."""
+    starts = starts_of_host(layout, global_batch_size, step, num_hosts, host)
+    readers = [reader_records(layout, start) for start in starts]
+    turn = 0
+    while True:
+        batch = []
+        for _ in range(global_batch_size // num_hosts):
+            batch.append(next(readers[turn % len(readers)]))
+            turn += 1
+        yield batch

@@ -1,0 +1,143 @@
+"""Documents into full sequences: which pieces of which documents share a sequence.
+
+A sequence of S positions is `[CLS] piece [SEP] piece [SEP] ...`, then padding. A document that fits
+is kept whole where it can be; a longer one fills whole sequences and its rest is packed with the
+short ones (best fit, longest first). Where that would leave more than half a percent of the positions
+empty, the documents of the emptiest sequences are split over the gaps of the others. Every token of
+every document is in exactly one piece.
+
+Everything here is arithmetic on lengths; `fill` then copies the tokens.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Splitting documents stops when less than this share of the positions is empty.
+_TOLERANCE = 0.005
+# A document is not split into pieces shorter than this (tokens) only to fill a gap.
+_SHORTEST_PIECE = 32
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The tokens [start, end) of one document."""
+
+    document: int
+    start: int
+    end: int
+
+    @property
+    def cost(self) -> int:
+        """Positions it takes, its [SEP] included."""
+        return self.end - self.start + 1
+
+
+Sequences = list[list[Piece]]
+
+
+def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
+    """Packs documents of `lengths` tokens into sequences of `seq_length` positions.
+
+    The pieces of a sequence are in the order of their documents. Documents without tokens are in none.
+    """
+    room = seq_length - 1  # after [CLS]
+    sequences: Sequences = []
+    rests = []
+    for document, length in enumerate(lengths):
+        whole = length // (room - 1)
+        for i in range(whole):
+            sequences.append([Piece(document, i * (room - 1), (i + 1) * (room - 1))])
+        if length > whole * (room - 1):
+            rests.append(Piece(document, whole * (room - 1), length))
+    partly = _close_gaps(_best_fit(rests, room), room)
+    sequences += [sorted(s, key=lambda piece: (piece.document, piece.start)) for s in partly]
+    return sequences
+
+
+def _best_fit(pieces: list[Piece], room: int) -> Sequences:
+    """Best fit decreasing: each piece, longest first, goes where it leaves the smallest gap."""
+    sequences: Sequences = []
+    gaps: list[tuple[int, int]] = []  # (free positions, sequence), sorted
+    for piece in sorted(pieces, key=lambda p: (-p.cost, p.document)):
+        at = bisect.bisect_left(gaps, (piece.cost, -1))
+        if at == len(gaps):
+            free, index = room, len(sequences)
+            sequences.append([])
+        else:
+            free, index = gaps.pop(at)
+        sequences[index].append(piece)
+        bisect.insort(gaps, (free - piece.cost, index))
+    return sequences
+
+
+def _close_gaps(sequences: Sequences, room: int) -> Sequences:
+    """Splits the pieces of the emptiest sequences over the gaps of the others, while it pays."""
+    frees = [room - sum(piece.cost for piece in s) for s in sequences]
+    order = sorted(range(len(sequences)), key=lambda i: (-frees[i], i))
+    kept = [sequences[i] for i in order]
+    free = [frees[i] for i in order]
+    shortest = min(_SHORTEST_PIECE, max(1, room // 8))
+    while len(kept) > 1 and sum(free) > _TOLERANCE * room * len(kept):
+        if sum(free[1:]) < room - free[0]:
+            break
+        placed = _spread(kept[0], free[1:], shortest)
+        if placed is None:
+            break
+        for index, piece in placed:
+            kept[index + 1] = [*kept[index + 1], piece]
+            free[index + 1] -= piece.cost
+        kept, free = kept[1:], free[1:]
+    return kept
+
+
+def _spread(pieces: list[Piece], free: list[int], shortest: int) -> list[tuple[int, Piece]] | None:
+    """Places pieces into gaps, splitting them; None where they do not fit."""
+    gaps = sorted(
+        ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
+    )
+    rest = list(reversed(pieces))
+    placed: list[tuple[int, Piece]] = []
+    for room, index in gaps:
+        while rest and (room > shortest or rest[-1].cost <= room):
+            piece = rest.pop()
+            end = min(piece.end, piece.start + room - 1)
+            placed.append((index, Piece(piece.document, piece.start, end)))
+            room -= placed[-1][1].cost
+            if end < piece.end:
+                rest.append(Piece(piece.document, end, piece.end))
+    return None if rest else placed
+
+
+def fill(
+    sequences: Sequences,
+    tokens: Sequence[npt.NDArray[Any]],
+    word_starts: Sequence[npt.NDArray[np.bool_]],
+    seq_length: int,
+    pad_id: int,
+    cls_id: int,
+    sep_id: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """The tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
+
+    [CLS], [SEP] and the first token of a piece count as word starts; padding does not.
+    """
+    ids = np.full((len(sequences), seq_length), pad_id, np.int32)
+    starts = np.zeros((len(sequences), seq_length), np.bool_)
+    for row, pieces in enumerate(sequences):
+        ids[row, 0], starts[row, 0] = cls_id, True
+        at = 1
+        for piece in pieces:
+            end = at + piece.end - piece.start
+            ids[row, at:end] = tokens[piece.document][piece.start : piece.end]
+            starts[row, at:end] = word_starts[piece.document][piece.start : piece.end]
+            starts[row, at] = starts[row, end] = True
+            ids[row, end] = sep_id
+            at = end + 1
+    return ids, starts

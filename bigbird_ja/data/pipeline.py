@@ -1,0 +1,262 @@
+"""The input pipeline: global batch n as `order` defines it, read, checked, masked, in pure tf.data.
+
+For each virtual reader of this host, one window of shards is in memory and the next is being read:
+2 * readers * window * shard bytes, however many shards there are. Records are counted against the
+manifest while they are read, because a complete but short reply of a bucket ends a TFRecord file
+early without an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja import storage
+from bigbird_ja.data import masking, order, order_ops, records_ops
+from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.data.static_masking import MaskingRule
+from bigbird_ja.errors import SHARD_CHANGED, BadInput
+
+EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
+_READ_BUFFER_BYTES = 1 << 18
+
+
+def masking_rule(manifest: Manifest, mask_unit: str | None = None) -> MaskingRule:
+    """How a data set is masked; `mask_unit` overrides the manifest's (dynamic data only)."""
+    return MaskingRule(
+        vocab_size=manifest.vocab_size,
+        special_ids=tuple(sorted(set(manifest.special_ids.values()))),
+        mask_id=manifest.special_ids["mask"],
+        pad_id=manifest.pad_id,
+        max_predictions=manifest.max_predictions_per_seq,
+        prob=manifest.masked_lm_prob,
+        unit=mask_unit or manifest.mask_unit,
+    )
+
+
+def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
+    """What the order of the train records depends on."""
+    counts = tuple(shard.records for shard in manifest.train_shards)
+    return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
+
+
+def batches(
+    manifest: Manifest,
+    data_dir: str,
+    *,
+    seed: int,
+    global_batch_size: int,
+    start_step: int = 0,
+    shuffle_window: int = 8,
+    mask_unit: str | None = None,
+    num_hosts: int = 1,
+    host_index: int = 0,
+    num_steps: int | None = None,
+    split: str = "train",
+) -> tf.data.Dataset:
+    """This host's part of the global batches `start_step`, `start_step + 1`, ... of the train split.
+
+    Args:
+        manifest: of the data in `data_dir`.
+        data_dir: on disk or gs://.
+        seed: of the order and of dynamic masks.
+        global_batch_size: records per step over all hosts.
+        start_step: the global step to begin at; reading starts in its window, nothing is replayed.
+        shuffle_window: shards that each reader mixes.
+        mask_unit: overrides the manifest's unit (dynamic data only).
+        num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
+        num_steps: how many batches; without end by default.
+        split: `train` (evaluation is `eval_batches`).
+
+    Returns:
+        Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
+        `segment_ids`, `document_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
+
+    Raises:
+        BadInput: hosts that divide neither readers nor batch, or a mask unit for static data.
+    """
+    if split != "train":
+        raise ValueError("the train split only: eval_batches reads the other")
+    check_mask_unit(manifest, mask_unit)
+    serialized = record_batches(
+        manifest,
+        data_dir,
+        seed=seed,
+        global_batch_size=global_batch_size,
+        start_step=start_step,
+        shuffle_window=shuffle_window,
+        num_hosts=num_hosts,
+        host_index=host_index,
+        num_steps=num_steps,
+    )
+    rule = masking_rule(manifest, mask_unit)
+    made = serialized.map(
+        lambda s, epoch, record: to_features(manifest, rule, seed, s, epoch, record),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    return made.prefetch(tf.data.AUTOTUNE)
+
+
+def check_mask_unit(manifest: Manifest, mask_unit: str | None) -> None:
+    """Refuses another unit for records whose targets were drawn when they were made."""
+    if manifest.masking == "static" and mask_unit not in (None, manifest.mask_unit):
+        raise BadInput(
+            f"data.mask_unit={mask_unit}: the data set's masks are static"
+            f" ({manifest.mask_unit}): leave it out, or make the data with --masking=dynamic"
+        )
+
+
+def record_batches(
+    manifest: Manifest,
+    data_dir: str,
+    *,
+    seed: int,
+    global_batch_size: int,
+    start_step: int = 0,
+    shuffle_window: int = 8,
+    num_hosts: int = 1,
+    host_index: int = 0,
+    num_steps: int | None = None,
+) -> tf.data.Dataset:
+    """`batches` before parsing: (serialised records string, epoch int64, record id int64), all [b]."""
+    layout = layout_of(manifest, seed, shuffle_window)
+    starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
+    paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]
+    columns = [[getattr(s, name) for s in starts] for name in ("reader", "window", "skip")]
+    readers = tf.data.Dataset.from_tensor_slices(tuple(np.asarray(c, np.int64) for c in columns))
+    records = readers.interleave(
+        lambda reader, window, skip: _reader(layout, paths, reader, window, skip),
+        cycle_length=len(starts),
+        block_length=1,
+    )
+    result = records.batch(global_batch_size // num_hosts, drop_remainder=True)
+    return result if num_steps is None else result.take(num_steps)
+
+
+def _reader(
+    layout: order.Layout, paths: list[str], reader: tf.Tensor, window: tf.Tensor, skip: tf.Tensor
+) -> tf.data.Dataset:
+    """The records of one reader from its window `window` on, without end."""
+    forever = tf.data.Dataset.range(window, tf.int64.max)
+    windows = forever.map(lambda w: _window(layout, paths, w, reader)).prefetch(1)
+    records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))
+    return records.skip(skip)
+
+
+def _window(
+    layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """(records, epoch, record id), each [records of the window], in the order of delivery."""
+    shards = order_ops.window_shards(layout, window, reader)
+    counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
+    starts = tf.gather(tf.constant(layout.starts), shards)
+    files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
+    most = max(layout.counts)
+    read = files.map(lambda path, count: read_shard(path, count, most))
+    records = tf.data.experimental.get_single_element(
+        read.batch(min(layout.window, layout.shards_per_reader))
+    )
+    places = tf.range(most, dtype=tf.int64)[None, :]
+    is_there = places < counts[:, None]
+    ids = tf.boolean_mask(starts[:, None] + places, is_there)
+    epoch = window // layout.windows_per_epoch
+    sequence = order_ops.record_order(layout, epoch, ids)
+    records = tf.gather(tf.boolean_mask(records, is_there), sequence)
+    return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)
+
+
+def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
+    """string [most]: the records of one TFRecord file, then empty strings.
+
+    Fails, naming the file, where it does not hold exactly `count` records.
+    """
+    file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
+    # One more than can be, to see a file that is too long; an empty one still makes a batch.
+    ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
+    records = tf.data.experimental.get_single_element(ended.batch(most + 2))
+    found = tf.shape(records, tf.int64)[0] - 1
+    check = tf.debugging.Assert(
+        tf.equal(found, count),
+        [SHARD_CHANGED, path, found, "of", count, "records"],
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        records = tf.identity(records[:-1])
+    return tf.ensure_shape(tf.pad(records, [[0, most - count]], constant_values=b""), [most])
+
+
+def to_features(
+    manifest: Manifest,
+    rule: MaskingRule,
+    seed: int,
+    serialized: tf.Tensor,
+    epoch: tf.Tensor,
+    record: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """What a model reads, from a batch of serialised records."""
+    if manifest.masking == "static":
+        features = records_ops.parse_static(manifest, serialized)
+    else:
+        parsed = records_ops.parse_dynamic(manifest, serialized)
+        features = masking.mask(parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule)
+        features["segment_ids"] = parsed["segment_ids"]
+        features["next_sentence_labels"] = parsed["next_sentence_labels"]
+    features["document_ids"] = records_ops.document_ids(manifest, features["input_ids"])
+    return features
+
+
+def eval_batches(
+    manifest: Manifest,
+    data_dir: str,
+    *,
+    batch_size: int,
+    seed: int = EVAL_SEED,
+    mask_unit: str | None = None,
+) -> tf.data.Dataset:
+    """One pass over the eval split, in the manifest's order, with fixed masks.
+
+    The last batch is filled with records of padding only: their weights are 0 and their
+    `input_ids[:, 0]` is the padding id.
+
+    Raises:
+        BadInput: the data set has no eval split.
+    """
+    shards = manifest.eval_shards
+    if not shards:
+        raise BadInput(f"{data_dir}: no eval split: make the data with --eval_fraction above 0")
+    check_mask_unit(manifest, mask_unit)
+    rule = masking_rule(manifest, mask_unit)
+    records = _in_order(data_dir, shards).batch(batch_size)
+
+    def features(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, Any]:
+        made = to_features(manifest, rule, seed, serialized, tf.zeros_like(index), index)
+        missing = batch_size - tf.shape(serialized)[0]
+
+        def filled(value: tf.Tensor, fill: int) -> tf.Tensor:
+            pads = [[0, missing], *[[0, 0]] * (value.shape.rank - 1)]
+            padded = tf.pad(value, pads, constant_values=tf.cast(fill, value.dtype))
+            return tf.ensure_shape(padded, [batch_size, *value.shape[1:]])
+
+        return {
+            name: filled(value, manifest.pad_id if name == "input_ids" else 0)
+            for name, value in made.items()
+        }
+
+    return records.map(features, num_parallel_calls=2, deterministic=True).prefetch(2)
+
+
+def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
+    """(record number int64, serialised record), counted while read."""
+    paths = [storage.join(data_dir, shard.name) for shard in shards]
+    counts = np.asarray([shard.records for shard in shards], np.int64)
+    most = int(counts.max())
+    files = tf.data.Dataset.from_tensor_slices((paths, counts))
+    records = files.flat_map(
+        lambda path, count: tf.data.Dataset.from_tensor_slices(
+            read_shard(path, count, most)[:count]
+        )
+    )
+    return records.enumerate()

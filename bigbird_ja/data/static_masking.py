@@ -1,0 +1,216 @@
+"""Which tokens are predicted, and what stands in their place: the rule, in NumPy.
+
+The same rule as TensorFlow ops is in `masking`; both give the same targets, bit for bit, for the
+same (seed, epoch, record). Here it writes static records, whose copies count as epochs.
+
+The rule, for a record of n ordinary tokens (neither special nor padding):
+
+- predicted are k = min(max_predictions, max(1, round(prob * n))) of them, drawn by unit: a subword,
+  a word, or a span of words (each word but the first of a run joins the one before with 1/2);
+- units are taken whole in a random order until k tokens are reached; of the last one the words
+  that do not fit are left out, so whole words stay whole. (A first word longer than k is cut.)
+- of the predicted, 80 % become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et al. 2019,
+  arXiv:1810.04805).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bigbird_ja.data import hashing
+
+MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
+RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
+
+
+@dataclass(frozen=True)
+class MaskingRule:
+    """What masking depends on besides seed, epoch and record."""
+
+    vocab_size: int
+    special_ids: tuple[int, ...]  # never predicted, never drawn
+    mask_id: int
+    pad_id: int
+    max_predictions: int
+    prob: float
+    unit: str  # subword | whole_word | span
+
+    @property
+    def special_prefix(self) -> int:
+        """The ids below it are all special: comparing once is cheaper than looking up."""
+        prefix = 0
+        while prefix in self.special_ids:
+            prefix += 1
+        return prefix
+
+    @property
+    def other_special(self) -> tuple[int, ...]:
+        """The special ids that `special_prefix` does not cover."""
+        return tuple(i for i in sorted(self.special_ids) if i >= self.special_prefix)
+
+    def ordinary_ids(self) -> npt.NDArray[np.int32]:
+        """int32 [ordinary]: what a random token is drawn from."""
+        return np.setdiff1d(np.arange(self.vocab_size), self.special_ids).astype(np.int32)
+
+
+def position_bits(seq_length: int) -> int:
+    """Bits that hold a position."""
+    return max(1, (seq_length - 1).bit_length())
+
+
+def is_ordinary(tokens: npt.NDArray[Any], rule: MaskingRule) -> npt.NDArray[np.bool_]:
+    """bool, of the shape of `tokens`: neither special nor padding."""
+    ordinary = tokens >= rule.special_prefix
+    for special in rule.other_special:
+        ordinary &= tokens != special
+    return ordinary
+
+
+def num_predictions(num_ordinary: npt.NDArray[Any], rule: MaskingRule) -> npt.NDArray[np.int64]:
+    """How many tokens are predicted, before the last word is left out; 0 where none can be."""
+    wanted = np.clip(np.rint(num_ordinary * rule.prob), 1, rule.max_predictions)
+    return np.minimum(wanted, num_ordinary).astype(np.int64)
+
+
+def mask(
+    tokens: npt.NDArray[Any],
+    word_starts: npt.NDArray[np.bool_],
+    epoch: Any,
+    record: Any,
+    seed: int,
+    rule: MaskingRule,
+) -> dict[str, npt.NDArray[Any]]:
+    """Draws the targets of a batch.
+
+    Args:
+        tokens: int [b, S].
+        word_starts: bool [b, S].
+        epoch, record: int [b] (or one number for all).
+        seed: of the masks.
+        rule: the rest.
+
+    Returns:
+        `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
+        [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0).
+    """
+    tokens = np.asarray(tokens, dtype=np.int32)
+    rows, length = tokens.shape
+    ordinary = is_ordinary(tokens, rule)
+    budget = num_predictions(ordinary.sum(1), rule)
+    units, words = _units_and_words(word_starts, ordinary, epoch, record, seed, rule)
+    keys = _priorities(units, ordinary, _row_key(seed, hashing.MASK_UNITS, epoch, record))
+    chosen = keys >= _thresholds(keys, words, budget, rule)[:, None]
+    row, position = np.nonzero(chosen)
+    counts = chosen.sum(1)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    shape = (rows, rule.max_predictions)
+    positions, ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    weights = np.zeros(shape, np.float32)
+    positions[row, place] = position
+    ids[row, place] = tokens[row, position]
+    weights[row, place] = 1.0
+    masked = tokens.copy()
+    masked[row, position] = _replacements(tokens, row, position, epoch, record, seed, rule)
+    return {
+        "input_ids": masked,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": ids,
+        "masked_lm_weights": weights,
+    }
+
+
+def _row_key(seed: int, purpose: int, epoch: Any, record: Any) -> npt.NDArray[np.uint32]:
+    """uint32 [b, 1] (or [1, 1])."""
+    key = hashing.fold(hashing.fold(hashing.seed_key(seed, purpose), epoch), record)
+    return np.reshape(key, (-1, 1))
+
+
+def _units_and_words(
+    word_starts: npt.NDArray[np.bool_],
+    ordinary: npt.NDArray[np.bool_],
+    epoch: Any,
+    record: Any,
+    seed: int,
+    rule: MaskingRule,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """int32 [b, S] each: the unit and the word that a token belongs to."""
+    positions = np.broadcast_to(np.arange(ordinary.shape[1], dtype=np.int32), ordinary.shape)
+    if rule.unit == "subword":
+        return positions, positions
+    breaks = ~ordinary
+    breaks[:, 1:] |= ~ordinary[:, :-1]
+    breaks[:, 0] = True
+    starts = word_starts | breaks
+    words = np.cumsum(starts, axis=1, dtype=np.int32)
+    if rule.unit == "whole_word":
+        return words, words
+    coins = hashing.fold(_row_key(seed, hashing.MASK_SPAN, epoch, record), positions)
+    starts = breaks | (word_starts & (coins < np.uint32(2**31)))
+    return np.cumsum(starts, axis=1, dtype=np.int32), words
+
+
+def _priorities(
+    units: npt.NDArray[np.int32], ordinary: npt.NDArray[np.bool_], row_key: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.int64]:
+    """int64 [b, S]: highest first; the hash of the unit, then earlier positions; -1 is never taken.
+
+    A unit's tokens follow each other in this order, even where two units have the same hash.
+    """
+    length = units.shape[1]
+    bits = position_bits(length)
+    drawn = hashing.fold(row_key, units) >> np.uint32(hash_shift(length))
+    late = np.arange(length - 1, -1, -1, dtype=np.int64)
+    return np.where(ordinary, (drawn.astype(np.int64) << bits) | late, -1)
+
+
+def hash_shift(seq_length: int) -> int:
+    """Bits dropped from a unit's hash, so that hash and position fit 31 bits where they can."""
+    bits = position_bits(seq_length)
+    return bits + 1 if bits <= 16 else 0
+
+
+def _thresholds(
+    keys: npt.NDArray[np.int64],
+    words: npt.NDArray[np.int32],
+    budget: npt.NDArray[np.int64],
+    rule: MaskingRule,
+) -> npt.NDArray[np.int64]:
+    """int64 [b]: the priority of the last token taken."""
+    rows, length = keys.shape
+    most = min(rule.max_predictions + 1, length)
+    first = np.sort(np.partition(keys, length - most, axis=1)[:, length - most :], axis=1)[:, ::-1]
+    late = first & ((1 << position_bits(length)) - 1)
+    positions = np.where(first >= 0, length - 1 - late, 0)
+    word = np.where(first >= 0, np.take_along_axis(words, positions.astype(np.int64), 1), -1)
+    every = np.arange(rows)
+    following = np.where(budget < most, word[every, np.minimum(budget, most - 1)], -1)
+    is_whole = (word != following[:, None]) & (np.arange(most) < budget[:, None])
+    whole = is_whole.sum(1)
+    taken = np.where(whole > 0, whole, budget)
+    return np.where(taken > 0, first[every, np.maximum(taken - 1, 0)], np.iinfo(np.int64).max)
+
+
+def _replacements(
+    tokens: npt.NDArray[np.int32],
+    row: npt.NDArray[np.int64],
+    position: npt.NDArray[np.int64],
+    epoch: Any,
+    record: Any,
+    seed: int,
+    rule: MaskingRule,
+) -> npt.NDArray[np.int32]:
+    """int32 [predictions]: what stands at the predicted positions."""
+
+    def draw(purpose: int) -> npt.NDArray[np.uint32]:
+        keys = np.broadcast_to(_row_key(seed, purpose, epoch, record), (len(tokens), 1))
+        return hashing.fold(keys[row, 0], position)
+
+    ordinary_ids = rule.ordinary_ids()
+    action = draw(hashing.MASK_ACTION)
+    randoms = ordinary_ids[draw(hashing.MASK_RANDOM).astype(np.int64) % len(ordinary_ids)]
+    kept_or_random = np.where(action < RANDOM_BELOW, randoms, tokens[row, position])
+    return np.where(action < MASK_BELOW, rule.mask_id, kept_or_random).astype(np.int32)

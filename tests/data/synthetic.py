@@ -1,0 +1,107 @@
+"""Small data sets made straight from random tokens: no corpus, no tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import order, records, static_masking
+
+NAMES = (
+    "pad", "bos", "eos", "unk", "cls", "sep", "mask", "article", "section", "paragraph", "newline",
+)  # fmt: skip
+SPECIAL_IDS = {name: i for i, name in enumerate(NAMES)}
+
+
+def write(
+    directory: Path,
+    train_counts: Sequence[int] = (4, 4, 3, 3),
+    eval_counts: Sequence[int] = (3,),
+    *,
+    seq_length: int = 64,
+    max_predictions: int = 12,
+    vocab_size: int = 200,
+    masking: str = "dynamic",
+    mask_unit: str = "whole_word",
+    nsp: bool = False,
+    num_readers: int | None = None,
+    seed: int = 0,
+) -> manifest_lib.Manifest:
+    """Writes a data set whose record i begins with [CLS] and three tokens that spell i."""
+    directory.mkdir(parents=True, exist_ok=True)
+    readers = num_readers or order.choose_num_readers(train_counts)
+    values: dict[str, Any] = {
+        "seq_length": seq_length, "max_predictions_per_seq": max_predictions,
+        "masked_lm_prob": 0.15, "masking": masking, "mask_unit": mask_unit,
+        "word_boundaries": "script", "nsp": nsp, "vocab_size": vocab_size,
+        "special_ids": SPECIAL_IDS, "num_readers": readers,
+        "token_bytes": records.token_bytes(vocab_size),
+    }  # fmt: skip
+    rng = np.random.default_rng(seed)
+    for split, counts in (("train", train_counts), ("eval", eval_counts)):
+        tokens, starts = random_records(rng, sum(counts), seq_length, vocab_size)
+        encoded = _encode(tokens, starts, values)
+        shards, at = [], 0
+        for i, count in enumerate(counts):
+            name = f"{split}-{i:05d}-of-{len(counts):05d}.tfrecord"
+            data = records.frame(encoded[at : at + count])
+            (directory / name).write_bytes(data)
+            sha = hashlib.sha256(data).hexdigest()
+            shards.append(manifest_lib.Shard(name, count, len(data), sha))
+            at += count
+        used = int((tokens != 0).sum())
+        values[split] = manifest_lib.Split(at, used, at, used, at * max_predictions)
+        values[f"{split}_shards"] = tuple(shards)
+    result = manifest_lib.Manifest(**values)
+    manifest_lib.save(result, str(directory))
+    return result
+
+
+def random_records(
+    rng: np.random.Generator, count: int, seq_length: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """tokens int32 [n, S] of two packed pieces and some padding; word starts bool [n, S]."""
+    tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
+    ids = np.arange(count)
+    base = vocab_size - len(NAMES)
+    for digit in range(3):
+        tokens[:, 1 + digit] = len(NAMES) + ids // base**digit % base
+    ends = rng.integers(seq_length // 2, seq_length, count)
+    tokens[:, 0] = SPECIAL_IDS["cls"]
+    tokens[:, seq_length // 3] = SPECIAL_IDS["sep"]
+    tokens[ids, ends] = SPECIAL_IDS["sep"]
+    tokens[np.arange(seq_length)[None, :] > ends[:, None]] = SPECIAL_IDS["pad"]
+    starts = (rng.random(tokens.shape) < 0.5) & (tokens != 0)
+    return tokens, starts
+
+
+def record_number(tokens: np.ndarray, vocab_size: int) -> int:
+    """Which record it is, from the unmasked tokens of `random_records`."""
+    base = vocab_size - len(NAMES)
+    return sum(int(tokens[1 + digit] - len(NAMES)) * base**digit for digit in range(3))
+
+
+def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> list[bytes]:
+    count = len(tokens)
+    middle = np.full(count, values["seq_length"] // 3 + 1)
+    labels = np.arange(count) % 2
+    if values["masking"] == "dynamic":
+        packed = np.packbits(starts, axis=1)
+        kind = records.token_dtype(values["token_bytes"])
+        nsp = (middle, labels) if values["nsp"] else (None, None)
+        return records.encode_dynamic(tokens.astype(kind), packed, *nsp)
+    rule = static_masking.MaskingRule(
+        values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0,
+        values["max_predictions_per_seq"], values["masked_lm_prob"], values["mask_unit"],
+    )  # fmt: skip
+    features = static_masking.mask(tokens, starts, 0, np.arange(count), 0, rule)
+    positions = np.arange(tokens.shape[1])[None, :]
+    in_b = (positions >= middle[:, None]) & (tokens != 0)
+    features["segment_ids"] = in_b.astype(np.int32) * values["nsp"]
+    features["next_sentence_labels"] = labels[:, None] * values["nsp"]
+    return records.encode_static(features)

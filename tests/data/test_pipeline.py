@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.data import hashing, hashing_ops, order, order_ops, pipeline, records, records_ops
+from bigbird_ja.errors import BadInput, classify
+from tests.data import synthetic
+
+COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("dynamic")
+    return synthetic.write(directory, COUNTS), str(directory)
+
+
+def record_ids(dataset, num_batches):
+    return [batch[2].numpy().tolist() for batch in dataset.take(num_batches)]
+
+
+def test_hashes_are_the_same_in_numpy_and_tensorflow():
+    values = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint64).astype(np.uint32)
+    ours = hashing.fold(values, values[::-1])
+    theirs = hashing_ops.fold(tf.constant(values), tf.constant(values[::-1].copy()))
+    np.testing.assert_array_equal(ours, theirs.numpy())
+    ids = np.arange(500)
+    np.testing.assert_array_equal(
+        hashing.sort_keys(7, ids), hashing_ops.sort_keys(7, tf.constant(ids)).numpy()
+    )
+
+
+@pytest.mark.parametrize(
+    "counts,readers,window",
+    [
+        (COUNTS, 8, 2),
+        (COUNTS, 4, 1),
+        (COUNTS, 2, 3),
+        (COUNTS, 1, 3),
+        ((9, 2, 5), 1, 2),
+        ((5,), 1, 8),
+    ],
+)
+def test_order_ops_equal_order(counts, readers, window):
+    layout = order.Layout(counts, readers, seed=5, window=window)
+    for w, reader in itertools.product(range(3 * layout.windows_per_epoch), range(readers)):
+        expected = order.window_shards(layout, w, reader)
+        found = order_ops.window_shards(
+            layout, tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
+        )
+        np.testing.assert_array_equal(expected, found.numpy())
+
+
+@pytest.mark.parametrize("step", [0, 1, 7, 50, 1_000_003])
+def test_reads_the_records_that_order_says(data, step):
+    manifest, directory = data
+    dataset = pipeline.record_batches(
+        manifest, directory, seed=3, global_batch_size=6, start_step=step, shuffle_window=2
+    )
+    layout = pipeline.layout_of(manifest, 3, 2)
+    expected = itertools.islice(order.batches(layout, 6, step), 12)
+    found = [
+        list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True))
+        for _, epoch, record in dataset.take(12)
+    ]
+    assert found == list(expected)
+
+
+def test_the_record_read_is_the_record_named(data):
+    manifest, directory = data
+    dataset = pipeline.record_batches(manifest, directory, seed=3, global_batch_size=4)
+    for serialized, _, record in dataset.take(8):
+        tokens = records_ops.parse_dynamic(manifest, serialized)["tokens"].numpy()
+        numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
+        assert numbers == record.numpy().tolist()
+
+
+def test_batches_have_static_shapes_and_consistent_targets(data):
+    manifest, directory = data
+    dataset = pipeline.batches(
+        manifest, directory, seed=3, global_batch_size=4, shuffle_window=2, num_steps=9
+    )
+    shapes = {name: tuple(spec.shape) for name, spec in dataset.element_spec.items()}
+    assert shapes == {
+        "input_ids": (4, 64), "segment_ids": (4, 64), "document_ids": (4, 64),
+        "masked_lm_positions": (4, 12), "masked_lm_ids": (4, 12), "masked_lm_weights": (4, 12),
+        "next_sentence_labels": (4,),
+    }  # fmt: skip
+    batches = list(dataset.as_numpy_iterator())
+    assert len(batches) == 9
+    for batch in batches:
+        assert (batch["masked_lm_weights"].sum(1) >= 1).all()
+        padding = batch["input_ids"] == 0
+        np.testing.assert_array_equal(padding, batch["document_ids"] == 0)
+        assert batch["document_ids"].max() == 2 and batch["document_ids"][:, 0].min() == 1
+
+
+def test_masks_differ_between_epochs_and_repeat_after_a_restart(data):
+    manifest, directory = data
+
+    def by_record(start, steps):
+        settings = {"seed": 3, "global_batch_size": 3, "shuffle_window": 2}
+        raw = pipeline.record_batches(manifest, directory, start_step=start, **settings)
+        made = pipeline.batches(manifest, directory, start_step=start, **settings)
+        rows = {}
+        for (_, epoch, record), batch in tf.data.Dataset.zip((raw, made)).take(steps):
+            for i in range(3):
+                rows[int(epoch[i]), int(record[i])] = batch["input_ids"][i].numpy()
+        return rows
+
+    whole, tail = by_record(0, 20), by_record(11, 9)
+    assert len(whole) == 60 and len(tail) == 27
+    for key, row in tail.items():
+        np.testing.assert_array_equal(row, whole[key])
+    again = [r for (e, r) in whole if e == 1 and (0, r) in whole]
+    assert again and sum((whole[0, r] != whole[1, r]).any() for r in again) > len(again) * 0.9
+
+
+def test_hosts_in_processes_of_their_own_make_the_same_global_batches(data, tmp_path):
+    manifest, directory = data
+    program = (
+        "import json, sys\n"
+        "from bigbird_ja.data import manifest as m, pipeline\n"
+        "d, host = sys.argv[1], int(sys.argv[2])\n"
+        "data = pipeline.batches(m.load(d), d, seed=3, global_batch_size=8, start_step=5,\n"
+        "    shuffle_window=1, num_hosts=2, host_index=host, num_steps=6)\n"
+        "print(json.dumps([b['input_ids'].tolist() for b in data.as_numpy_iterator()]))\n"
+    )
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, directory, str(host)],
+            stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        for host in range(2)
+    ]  # fmt: skip
+    parts = [json.loads(host.communicate(timeout=120)[0]) for host in hosts]
+    alone = pipeline.batches(
+        manifest,
+        directory,
+        seed=3,
+        global_batch_size=8,
+        start_step=5,
+        shuffle_window=1,
+        num_steps=6,
+    )
+    for n, batch in enumerate(alone.as_numpy_iterator()):
+        for host in range(2):
+            np.testing.assert_array_equal(batch["input_ids"][host::2], parts[host][n])
+
+
+def test_works_inside_a_tf1_graph(data):
+    manifest, directory = data
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = pipeline.batches(manifest, directory, seed=3, global_batch_size=4)
+        features = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+        in_graph = session.run(features)
+    eager = next(iter(pipeline.batches(manifest, directory, seed=3, global_batch_size=4)))
+    for name, value in eager.items():
+        np.testing.assert_array_equal(value.numpy(), in_graph[name])
+
+
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+@pytest.mark.parametrize("nsp", [False, True])
+def test_both_modes_and_nsp(tmp_path, masking, nsp):
+    manifest = synthetic.write(tmp_path, masking=masking, nsp=nsp)
+    batch = next(iter(pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4)))
+    assert bool(tf.reduce_any(batch["segment_ids"] == 1)) == nsp
+    assert set(batch) == {
+        "input_ids", "segment_ids", "document_ids", "masked_lm_positions", "masked_lm_ids",
+        "masked_lm_weights", "next_sentence_labels",
+    }  # fmt: skip
+    weights = batch["masked_lm_weights"].numpy()
+    assert (weights.sum(1) >= 1).all() and batch["document_ids"].numpy().max() == 2
+
+
+@pytest.mark.parametrize("change", ["short", "empty", "long", "corrupt"])
+def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, change):
+    manifest = synthetic.write(tmp_path, (4, 4))
+    path = tmp_path / manifest.train_shards[1].name
+    whole = list(records.frames(path.read_bytes()))
+    kept = {"short": whole[:-1], "empty": [], "long": [*whole, whole[0]], "corrupt": whole}[change]
+    data = bytearray(records.frame(kept))
+    if change == "corrupt":
+        data[40] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(tf.errors.OpError) as caught:
+        list(pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4, num_steps=4))
+    assert change == "corrupt" or path.name in str(caught.value)
+    assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
+
+
+def test_eval_is_one_pass_with_fixed_masks_and_a_filled_last_batch(data):
+    manifest, directory = data
+    first, again = (
+        list(pipeline.eval_batches(manifest, directory, batch_size=2).as_numpy_iterator())
+        for _ in range(2)
+    )
+    assert len(first) == 2
+    for a, b in zip(first, again, strict=True):
+        np.testing.assert_array_equal(a["input_ids"], b["input_ids"])
+    assert first[1]["input_ids"].shape == (2, 64) and not first[1]["input_ids"][1].any()
+    assert first[1]["masked_lm_weights"][0].any() and not first[1]["masked_lm_weights"][1].any()
+
+
+def test_what_cannot_be_shared_is_refused(data):
+    manifest, directory = data
+    with pytest.raises(BadInput, match="hosts"):
+        pipeline.batches(manifest, directory, seed=3, global_batch_size=12, num_hosts=3)
+    with pytest.raises(BadInput, match="global_batch_size"):
+        pipeline.batches(manifest, directory, seed=3, global_batch_size=6, num_hosts=4)
+
+
+def test_many_epochs_see_each_record_once_each(data):
+    manifest, directory = data
+    dataset = pipeline.record_batches(
+        manifest, directory, seed=9, global_batch_size=9, shuffle_window=2
+    )
+    seen = [
+        (int(e), int(r))
+        for _, epoch, record in dataset.take(15)
+        for e, r in zip(epoch.numpy(), record.numpy(), strict=True)
+    ]
+    assert sorted(seen) == [(e, r) for e in range(5) for r in range(sum(COUNTS))]
+
+
+def test_the_same_shards_make_different_orders_with_another_seed(data):
+    manifest, directory = data
+    orders = [
+        record_ids(pipeline.record_batches(manifest, directory, seed=s, global_batch_size=9), 3)
+        for s in (1, 2)
+    ]
+    assert orders[0] != orders[1]
