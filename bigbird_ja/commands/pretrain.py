@@ -1,0 +1,151 @@
+r"""train or resume, on CPU, GPU or TPU
+
+  bigbird-ja pretrain --config configs/base-4096.yaml --use_tpu \
+    --data_dir gs://BUCKET/data --model_dir gs://BUCKET/run
+
+Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
+tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
+Running the same command again continues where the last checkpoint was saved; on finished work it
+says so. SIGTERM and Ctrl-C save first (status 75). The tiny preset takes minutes on two CPU cores,
+the base one weeks on a v3-8: `bigbird-ja plan` says how long and how much.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from bigbird_ja.errors import BadInput, Interrupted
+
+if TYPE_CHECKING:
+    from bigbird_ja.train.engine import Effects
+
+EXAMPLE = (
+    "bigbird-ja pretrain --config configs/tiny-cpu.yaml --data_dir out/data --model_dir out/model"
+)
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_string(
+        "data_dir", None, "Data set made by `make-data`, on disk or gs://.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "num_train_steps",
+        None,
+        "Steps in all; sets training.num_train_steps (1,400,000 there). A larger number continues"
+        " a finished run.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_bool("use_tpu", False, "Trains on a TPU; else on CPU or GPU.", flag_values=values)
+    flags.DEFINE_string(
+        "tpu_name",
+        None,
+        "Name of the TPU; sets tpu.name ('local' there: the one of this TPU VM).",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "init_from",
+        None,
+        "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
+        " TensorFlow checkpoint. Not for resuming, which needs no flag.",
+        flag_values=values,
+    )
+    flags.DEFINE_enum(
+        "mode",
+        "train",
+        ["train", "train_and_eval"],
+        "train_and_eval also evaluates every training.eval_every_steps steps.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "profile_steps",
+        None,
+        "FIRST:LAST global steps to profile, for TensorBoard's profile plugin: 100:105.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "overwrite",
+        False,
+        "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
+        flag_values=values,
+    )
+
+
+def run(args: flags.FlagValues) -> dict[str, Any]:
+    """Trains or resumes."""
+    return run_with(args, None)
+
+
+def run_with(args: flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
+    """`run` with the effects given: tests stop the process at chosen instants."""
+    from bigbird_ja.console import log
+    from bigbird_ja.train.signals import StopRequest
+
+    for name in ("data_dir", "model_dir"):
+        if not getattr(args, name):
+            raise BadInput(f"--{name} is missing: see `bigbird-ja pretrain --help`")
+    with StopRequest(log, lambda message: _leave(message)) as stop:
+        return _prepare_and_train(args, effects, stop)
+
+
+def _prepare_and_train(
+    args: flags.FlagValues, effects: Effects | None, stop: Any
+) -> dict[str, Any]:
+    from bigbird_ja import config as config_lib
+    from bigbird_ja import tensorflow_env
+    from bigbird_ja.console import log
+    from bigbird_ja.data import check
+
+    config, overrides = config_lib.resolve(
+        args.config,
+        args.set,
+        {"training.num_train_steps": args.num_train_steps, "tpu.name": args.tpu_name},
+    )
+    profile = _profile_range(args.profile_steps)
+    manifest = check.fast_check(args.data_dir)
+    config = config_lib.with_data_set(
+        config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
+    )
+    log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
+    if stop.is_set():
+        stop.answered()
+        raise Interrupted("stopped before training: run the same command again")
+    tensorflow_env.prepare(os.environ)
+    from bigbird_ja.train import engine
+
+    request = engine.Request(
+        config=config,
+        manifest=manifest,
+        data_dir=args.data_dir,
+        model_dir=args.model_dir,
+        use_tpu=args.use_tpu,
+        init_from=args.init_from,
+        evaluates=args.mode == "train_and_eval",
+        profile_steps=profile,
+        overwrite=args.overwrite,
+        json=args.json,
+        effects=effects or engine.Effects(),
+    )
+    return engine.pretrain(request, stop)
+
+
+def _profile_range(text: str | None) -> tuple[int, int] | None:
+    if not text:
+        return None
+    first, separator, last = text.partition(":")
+    if not (separator and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise BadInput(f"--profile_steps={text}: write it as FIRST:LAST, such as 100:105")
+    return int(first), int(last)
+
+
+def _leave(message: str) -> None:
+    """A second Ctrl-C: out at once, from the thread that listens."""
+    os.write(2, f"bigbird-ja: {message}\n".encode())
+    os._exit(Interrupted.status)

@@ -1,0 +1,387 @@
+"""Checkpoints in MODEL_DIR, on disk or on a bucket: one counts only with its sidecar, verified.
+
+A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's
+own format) and, written last, the sidecar `model.ckpt-N.json` with what is needed to trust it.
+TensorFlow's `checkpoint` file is flipped after that, for TensorFlow's tools and as the list of what
+was ever complete; we find checkpoints by their sidecars and never by `tf.train.latest_checkpoint`,
+which answers None (start over!) when a bucket refuses to be read.
+
+Orders matter, since a kill can come between any two files:
+- saving: data, index, sidecar, `checkpoint`. Without a sidecar nothing was saved.
+- removing: `checkpoint` (no longer listed), sidecar, index, data. What is left of a removal is
+  older than the newest listed one and not listed itself: it is cleaned up at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.errors import BadInput, StorageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+STATE = "checkpoint"  # TensorFlow's name for the pointer file
+ADAM_SLOTS = ("adam_m", "adam_v")
+_SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
+_NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """The sidecar: what a checkpoint needs to be trusted, and the run's totals so far."""
+
+    step: int
+    config_fingerprint: str
+    data_fingerprint: str
+    train_seconds: float  # spent training, over all restarts
+    tokens_seen: int
+    interruptions: int  # ends other than `finished` so far
+    time: float  # UNIX seconds
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> bytes, crc32c
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint verified in full, in local files."""
+
+    prefix: str  # `tf.train.load_checkpoint` reads it
+    meta: Meta
+
+
+class CheckpointStore:
+    """The checkpoints of one MODEL_DIR.
+
+    Args:
+        model_dir: on disk or on a bucket.
+        scratch: a local directory for downloads; needed on a bucket only.
+        report: told (what happened, step, text) of what is set aside or cleaned up.
+        mark: called with the name of the instant between two files, for tests that kill there.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        scratch: str | None = None,
+        report: Callable[[str, int, str], None] = lambda event, step, text: None,
+        mark: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        self.model_dir = model_dir
+        self._scratch = scratch
+        self._report = report
+        self._mark = mark
+
+    def steps(self) -> list[int]:
+        """Steps with a sidecar, ascending. A directory that cannot be listed raises."""
+        return sorted(step for step, parts in self._found().items() if ".json" in parts)
+
+    def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
+        """Makes a checkpoint in local scratch files the latest of MODEL_DIR.
+
+        The scratch files are moved (disk) or uploaded and removed (bucket). A failure leaves what
+        was the latest before, untouched.
+
+        Returns:
+            The sidecar as written.
+        """
+        names = [f"model.ckpt-{meta.step}{suffix}" for suffix in _SUFFIXES]
+        files = {}
+        for name, suffix in zip(names, _SUFFIXES, strict=True):
+            crc, size = storage.crc32c_of_file(prefix + suffix)
+            files[name] = {"bytes": size, "crc32c": crc}
+        meta = Meta(**{**asdict(meta), "files": files})
+        try:
+            for name, suffix in zip(names, _SUFFIXES, strict=True):
+                self._put(prefix + suffix, name)
+                self._mark("between-files")
+            storage.write_bytes(self._path(_sidecar(meta.step)), _to_json(meta))
+        except BaseException:
+            for name in names:
+                with contextlib.suppress(Exception):
+                    storage.delete(self._path(name))
+            raise
+        self._mark("between-files")
+        self._prune(keep_last, keep_every)
+        return meta
+
+    def read_meta(self, step: int) -> Meta:
+        """The sidecar of a step.
+
+        Raises:
+            BadInput: there is none, or it is not one.
+        """
+        path = self._path(_sidecar(step))
+        try:
+            return _from_json(storage.read_bytes(path), step)
+        except FileNotFoundError as error:
+            raise BadInput(f"{path}: no such checkpoint") from error
+        except ValueError as error:
+            raise BadInput(f"{path}: damaged: {error}") from error
+
+    def fetch(self, step: int) -> Checkpoint:
+        """A checkpoint verified in full: in place on disk, downloaded from a bucket.
+
+        Raises:
+            BadInput: missing, incomplete or damaged.
+        """
+        meta = self.read_meta(step)
+        missing = {f"model.ckpt-{step}{suffix}" for suffix in _SUFFIXES} - meta.files.keys()
+        if missing:
+            raise BadInput(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
+        directory = self._local_directory()
+        for name, expected in meta.files.items():
+            local = os.path.join(directory, storage.check_inside(name))
+            if storage.is_remote(self.model_dir):
+                self._download(name, local)
+            self._verify(name, local, expected)
+        return Checkpoint(os.path.join(directory, f"model.ckpt-{step}"), meta)
+
+    def latest_good(self) -> Checkpoint | None:
+        """The newest checkpoint that verifies; damaged ones are set aside on the way.
+
+        Call it with the lock held. None means that nothing was ever saved here, for certain.
+
+        Raises:
+            StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
+        """
+        found = self._found()
+        listed = self._listed()
+        self._clean_up(found, listed)
+        complaint = ""
+        for step in sorted((s for s, parts in found.items() if ".json" in parts), reverse=True):
+            try:
+                checkpoint = self.fetch(step)
+            except BadInput as error:
+                complaint = str(error)
+                self._set_aside(step, found[step], "damaged", complaint)
+                continue
+            if complaint or listed != self.steps():
+                self._write_state(self.steps())
+            return checkpoint
+        if complaint or listed or self._aside("damaged"):
+            raise StorageError(
+                f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
+                " restore one from a copy, or start over in another --model_dir"
+            )
+        return None
+
+    def has_any(self) -> bool:
+        """Whether a checkpoint, good or not, is or was here."""
+        return bool(self._found() or self._listed() or self._aside("damaged"))
+
+    def _found(self) -> dict[int, set[str]]:
+        found: dict[int, set[str]] = {}
+        for name in storage.list_files(self.model_dir):
+            if match := _NAME.fullmatch(name):
+                found.setdefault(int(match[1]), set()).add(match[2])
+        return found
+
+    def _listed(self) -> list[int]:
+        """Steps that the `checkpoint` file lists; [] where it does not exist."""
+        try:
+            text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return []
+        found = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
+        return sorted({int(step) for step in found})
+
+    def _clean_up(self, found: dict[int, set[str]], listed: Sequence[int]) -> None:
+        """Removes what is left of removals, and sets aside a save that was cut off."""
+        for step in sorted(found):
+            if ".json" in found[step]:
+                continue
+            if step not in listed and step < max(listed, default=-1):
+                self._remove(step)
+                self._report("cleaned", step, f"removed what was left of checkpoint {step}")
+            else:
+                self._set_aside(step, found[step], "incomplete", "its save was cut off")
+            del found[step]
+
+    def _set_aside(self, step: int, parts: Iterable[str], kind: str, why: str) -> None:
+        if kind == "incomplete":  # of these one is enough: they must not pile up
+            for name in self._aside(kind):
+                storage.delete(self._path(name))
+        for part in sorted(parts, reverse=True):  # .json first: then it is no checkpoint any more
+            name = f"model.ckpt-{step}{part}"
+            self._move(name, f"{kind}-{name}")
+        self._report(
+            "set_aside",
+            step,
+            f"checkpoint {step} is {kind} and was set aside as {kind}-model.ckpt-{step}.*: {why}",
+        )
+
+    def _aside(self, kind: str) -> list[str]:
+        return [
+            n for n in storage.list_files(self.model_dir) if n.startswith(f"{kind}-model.ckpt-")
+        ]
+
+    def _move(self, old: str, new: str) -> None:
+        if not storage.is_remote(self.model_dir):
+            storage.replace(self._path(old), self._path(new))
+            return
+        local = os.path.join(self._local_directory(), new)
+        self._download(old, local)
+        storage.upload(local, self._path(new))
+        storage.delete(self._path(old))
+        os.unlink(local)
+
+    def _put(self, source: str, name: str) -> None:
+        if storage.is_remote(self.model_dir):
+            storage.upload(source, self._path(name))
+            os.unlink(source)
+            return
+        with open(source, "rb") as file:
+            os.fsync(file.fileno())
+        storage.replace(source, self._path(name))
+
+    def _download(self, name: str, local: str) -> None:
+        try:
+            storage.download(self._path(name), local)
+        except FileNotFoundError as error:
+            raise BadInput(f"{self._path(name)}: missing") from error
+
+    def _verify(self, name: str, local: str, expected: dict[str, Any]) -> None:
+        try:
+            crc, size = storage.crc32c_of_file(local)
+        except FileNotFoundError as error:
+            raise BadInput(f"{self._path(name)}: missing") from error
+        if size != expected.get("bytes"):
+            raise BadInput(f"{self._path(name)}: {size} bytes instead of {expected.get('bytes')}")
+        if crc != expected.get("crc32c"):
+            raise BadInput(f"{self._path(name)}: its checksum is not the one of its sidecar")
+
+    def _prune(self, keep_last: int, keep_every: int) -> None:
+        steps = self.steps()
+        removable = to_remove(steps, keep_last, keep_every)
+        self._write_state([step for step in steps if step not in removable])
+        self._mark("between-files")
+        for step in removable:
+            self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        for suffix in (".json", *reversed(_SUFFIXES)):
+            storage.delete(self._path(f"model.ckpt-{step}{suffix}"))
+
+    def _write_state(self, steps: Sequence[int]) -> None:
+        if not steps:
+            return
+        lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
+        storage.write_bytes(self._path(STATE), ("\n".join(lines) + "\n").encode())
+
+    def _local_directory(self) -> str:
+        if not storage.is_remote(self.model_dir):
+            return self.model_dir
+        if self._scratch is None:
+            raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
+        return self._scratch
+
+    def _path(self, name: str) -> str:
+        return storage.join(self.model_dir, name)
+
+
+def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
+    """Which of the ascending `steps` retention gives up.
+
+    Kept are the last `keep_last`, and with `keep_every` > 0 the first one at or after each multiple
+    of it (saves fall between device loops, so rarely on a multiple itself).
+    """
+    kept = set(steps[-keep_last:])
+    if keep_every:
+        first: dict[int, int] = {}
+        for step in steps:
+            first.setdefault(step // keep_every, step)
+        kept |= {step for window, step in first.items() if window}
+    return [step for step in steps if step not in kept]
+
+
+def load_parameters(
+    model_dir: str, step: int | None = None
+) -> tuple[config_lib.Config, dict[str, np.ndarray], Meta]:
+    """The model of a checkpoint, without the optimiser's state; nothing is changed.
+
+    Args:
+        model_dir: MODEL_DIR, on disk or on a bucket.
+        step: which; the newest by default.
+
+    Returns:
+        The resolved config, parameters by name (float32), the sidecar.
+
+    Raises:
+        BadInput: no checkpoint there, or that one is damaged.
+    """
+    import tempfile
+
+    steps = CheckpointStore(model_dir).steps()
+    if not steps:
+        raise BadInput(f"{model_dir}: no checkpoint here: train first, or check --model_dir")
+    if step is not None and step not in steps:
+        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
+    config = config_lib.load_resolved(storage.join(model_dir, "config.yaml"))
+    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+        checkpoint = CheckpointStore(model_dir, scratch).fetch(steps[-1] if step is None else step)
+        values = read_variables(checkpoint.prefix)
+    params = {
+        name: value
+        for name, value in values.items()
+        if name != "global_step" and not name.endswith(ADAM_SLOTS)
+    }
+    return config, params, checkpoint.meta
+
+
+def read_variables(prefix: str) -> dict[str, np.ndarray]:
+    """Every variable of a TensorFlow checkpoint in local files."""
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, ValueError) as error:
+        raise StorageError(f"{prefix}: not readable as a TensorFlow checkpoint: {error}") from error
+
+
+def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
+    """Writes a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
+
+    Runs outside any graph, so it must be called in a thread of its own while a session trains.
+    """
+    import tensorflow as tf
+
+    names = sorted(values)
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.convert_to_tensor(values[name]) for name in names],
+    )
+
+
+def _sidecar(step: int) -> str:
+    return f"model.ckpt-{step}.json"
+
+
+def _to_json(meta: Meta) -> bytes:
+    return (json.dumps(asdict(meta), indent=1) + "\n").encode()
+
+
+def _from_json(data: bytes, step: int) -> Meta:
+    try:
+        meta = Meta(**json.loads(data))
+    except TypeError as error:
+        raise ValueError("not a sidecar") from error
+    if meta.step != step or not isinstance(meta.files, dict):
+        raise ValueError(f"it is of step {meta.step}")
+    return meta
+
+
+def _short(steps: Sequence[int]) -> str:
+    texts = [str(step) for step in steps]
+    return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])

@@ -1,0 +1,192 @@
+"""The model function and the input function that TPUEstimator runs: the same on CPU, GPU and TPU.
+
+Everything that must survive a device loop of many steps lives in variables: the loop itself only
+returns when it ends. So the metrics of logged steps go into a small ring, and the first step whose
+loss or gradients were not finite is noted by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.train import hosts
+from bigbird_ja.train.step import train_step
+
+# Logged steps that one device loop may cover before the host reads them.
+RING_ROWS = 256
+_NOTES = "bigbird_ja"  # scope of variables that are not part of a checkpoint
+REPLICA_ID = "replica_id"  # feature: which core a row of the batch went to
+
+
+class TrainGraph:
+    """One run's graph: built by `model_fn`, read and written by the hooks.
+
+    Args:
+        config: completed by a data set.
+        init: gives every variable of a checkpoint its value, by name; called once per session.
+        training_hooks: hooks that must come after TPUEstimator's own.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        init: Callable[[], Mapping[str, Any]],
+        training_hooks: tuple[Any, ...] = (),
+    ) -> None:
+        self._config, self._init, self._training_hooks = config, init, training_hooks
+        self.metric_names: list[str] = []
+
+    def model_fn(self, features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> Any:
+        """As TPUEstimator wants it; training only."""
+        from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
+
+        features = dict(features)
+        replica_id = features.pop(REPLICA_ID)[0]
+        on_tpu = bool(params["use_tpu"])
+        self._create_variables()
+        step = self.global_step.read_value()
+        values = {name: variable.read_value() for name, variable in self.variables.items()}
+        names = list(parameter_specs(self._config))
+        new_params, new_slots, metrics = train_step(
+            self._config,
+            {name: values[name] for name in names},
+            {s: {name: values[f"{name}/adam_{s}"] for name in names} for s in "mv"},
+            step,
+            features,
+            replica_id=replica_id,
+            num_replicas=self._config.tpu.num_cores if on_tpu else 1,
+            cross_replica_sum=tf.compat.v1.tpu.cross_replica_sum if on_tpu else tf.identity,
+        )
+        finite = metrics.pop("finite")
+        updates = [self.variables[name].assign(new_params[name]) for name in names]
+        for slot in "mv":
+            updates += [
+                self.variables[f"{name}/adam_{slot}"].assign(new_slots[slot][name])
+                for name in names
+            ]
+        updates += self._note(step, metrics, finite)
+        with tf.control_dependencies(updates):
+            train_op = self.global_step.assign_add(1)
+        return TPUEstimatorSpec(
+            mode,
+            loss=metrics["loss"],
+            train_op=train_op.op,
+            scaffold_fn=self._scaffold,
+            training_hooks=self._training_hooks,
+        )
+
+    def read_notes(self, session: Any) -> tuple[int, int]:
+        """The global step, and the first step that was not finite or -1."""
+        step, bad = session.run([self.global_step, self._first_bad])
+        return int(step), int(bad)
+
+    def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
+        """Metrics by step: of the logged steps in the ring, and of the last step."""
+        steps, rows = session.run([self._ring_steps, self._ring])
+        return {
+            int(step): dict(zip(self.metric_names, map(float, row), strict=True))
+            for step, row in sorted(zip(steps, rows, strict=True), key=lambda pair: pair[0])
+            if step > 0
+        }
+
+    def snapshot(self, session: Any) -> dict[str, Any]:
+        """Every variable of a checkpoint, as arrays of their own."""
+        return session.run({**self.variables, "global_step": self.global_step})
+
+    def _create_variables(self) -> None:
+        self.variables: dict[str, tf.Variable] = {}
+        specs = parameter_specs(self._config)
+        for suffix in ("", "/adam_m", "/adam_v"):
+            for name, spec in specs.items():
+                self.variables[name + suffix] = _variable(name + suffix, spec.shape, tf.float32)
+        self.global_step = tf.compat.v1.train.get_or_create_global_step()
+
+    def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
+        """Writes this step's metrics and finiteness down; the ring's last row is the last step."""
+        self.metric_names = sorted(metrics)
+        row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
+        done = step + 1
+        every = self._config.training.log_every_steps
+        self._ring = _variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)], tf.float32)
+        self._ring_steps = _variable(f"{_NOTES}/ring_steps", [RING_ROWS + 1], tf.int64)
+        self._first_bad = _variable(f"{_NOTES}/first_bad_step", [], tf.int64, -1)
+        is_logged = tf.equal(done % every, 0)
+        here = tf.one_hot(done // every % RING_ROWS, RING_ROWS, on_value=True, off_value=False)
+        here = tf.concat([here & is_logged, [True]], 0)
+        ring = tf.where(here[:, None], row[None, :], self._ring.read_value())
+        steps = tf.where(here, tf.fill([RING_ROWS + 1], done), self._ring_steps.read_value())
+        bad = self._first_bad.read_value()
+        bad = tf.where(finite | (bad >= 0), bad, done)
+        return [
+            self._ring.assign(ring),
+            self._ring_steps.assign(steps),
+            self._first_bad.assign(bad),
+        ]
+
+    def _scaffold(self) -> tf.compat.v1.train.Scaffold:
+        # TensorFlow would otherwise add a saver of its own over all variables.
+        saver = tf.compat.v1.train.Saver([self.global_step], max_to_keep=1)
+        return tf.compat.v1.train.Scaffold(saver=saver, init_fn=self._load)
+
+    def _load(self, scaffold: Any, session: Any) -> None:
+        values = dict(self._init())
+        for name, variable in {**self.variables, "global_step": self.global_step}.items():
+            value = values.pop(name)
+            variable.load(value, session)
+            del value  # one copy at a time: the state is three times the model
+
+
+def make_input_fn(
+    make_batches: Callable[[int, int], tf.data.Dataset], cores: int, on_tpu: bool
+) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+    """The input function that TPUEstimator calls: once, or on a TPU once per host.
+
+    Args:
+        make_batches: (host, hosts) to a dataset of that host's part of each global batch.
+        cores: of all hosts.
+        on_tpu: each element is one core's part (PER_HOST_V2), dealt in the order of the cores.
+    """
+
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        host, count = 0, 1
+        if on_tpu:
+            context = params["context"]
+            host, count = context.current_host, context.num_hosts
+        batches = make_batches(host, count)
+        ids = hosts.replica_ids(cores if on_tpu else 1, host, count)
+        return deal(batches, ids).prefetch(4)
+
+    return input_fn
+
+
+def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
+    """Cuts each batch into equal parts, one per core, and adds which core each is for."""
+    cores = len(replica_ids)
+    if cores == 1:
+        return batches.map(lambda batch: {**batch, REPLICA_ID: tf.constant([replica_ids[0]])})
+    ids = tf.constant(list(replica_ids), tf.int32)[:, None]
+
+    def cut(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        parts = {
+            name: tf.reshape(value, [cores, value.shape[0] // cores, *value.shape[1:]])
+            for name, value in batch.items()
+        }
+        return {**parts, REPLICA_ID: ids}
+
+    return batches.map(cut).unbatch()
+
+
+def _variable(name: str, shape: Any, dtype: tf.DType, value: int = 0) -> tf.Variable:
+    return tf.compat.v1.get_variable(
+        name,
+        shape,
+        dtype,
+        initializer=tf.compat.v1.constant_initializer(value),
+        use_resource=True,
+        trainable=False,
+    )

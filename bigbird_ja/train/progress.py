@@ -1,0 +1,156 @@
+"""The progress line: step, percent, loss, accuracy, tokens/s per core and in all, MFU, ETA."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from bigbird_ja.config import Config
+from bigbird_ja.console import human_count, human_time
+from bigbird_ja.preflight.chips import CHIPS
+from bigbird_ja.preflight.flops import model_flops
+
+# Seconds between two lines in a log; on a terminal they overwrite each other.
+_LOG_INTERVAL = 2.0
+# Share of the newest measurement in the smoothed seconds per step that the ETA is made of.
+_NEWEST = 0.2
+
+
+def peak_flops(accelerator_type: str | None) -> float | None:
+    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
+    found = re.match(r"v\d+[a-z]*", accelerator_type or "")
+    name = {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
+    return CHIPS[name].peak_flops if name in CHIPS else None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What one step is worth.
+
+    `tokens_per_step` leaves padding out (the data set's density); `flops_per_core_step` is what
+    the model needs on one core, for the MFU.
+    """
+
+    num_train_steps: int
+    tokens_per_step: float
+    cores: int
+    flops_per_core_step: float
+    peak_flops: float | None  # of one core; None: no MFU
+
+
+def pace_of(config: Config, density: float, cores: int, accelerator_type: str | None) -> Pace:
+    """The pace of a config on a data set whose sequences are `density` full."""
+    training = config.training
+    positions = training.global_batch_size * (config.data.seq_length or 0)
+    return Pace(
+        num_train_steps=training.num_train_steps,
+        tokens_per_step=positions * density,
+        cores=cores,
+        flops_per_core_step=model_flops(config, 1) * training.global_batch_size / cores,
+        peak_flops=peak_flops(accelerator_type),
+    )
+
+
+class TrainProgress:
+    """Measures the rate and prints the line.
+
+    Args:
+        pace: what one step is worth.
+        start_step: where this process continues.
+        train_seconds: spent before this process, for the total that is shown.
+        stream: standard error by default.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        pace: Pace,
+        start_step: int,
+        train_seconds: float,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pace, self._before = pace, train_seconds
+        self._stream = stream or sys.stderr
+        self._is_terminal = self._stream.isatty()
+        self._clock = clock
+        self._start = self._last_time = clock()
+        self._last_step = start_step
+        self._seconds_per_step: float | None = None
+        self._last_line = -1e9
+        self._open_line = False
+
+    def train_seconds(self) -> float:
+        """Seconds spent training so far, over all restarts."""
+        return self._before + self._clock() - self._start
+
+    def begin(self) -> None:
+        """Training begins now: what came before (imports, building the graph) does not count."""
+        self._start = self._clock()
+
+    def restart_clock(self, step: int) -> None:
+        """Leaves out of the rate what came before `step` (tracing, compiling, evaluating)."""
+        self._last_time, self._last_step = self._clock(), step
+
+    def measure(self, step: int) -> float:
+        """Tokens per second since the last call, over all cores."""
+        now = self._clock()
+        steps, seconds = step - self._last_step, max(now - self._last_time, 1e-9)
+        self._last_time, self._last_step = now, step
+        if steps <= 0:
+            return 0.0
+        each, before = seconds / steps, self._seconds_per_step
+        self._seconds_per_step = each if before is None else before + _NEWEST * (each - before)
+        return steps * self._pace.tokens_per_step / seconds
+
+    def eta_seconds(self, step: int) -> float | None:
+        """Seconds to the last step at the smoothed rate; None before the first measurement."""
+        if self._seconds_per_step is None:
+            return None
+        return max(self._pace.num_train_steps - step, 0) * self._seconds_per_step
+
+    def mfu(self, tokens_per_second: float) -> float | None:
+        """Model FLOPs utilisation of a core, 0 to 1; None where the peak is not known."""
+        if not self._pace.peak_flops:
+            return None
+        steps_per_second = tokens_per_second / self._pace.tokens_per_step
+        return steps_per_second * self._pace.flops_per_core_step / self._pace.peak_flops
+
+    def line(self, metrics: Mapping[str, float]) -> str:
+        """The line for one logged step (keys as in `metrics.jsonl`)."""
+        step, total = int(metrics["step"]), self._pace.num_train_steps
+        rate = metrics["tokens_per_second"]
+        parts = [
+            f"step {step:,} of {total:,}",
+            f"{step / total:6.1%}",
+            f"loss {metrics['loss']:.4f}",
+            f"accuracy {metrics['masked_lm_accuracy']:.1%}",
+            f"{human_count(rate / self._pace.cores)} tokens/s/core",
+            f"{human_count(rate)} tokens/s",
+        ]
+        if (mfu := self.mfu(rate)) is not None:
+            parts.append(f"MFU {mfu:.1%}")
+        eta = self.eta_seconds(step)
+        parts.append(f"ETA {human_time(eta)}" if eta is not None else "ETA -")
+        parts.append(f"trained {human_time(self.train_seconds())}")
+        return "  ".join(parts)
+
+    def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
+        """Prints the line where one is due."""
+        now = self._clock()
+        if not (force or self._is_terminal or now - self._last_line >= _LOG_INTERVAL):
+            return
+        self._last_line = now
+        start, end = ("\r\x1b[K", "") if self._is_terminal else ("", "\n")
+        self._open_line = self._is_terminal
+        print(f"{start}{self.line(metrics)}", end=end, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Ends an open terminal line."""
+        if self._open_line:
+            print(file=self._stream, flush=True)
+            self._open_line = False

@@ -1,0 +1,144 @@
+"""MODEL_DIR before the first step: whose it is, what it holds, where training continues.
+
+Nothing is written before everything that could be refused was looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.train import run_log
+from bigbird_ja.train.checkpoints import Checkpoint, CheckpointStore
+
+CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
+
+
+def check_settings(model_dir: str, config: Config) -> None:
+    """Refuses a MODEL_DIR whose run has other settings; reads only.
+
+    Raises:
+        BadInput: naming each setting that differs.
+    """
+    path = storage.join(model_dir, CONFIG)
+    try:
+        exists = storage.exists(path)
+    except NotADirectoryError as error:
+        raise BadInput(f"{model_dir}: not a directory: choose another --model_dir") from error
+    if not exists or not _has_work(model_dir):
+        return
+    different = config_lib.differences(config_lib.load_resolved(path), config)
+    if different:
+        raise BadInput(
+            f"{model_dir} holds a run of other settings ({'; '.join(different)}): use those, or"
+            " another --model_dir, or --overwrite to move that run aside"
+        )
+
+
+def check_data(checkpoint: Checkpoint, data_fingerprint: str, model_dir: str) -> None:
+    """Refuses to continue on other data than the run began with.
+
+    Raises:
+        BadInput: the fingerprints differ.
+    """
+    if checkpoint.meta.data_fingerprint != data_fingerprint:
+        raise BadInput(
+            f"{model_dir} was trained on other data (fingerprint"
+            f" {checkpoint.meta.data_fingerprint[:12]}, not {data_fingerprint[:12]}): give that"
+            " --data_dir, or another --model_dir, or --overwrite to move that run aside"
+        )
+
+
+def move_aside(model_dir: str) -> str | None:
+    """Renames a directory with work in it (`--overwrite`); the new name, or None if it is empty.
+
+    Raises:
+        BadInput: it is on a bucket, which cannot rename.
+    """
+    if not _has_work(model_dir):
+        return None
+    if storage.is_remote(model_dir):
+        raise BadInput(f"{model_dir}: a bucket cannot rename: choose another --model_dir")
+    path = model_dir.rstrip("/")
+    number = 1
+    while os.path.exists(f"{path}.replaced-{number}"):
+        number += 1
+    os.rename(path, f"{path}.replaced-{number}")
+    return f"{path}.replaced-{number}"
+
+
+def write_settings(model_dir: str, config: Config, tokenizer: str) -> None:
+    """Writes the resolved config and the data set's tokenizer where they are not there already."""
+    text = config_lib.to_yaml(config)
+    path = storage.join(model_dir, CONFIG)
+    if not storage.exists(path) or storage.read_text(path) != text:
+        storage.write_text(path, text)
+    target = storage.join(model_dir, TOKENIZER)
+    if not storage.exists(target) and storage.exists(tokenizer):
+        storage.write_bytes(target, storage.read_bytes(tokenizer))
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where training continues."""
+
+    checkpoint: Checkpoint | None
+    interruptions: int  # ends other than `finished`, of the whole run
+
+    @property
+    def step(self) -> int:
+        """The global step continued from."""
+        return self.checkpoint.meta.step if self.checkpoint else 0
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training that the checkpoint holds."""
+        return self.checkpoint.meta.train_seconds if self.checkpoint else 0.0
+
+
+def find_resumption(
+    store: CheckpointStore, config: Config, data_fingerprint: str, log: Callable[[str], None]
+) -> Resumption:
+    """The newest good checkpoint, checked against config and data. Call with the lock held.
+
+    Raises:
+        BadInput: it belongs to another config or data set.
+        StorageError: checkpoints exist and none is good.
+    """
+    checkpoint = store.latest_good()
+    ends = _unfinished_starts(run_log.read_events(store.model_dir))
+    if checkpoint is None:
+        return Resumption(None, ends)
+    check_data(checkpoint, data_fingerprint, store.model_dir)
+    if checkpoint.meta.config_fingerprint != config_lib.fingerprint(config):
+        raise BadInput(
+            f"{store.model_dir}: checkpoint {checkpoint.meta.step} belongs to another config than"
+            f" {CONFIG} beside it: restore the right one, or use another --model_dir"
+        )
+    log(f"{store.model_dir}: checkpoint {checkpoint.meta.step} verified")
+    return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
+
+
+def _unfinished_starts(events: list[run_log.Record]) -> int:
+    """Starts that were not followed by an end as `finished`: kills leave no line of their own."""
+    count, running = 0, False
+    for event in events:
+        if event.get("event") in ("started", "resumed"):
+            count += running
+            running = True
+        elif event.get("event") in ("finished", "refused"):
+            running = False
+    return count + running
+
+
+def _has_work(model_dir: str) -> bool:
+    if not storage.is_remote(model_dir) and not os.path.isdir(model_dir):
+        return False
+    return CheckpointStore(model_dir).has_any() or bool(
+        storage.exists(storage.join(model_dir, run_log.METRICS)) and run_log.read_metrics(model_dir)
+    )

@@ -1,0 +1,137 @@
+"""When checkpoints are due, and how they are saved without stalling the step.
+
+The main thread only takes a snapshot of the variables; writing, checksums, `fsync` or upload happen
+in a thread. The next save, and the end of the run, wait for it; its failure ends the run at the
+next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bigbird_ja.config_schema import CheckpointsConfig
+from bigbird_ja.train.checkpoints import CheckpointStore, Meta, write_variables
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class SaveSchedule:
+    """By minutes against preemption, by steps for keeps.
+
+    Args:
+        config: the two policies; 0 is off.
+        step: the last saved step, or where training starts.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        config: CheckpointsConfig,
+        step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = config.save_every_minutes * 60
+        self._steps = config.save_every_steps
+        self._clock = clock
+        self._last_step, self._last_time = step, clock()
+
+    def is_due(self, step: int) -> bool:
+        """Whether to save now. A step policy is met by the first step at or after a multiple."""
+        if step <= self._last_step:
+            return False
+        if self._steps and step // self._steps > self._last_step // self._steps:
+            return True
+        return bool(self._seconds) and self._clock() - self._last_time >= self._seconds
+
+    def saved(self, step: int) -> None:
+        """A save of `step` has begun."""
+        self._last_step, self._last_time = step, self._clock()
+
+
+class CheckpointSaver:
+    """Saves in the background, one checkpoint at a time.
+
+    Args:
+        store: where checkpoints go.
+        scratch: a local directory; on the disk of MODEL_DIR where that is local, so that files are
+            moved and not copied.
+        config: retention.
+        may_publish: raises where this process may no longer write (lost lock).
+        on_saved: told the sidecar, seconds in the background, seconds the step waited.
+        mark: called with the phase, for tests that kill there.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        scratch: str,
+        config: CheckpointsConfig,
+        may_publish: Callable[[], None],
+        on_saved: Callable[[Meta, float, float], None],
+        mark: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._scratch, self._config = store, scratch, config
+        self._may_publish, self._on_saved, self._mark = may_publish, on_saved, mark
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.stalled_seconds = 0.0  # of the step, in all
+
+    def save(self, meta: Meta, snapshot: Callable[[], dict[str, np.ndarray]]) -> None:
+        """Takes a snapshot now and saves it in the background.
+
+        Args:
+            meta: the sidecar; the files are added.
+            snapshot: returns all variables by name; called before this returns.
+        """
+        start = self._clock()
+        self.wait()
+        values = snapshot()
+        waited = self._clock() - start
+        self.stalled_seconds += waited
+        self._thread = threading.Thread(
+            target=self._run, args=(meta, values, waited), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def is_saving(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def poll(self) -> None:
+        """Raises what a save in the background failed with."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def wait(self) -> None:
+        """Waits for the save under way; raises what it failed with."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.poll()
+
+    def _run(self, meta: Meta, values: dict[str, np.ndarray], waited: float) -> None:
+        start = self._clock()
+        prefix = os.path.join(self._scratch, f"model.ckpt-{meta.step}")
+        try:
+            self._mark("save")
+            write_variables(prefix, values)
+            self._may_publish()
+            saved = self._store.publish(
+                prefix, meta, self._config.keep_last, self._config.keep_every_steps
+            )
+            self._on_saved(saved, self._clock() - start, waited)
+        except BaseException as error:
+            self._error = error
+            for suffix in (".index", ".data-00000-of-00001"):
+                with contextlib.suppress(OSError):
+                    os.unlink(prefix + suffix)

@@ -1,0 +1,106 @@
+"""SIGTERM and Ctrl-C: asked once, training saves and ends; a second Ctrl-C leaves at once.
+
+Python runs its handlers between bytecodes of the main thread, which may sit inside a device loop
+for many seconds. So the handlers here do nothing: a thread reads the signal numbers that Python's C
+code writes to a pipe the moment they arrive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """Listens for SIGTERM and SIGINT between `__enter__` and `__exit__` (main thread only).
+
+    Args:
+        log: told once what was asked.
+        leave: ends the process at once with a line; called for a second Ctrl-C, and where the
+            main thread did not answer within `patience` seconds (inside a compilation, say).
+        patience: seconds; a spot machine is taken about 30 s after SIGTERM.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], None],
+        leave: Callable[[str], None],
+        patience: float = 25.0,
+    ) -> None:
+        self._log, self.leave, self._patience = log, leave, patience
+        self._asked = threading.Event()
+        self._answered = threading.Event()
+        self._before: dict[int, Any] = {}
+        self.name = ""  # of the first signal
+
+    def is_set(self) -> bool:
+        """Whether someone asked to stop."""
+        return self._asked.is_set()
+
+    def answered(self) -> None:
+        """The main thread has seen the request: from here on it may take the time to save."""
+        self._answered.set()
+
+    def __enter__(self) -> StopRequest:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            self._before[number] = signal.getsignal(number)
+        self.install()
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+        self._thread.start()
+        return self
+
+    def install(self) -> None:
+        """Puts the handlers in place; again where a library has taken them (TPUEstimator does)."""
+        for number in _SIGNALS:
+            signal.signal(number, _ignore)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._answered.set()
+        os.close(self._writer)  # ends the thread
+        self._thread.join(timeout=5)
+        with contextlib.suppress(OSError):
+            os.close(self._reader)
+
+    def _listen(self) -> None:
+        while numbers := os.read(self._reader, 64):
+            for number in numbers:
+                if number in _SIGNALS:
+                    self._receive(number)
+
+    def _receive(self, number: int) -> None:
+        if not self._asked.is_set():
+            self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            self._asked.set()
+            self._log(f"{self.name}: finishing the step and saving; Ctrl-C again leaves at once")
+            threading.Thread(target=self._time_out, name="patience", daemon=True).start()
+        elif number == signal.SIGINT:
+            self.leave("interrupted again: left at once; the last checkpoint is good")
+
+    def _time_out(self) -> None:
+        if not self._answered.wait(self._patience):
+            self.leave(
+                f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
+                " the last checkpoint is good"
+            )
+
+
+def _ignore(number: int, frame: Any) -> None:
+    """Present only so that Python's C code notes the signal."""
