@@ -26,12 +26,26 @@ if ! python=$(find_python); then
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-echo "Installing the locked packages into $venv (some minutes the first time)..."
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+log=$venv/install.log
 
-torch=torch==2.13.0+cpu
+pip_install() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >>"$log" 2>&1
+}
+
+install() {
+  if ! pip_install "$@"; then
+    echo "Installing failed; the last lines of $log:" >&2
+    tail -n 15 "$log" >&2
+    exit 1
+  fi
+}
+
+echo "Installing the locked packages into $venv (some minutes the first time)..."
+: >"$log"
+install --no-deps --require-hashes -r requirements.lock
+install --no-deps --no-build-isolation --editable .
+
 if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$torch" 'numpy<2' 'setuptools<81' >/dev/null 2>&1 ||
+  pip_install torch==2.13.0+cpu 'numpy<2' 'setuptools<81' ||
     echo "No CPU build of torch here: the tests against Hugging Face's own classes will skip."
 fi
