@@ -1,0 +1,97 @@
+"""what the model puts at [MASK] in a text
+
+  bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
+  bigbird-ja fill-mask --model_dir gs://BUCKET/run --file letter.txt --top_k 10
+  cat letter.txt | bigbird-ja fill-mask --model_dir out/model
+
+Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), writes nothing. The text may
+be as long as the model takes; it needs at least one [MASK]. Starting takes a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from absl import flags
+
+from bigbird_ja.errors import BadInput
+
+EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_string(
+        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "step", None, "Global step of the checkpoint; none: the newest.", flag_values=values
+    )
+    flags.DEFINE_string("text", None, "Text with [MASK] in it.", flag_values=values)
+    flags.DEFINE_string(
+        "file",
+        None,
+        "UTF-8 file with the text, on disk or gs://; '-' or neither --text nor --file: standard"
+        " input.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1, flag_values=values)
+
+
+def run(args: flags.FlagValues) -> dict[str, Any]:
+    """Prints the candidates at each mask."""
+    if not args.model_dir:
+        raise BadInput("--model_dir is missing: see `bigbird-ja fill-mask --help`")
+    text = _read_text(args.text, args.file)
+    from bigbird_ja.evaluation.fill_mask import MASK
+
+    if MASK not in text:
+        raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
+    from bigbird_ja import storage, tensorflow_env
+    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.train.checkpoints import load_parameters
+
+    tensorflow_env.prepare(os.environ)
+    config, params, meta = load_parameters(args.model_dir, args.step)
+    tokenizer = tokenizer_lib.load(storage.join(args.model_dir, "tokenizer.model"))
+    from bigbird_ja.evaluation import fill_mask
+    from bigbird_ja.evaluation.forward import Forward
+
+    masks = fill_mask.fill_mask(Forward(config, params), tokenizer, text, args.top_k)
+    print(_as_text(masks))
+    if len(text) < 400:
+        print(fill_mask.shown(text, masks))
+    return {"step": meta.step, "masks": masks}
+
+
+def _read_text(text: str | None, path: str | None) -> str:
+    """The text of the flags or of standard input.
+
+    Raises:
+        BadInput: both flags, or not UTF-8.
+    """
+    if text is not None and path is not None:
+        raise BadInput("--text and --file: give one of them")
+    if text is not None:
+        return text
+    if path is not None and path != "-":
+        from bigbird_ja import storage
+
+        return storage.read_text(path).rstrip("\n")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"standard input: not UTF-8 (byte {error.start})") from error
+
+
+def _as_text(masks: list[list[dict[str, Any]]]) -> str:
+    from bigbird_ja.console import table
+
+    rows = [
+        (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
+        for number, candidates in enumerate(masks, start=1)
+        for place, candidate in enumerate(candidates)
+    ]
+    return table(rows, ["mask", "token", "probability"])

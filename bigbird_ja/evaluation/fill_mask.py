@@ -1,0 +1,92 @@
+"""What a model puts at `[MASK]` in a text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bigbird_ja.errors import BadInput
+
+if TYPE_CHECKING:
+    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.text.tokenizer import Tokenizer
+
+MASK = "[MASK]"
+
+
+def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
+
+    The mask stands where a token stood, as in training: what follows it begins no new text and
+    gets no space in front; a space before it goes with it, as with Hugging Face's tokenizer. For
+    that each mask travels through SentencePiece as a marker that is always one piece.
+    """
+    marker = "_NEWLINE_"
+    special = tokenizer.special
+    pieces = text.split(MASK)
+    # The masks among all markers of the text, in their order.
+    is_mask: list[bool] = []
+    for number, piece in enumerate(pieces):
+        is_mask += [False] * piece.count(marker)
+        if number < len(pieces) - 1:
+            is_mask.append(True)
+    joined = marker.join([*(piece.rstrip() for piece in pieces[:-1]), pieces[-1]])
+    ids = tokenizer.encode(joined)
+    markers = iter(is_mask)
+    return [special.mask if i == special.newline and next(markers) else i for i in ids]
+
+
+def top_candidates(
+    log_probabilities: np.ndarray, pieces: list[str], k: int
+) -> list[dict[str, Any]]:
+    """The `k` likeliest pieces: `token` and `probability`, best first.
+
+    Args:
+        log_probabilities: float32 [vocabulary].
+        pieces: the piece of each id.
+        k: how many.
+    """
+    k = min(k, len(log_probabilities))
+    best = np.argpartition(-log_probabilities, k - 1)[:k]
+    best = best[np.argsort(-log_probabilities[best], kind="stable")]
+    return [
+        {
+            "token": pieces[i],
+            "token_id": int(i),
+            "probability": math.exp(float(log_probabilities[i])),
+        }
+        for i in best
+    ]
+
+
+def fill_mask(
+    forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
+) -> list[list[dict[str, Any]]]:
+    """The candidates at each `[MASK]`, in the order of the text: `top_candidates` for each.
+
+    Raises:
+        BadInput: no `[MASK]`, or more tokens than the model takes.
+    """
+    special = tokenizer.special
+    ids = [special.cls, *encode_with_masks(text, tokenizer), special.sep]
+    positions = [place for place, i in enumerate(ids) if i == special.mask]
+    if not positions:
+        raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
+    most = forward.config.model.max_position_embeddings
+    assert most is not None
+    if len(ids) > most:
+        raise BadInput(
+            f"the text has {len(ids):,} tokens; the model takes {most:,}: shorten it around {MASK}"
+        )
+    scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
+    return [top_candidates(row, tokenizer.pieces, top_k) for row in scores]
+
+
+def shown(text: str, masks: list[list[dict[str, Any]]]) -> str:
+    """The text with the best candidate at each mask, in brackets."""
+    parts = text.split(MASK)
+    best = [str(candidates[0]["token"]).replace("▁", " ") for candidates in masks]
+    filled = [f"{part}【{token}】" for part, token in zip(parts, best, strict=False)]
+    return "".join([*filled, *parts[len(best) :]])

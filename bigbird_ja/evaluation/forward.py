@@ -1,0 +1,90 @@
+"""The model as evaluation runs it: float32, no dropout, no recomputation, compiled per shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import Config
+from bigbird_ja.model import heads, pattern
+from bigbird_ja.model.encoder import encode
+from bigbird_ja.train.step import eval_metrics
+
+
+def inference_config(config: Config) -> Config:
+    """The same model in float32: figures of different training dtypes compare."""
+    changed = config_lib.copy(config)
+    changed.training.dtype = "float32"
+    changed.training.gradient_checkpointing = False
+    return changed
+
+
+def padded_length(config: Config, num_tokens: int) -> int:
+    """The shortest length that the attention pattern can be laid over and that holds `num_tokens`.
+
+    Sequences that get full attention need no padding; longer ones are whole tiles of two blocks.
+    """
+    most = config.model.max_position_embeddings
+    assert most is not None
+    if config.model.attention_type == "original_full":
+        return num_tokens
+    if num_tokens < pattern.shortest_sparse(config.model):
+        return num_tokens
+    tile = 2 * config.model.block_size
+    return min(-(-num_tokens // tile) * tile, most)
+
+
+class Forward:
+    """A model with its parameters on the device.
+
+    Args:
+        config: completed by a data set.
+        params: by name, float32.
+    """
+
+    def __init__(self, config: Config, params: Mapping[str, np.ndarray]) -> None:
+        self.config = inference_config(config)
+        self._params = {name: tf.constant(value) for name, value in params.items()}
+        self._metrics = tf.function(self._eval_metrics, reduce_retracing=False)
+        self._log_probabilities = tf.function(self._masked_lm, reduce_retracing=False)
+
+    def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+        """`train.step.eval_metrics` of one batch."""
+        return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
+
+    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """What the model expects at some positions.
+
+        Args:
+            input_ids: int [b, n]; 0 is padding. Padded here as the attention pattern needs it.
+            positions: int [b, P].
+
+        Returns:
+            float32 [b, P, vocabulary], natural logarithms.
+
+        Raises:
+            ValueError: longer than the model.
+        """
+        length = padded_length(self.config, input_ids.shape[1])
+        most = self.config.model.max_position_embeddings
+        assert most is not None
+        if max(length, input_ids.shape[1]) > most:
+            raise ValueError(f"{input_ids.shape[1]} tokens; the model takes {most}")
+        padded = np.zeros((len(input_ids), length), np.int32)
+        padded[:, : input_ids.shape[1]] = input_ids
+        found = self._log_probabilities(
+            tf.constant(padded), tf.constant(np.asarray(positions, np.int32))
+        )
+        return np.asarray(found.numpy())
+
+    def _eval_metrics(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return eval_metrics(self.config, self._params, batch)
+
+    def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        segment_ids = tf.zeros_like(input_ids)
+        hidden = encode(self._params, self.config, input_ids, segment_ids)
+        logits = heads.masked_lm_logits(self._params, self.config, hidden, positions)
+        return tf.nn.log_softmax(tf.cast(logits, tf.float32))
