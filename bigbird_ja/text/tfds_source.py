@@ -110,7 +110,7 @@ def size_bytes(piece: TfdsPiece) -> int:
 
 
 def _import_tfds() -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow_datasets as tfds
 
     return tfds
