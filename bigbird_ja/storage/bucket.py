@@ -19,7 +19,7 @@ from bigbird_ja.storage.stat import Stat
 # Above this size an upload is made of pieces that are repeated alone.
 _ONE_REQUEST = 8 << 20
 _DOWNLOAD_PIECE = 32 << 20
-_MOST_RESTARTS = 3  # of a download whose object is replaced meanwhile
+_MOST_RESTARTS = 3  # of a transfer that was damaged, or whose object was replaced meanwhile
 _FIELDS = "items(name),prefixes,nextPageToken"
 
 Progress = Callable[[int], None]
@@ -107,12 +107,12 @@ def upload(source: str, target: str, progress: Progress | None = None) -> Stat:
 
 def download(source: str, target: str, progress: Progress | None = None) -> None:
     """Downloads to a temporary name beside `target`, verifies, then renames."""
-    for _ in range(_MOST_RESTARTS):
+    for number in range(_MOST_RESTARTS):
         try:
-            return _download_once(source, target, progress)
-        except stream.ReplacedError:
-            progress = None  # the second pass is not news
-    raise StorageError(f"{source}: replaced {_MOST_RESTARTS} times while it was being read")
+            return _download_once(source, target, None if number else progress)
+        except (stream.ReplacedError, stream.DamagedError):
+            if number == _MOST_RESTARTS - 1:
+                raise
 
 
 def _download_once(source: str, target: str, progress: Progress | None) -> None:

@@ -189,6 +189,8 @@ def translate(error: Exception, path: str) -> Exception:
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
     if status in (401, 403):
         return PermissionError(errno.EACCES, f"permission denied ({reason(error)})", path)
+    if isinstance(error, auth.InvalidOperation):  # anonymous: there is nothing to renew
+        return PermissionError(errno.EACCES, "permission denied (401 without credentials)", path)
     if isinstance(error, auth.DefaultCredentialsError):
         return BadInput(
             f"{path}: no Google Cloud credentials: run `gcloud auth application-default login`"

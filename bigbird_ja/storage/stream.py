@@ -18,6 +18,10 @@ class ReplacedError(StorageError):
     """The object was written anew while it was being read."""
 
 
+class DamagedError(StorageError):
+    """What was read is not what the object's checksum says."""
+
+
 class ObjectReader(io.RawIOBase):
     """A raw stream over one generation of an object.
 
@@ -27,7 +31,8 @@ class ObjectReader(io.RawIOBase):
 
     Raises:
         ReplacedError: the object was replaced after this reader was opened.
-        StorageError: lasting faults, or the checksum differs.
+        DamagedError: the checksum differs.
+        StorageError: lasting faults.
     """
 
     def __init__(self, path: str, info: Stat, piece: int = PIECE) -> None:
@@ -80,7 +85,7 @@ class ObjectReader(io.RawIOBase):
             self._checksum = self._extend(self._checksum, self._buffer)
             is_whole = self._checked == self._info.size
             if is_whole and self._info.crc32c not in (None, as_text(self._checksum)):
-                raise StorageError(
+                raise DamagedError(
                     f"{self._path}: what was read does not match the object's checksum: run again"
                 )
 

@@ -1,0 +1,64 @@
+"""Runs every kind of bucket fault against every operation of `bigbird_ja.storage` and counts.
+
+    make bench-faults        (or: python -m scripts.bench_faults [--json FILE])
+
+Starts the fake bucket of the tests on loopback; needs no credentials and no network; takes about a
+minute. "survived" is work done and data identical; "ended" is a lasting fault that ended within
+its deadline with the object's name and the cause; "wrong" is anything else, and makes it exit 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+
+from bigbird_ja import console
+from tests.fakes.gcs_process import FakeGcs
+from tests.fakes.matrix import Case, WrongEndError, cases, run_case
+
+
+def main() -> int:
+    """Runs the matrix; the exit status is 0 when every case ended as it must."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", help="also writes the counts to this file")
+    options = parser.parse_args()
+    logging.getLogger("bigbird_ja.storage").setLevel(logging.ERROR)
+    start, counts = time.monotonic(), defaultdict(lambda: {"survived": 0, "ended": 0, "wrong": 0})
+    with FakeGcs() as fake, tempfile.TemporaryDirectory() as scratch:
+        os.environ.update(fake.env)
+        every = cases()
+        with console.Progress(len(every), "cases") as progress:
+            for number, case in enumerate(every):
+                counts[case.kind][_end_of(case, number, fake, scratch)] += 1
+                progress.update()
+    rows = [(kind, *count.values()) for kind, count in counts.items()]
+    total = [sum(row[n] for row in rows) for n in (1, 2, 3)]
+    rows.append(("all", *total))
+    print(console.table(rows, ["fault", "survived", "ended", "wrong"]))
+    print(f"{len(every)} cases in {time.monotonic() - start:.0f} s")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(counts, file, indent=1)
+    return 1 if total[2] else 0
+
+
+def _end_of(case: Case, number: int, fake: FakeGcs, scratch: str) -> str:
+    os.environ["BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS"] = str(case.seconds)
+    name = f"b-{number}"  # the rules match buckets of this form
+    fake.create_bucket(name)
+    try:
+        run_case(case, fake, f"gs://{name}/d", scratch)
+    except WrongEndError as error:
+        console.log(str(error))
+        return "wrong"
+    return "ended" if case.ends else "survived"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
