@@ -83,8 +83,7 @@ class _Memory:
     steady: float = 0.0
     saved: RunState | None = None
     saved_at: float = 0.0
-    events: list[dict[str, Any]] = field(default_factory=list)
-    events_saved: int = 0
+    unsent: list[dict[str, Any]] = field(default_factory=list)  # events the bucket did not take
 
 
 def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
@@ -97,8 +96,7 @@ def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
         LostLock: another supervisor took over.
     """
     state, gap = load(spec.name, effects)
-    memory = _Memory(effects.clock.steady() - gap, events=effects.files.load_events())
-    memory.events_saved = len(memory.events)
+    memory = _Memory(effects.clock.steady() - gap)
     first = True
     while state.phase is not Phase.ENDED:
         stop = effects.stop()
@@ -240,17 +238,17 @@ def _write(state: RunState, events: Sequence[Event], memory: _Memory, effects: E
     """Saves the state when something other than its timers changed, and new events."""
     for event in events:
         effects.say(describe(event))
-        line = {"time": round(effects.clock.wall(), 3), "event": event.event, "run": state.name}
-        memory.events.append({**line, **event.fields})
+        line = {"event": event.event, "time": round(effects.clock.wall(), 3)}
+        memory.unsent.append({**line, "source": "supervisor", "run": state.name, **event.fields})
     changed = memory.saved is None or _identity(memory.saved) != _identity(state)
     due = memory.steady - memory.saved_at >= SAVE_EVERY
     try:
         if changed or due:
             effects.files.save_state(state)
             memory.saved, memory.saved_at = state, memory.steady
-        if len(memory.events) > memory.events_saved:
-            effects.files.save_events(memory.events)
-            memory.events_saved = len(memory.events)
+        while memory.unsent:
+            effects.files.append_event(memory.unsent[0])
+            memory.unsent.pop(0)
     except (StorageError, PermissionError) as error:
         effects.say(f"bucket: {error}")  # kept in memory: the next turn tries again
 

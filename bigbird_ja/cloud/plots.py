@@ -44,6 +44,7 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel="days until finished", ylabel="US dollars", title=title
     )
+    axes.margins(x=0.12)
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=110)
@@ -99,7 +100,11 @@ def progress(
     axes.plot(
         [(t - start) / 3600 for t, _ in points], [s for _, s in points], "-", label="global step"
     )
-    styles = {"preempted": ("tab:red", "--"), "failed": ("black", ":"), "ready": ("tab:green", "-")}
+    styles = {
+        "preempted": ("tab:red", "--"),
+        "failed": ("black", ":"),
+        "created": ("tab:green", "-"),
+    }
     named = set()
     for time, kind in marks:
         if kind not in styles:

@@ -1,21 +1,23 @@
 """The files by which trainer, supervisor and start-up script know of each other.
 
-BUCKET/NAME/model/       what `pretrain` writes; `heartbeat.json` is its pulse
-BUCKET/NAME/supervisor/  launch.json, state.json, events.jsonl, lock.json: the supervisor's
-                         exit.json, training.log: written by the start-up script on the TPU VM
+BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
+                         tells the run's whole story, the supervisor's part included
+BUCKET/NAME/supervisor/  launch.json, config.yaml, state.json, lock.json: the supervisor's;
+                         exit.json, training.log: the start-up script's, from the TPU VM
 BUCKET/packages/HASH/    wheels by content
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bigbird_ja import storage
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
 from bigbird_ja.errors import BadInput
+from bigbird_ja.train import run_log
 
 _STATUS_REASONS = {
     0: "finished", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 74: "io_error",
@@ -31,8 +33,7 @@ class RunFiles(Protocol):
     def log_tail(self) -> str: ...
     def load_state(self) -> RunState | None: ...
     def save_state(self, state: RunState) -> None: ...
-    def load_events(self) -> list[dict[str, Any]]: ...
-    def save_events(self, events: Iterable[Mapping[str, Any]]) -> None: ...
+    def append_event(self, event: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class BucketFiles:
     def prepare(self) -> None:
         """Makes the folders (on a disk; a bucket needs none)."""
         storage.make_directory(storage.join(self._paths.run_dir, "supervisor"))
+        storage.make_directory(self._paths.model_dir)
 
     def heartbeat(self) -> Heartbeat | None:
         values = read_json(storage.join(self._paths.model_dir, "heartbeat.json"))
@@ -96,13 +98,9 @@ class BucketFiles:
         text = json.dumps(state.to_json(), ensure_ascii=False)
         storage.write_bytes(self._paths.supervisor("state.json"), text.encode())
 
-    def load_events(self) -> list[dict[str, Any]]:
-        return read_json_lines(self._paths.supervisor("events.jsonl"))
-
-    def save_events(self, events: Iterable[Mapping[str, Any]]) -> None:
-        # A bucket has no append; a whole run's events are some hundred kilobytes.
-        text = "".join(json.dumps(event, ensure_ascii=False) + "\n" for event in events)
-        storage.write_bytes(self._paths.supervisor("events.jsonl"), text.encode())
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        # Trainer and supervisor tell one story in one file; appending is guarded on both sides.
+        run_log.append_line(storage.join(self._paths.model_dir, run_log.EVENTS), dict(event))
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -115,23 +113,6 @@ def read_json(path: str) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return values if isinstance(values, dict) else None
-
-
-def read_json_lines(path: str) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, without a torn last line; [] where there is none."""
-    try:
-        lines = storage.read_bytes(path).decode("utf-8", "replace").splitlines()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append(value)
-    return found
 
 
 def parse_heartbeat(values: Mapping[str, Any]) -> Heartbeat:

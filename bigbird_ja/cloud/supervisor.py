@@ -242,7 +242,7 @@ def _became_ready(state: RunState, tpu: Tpu) -> Decision:
         misses=0,
     )
     fields = {"zone": tpu.zone, "attempt": state.attempt, "adopted": adopted}
-    return Decision(state, events=(Event("ready", fields),))
+    return Decision(state, events=(Event("created", fields),))
 
 
 # --- RUNNING -------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def _running(state: RunState, seen: Observation, settings: Settings) -> Decision
     tpu = _ours(state, seen)
     extras = _extra_deletions([t for t in seen.tpus if t is not tpu and t.presence in _ALIVE])
     if tpu is None:
-        if seen.exit_report and seen.exit_report.self_deleted:
+        if seen.exit_report and seen.exit_report.attempt == state.attempt:
             return _ended_training(state, seen, settings)
         return preempted(state, "absent")
     if state.incarnation and tpu.created and tpu.created != state.incarnation:

@@ -26,7 +26,6 @@ START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
 
 # How long a TPU lives: called with the virtual time of READY, returns seconds.
 Lifetime = Callable[[float], float]
-Events = list[dict[str, Any]]
 # Whether a zone has capacity at a virtual time.
 Capacity = Callable[[str, float], bool]
 
@@ -265,11 +264,8 @@ class World:
     def save_state(self, state: RunState) -> None:
         self.state = state.to_json()
 
-    def load_events(self) -> Events:
-        return list(self.events)
-
-    def save_events(self, events: Iterable[Mapping[str, Any]]) -> None:
-        self.events = [dict(event) for event in events]
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        self.events.append(dict(event))
 
 
 _REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}

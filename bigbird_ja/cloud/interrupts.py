@@ -1,0 +1,93 @@
+"""Ctrl-C while a TPU is rented: asked once, answered by the loop, never lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from bigbird_ja.cloud.loop import Stop
+
+QUESTION = (
+    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
+    " again), or [c]ontinue? "
+)
+
+
+class Interrupts:
+    """Catches SIGINT and SIGTERM, wakes the loop's sleep, and knows what the person wants.
+
+    Args:
+        policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
+        is_terminal: whether somebody is there to answer.
+        ask: shows a question and returns the answer.
+        say: tells something.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        is_terminal: bool,
+        ask: Callable[[str], str] = input,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._policy = "delete" if policy == "ask" and not is_terminal else policy
+        self._ask, self._say = ask, say
+        self._wake = threading.Event()
+        self._count = 0
+        self._deleting = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if number == signal.SIGTERM and self._policy == "ask":
+            self._policy = "delete"  # nobody types an answer to a machine that shuts down
+        self._wake.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, or until a signal comes."""
+        self._wake.wait(seconds)
+
+    def stop(self) -> Stop:
+        """What the person wants now."""
+        if not self._count:
+            return Stop.NO
+        if self._deleting:
+            if self._count > 1:
+                self._say("left while deleting: `bigbird-ja down` shows and deletes what remains")
+                return Stop.DETACH
+            return Stop.DELETE
+        answer = self._answer()
+        self._wake.clear()
+        self._count = 0
+        if answer is Stop.DELETE:
+            self._deleting, self._count = True, 1
+            self._say("deleting the TPU; what is saved stays; once more leaves at once")
+        return answer
+
+    def _answer(self) -> Stop:
+        if self._policy != "ask":
+            return Stop(self._policy)
+        try:
+            text = self._ask(QUESTION).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return Stop.DELETE
+        if text.startswith(("t", "detach")):
+            return Stop.DETACH
+        return Stop.NO if text.startswith("c") else Stop.DELETE

@@ -1,0 +1,332 @@
+"""From flags to a supervised run: what is checked before anything is rented, what is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.cloud import accelerators, plan, prices, startup, wheel
+from bigbird_ja.cloud.cost import Overheads
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name, read_json
+from bigbird_ja.cloud.run_state import Settings
+from bigbird_ja.cloud.startup import Startup
+from bigbird_ja.cloud.tpu import TpuSpec, create_request
+from bigbird_ja.config import Config, Override
+from bigbird_ja.errors import BadInput
+
+PRICING_MODES = ("spot", "preemptible", "on_demand")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of `launch`, as given."""
+
+    name: str | None
+    project: str | None
+    zones: Sequence[str]
+    accelerator_type: str
+    bucket: str | None
+    data_dir: str | None
+    pricing: str = "spot"
+    queued: bool = False
+    max_hours: float | None = None
+    max_cost: float | None = None
+    stall_minutes: float = 15.0
+    startup_minutes: float = 45.0
+    poll_seconds: float = 30.0
+    runtime_version: str | None = None
+    service_account: str | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    external_ip: bool = True
+    prices: str | None = None
+    force: bool = False
+    update_package: bool = False
+    vm_device: str = "tpu"
+    vm_python: str = "python3"
+    vm_service_manager: str = "systemd"
+    vm_api: str = "https://tpu.googleapis.com/v2"
+    vm_metadata: str = "http://metadata.google.internal"
+    vm_poll_seconds: int = 60
+    vm_ended_seconds: int = 1200
+    vm_stalled_seconds: int = 5400
+    vm_install: bool = True
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that `launch` would do, decided without a credential, a project or data."""
+
+    options: Options
+    config: Config  # as the VM will read it; what the data set fixes is still open
+    paths: RunPaths
+    project: str
+    spec: TpuSpec
+    settings: Settings
+    usd_per_hour: float
+    wheel: wheel.Wheel
+    warnings: tuple[str, ...]
+
+    @property
+    def config_path(self) -> str:
+        return self.paths.supervisor("config.yaml")
+
+
+def prepare(options: Options, config: Config, needs_all: bool) -> Prepared:
+    """Checks the flags and fills in what follows from them.
+
+    Args:
+        needs_all: False for a dry run, where placeholders stand for what was not given.
+
+    Raises:
+        BadInput: something missing, unknown, or known not to work.
+    """
+    warnings = accelerators.check_rentable(options.accelerator_type, options.force)
+    if options.pricing == "preemptible" and options.queued:
+        raise BadInput("--queued has no preemptible TPUs: use --pricing=spot (same price)")
+    name = check_name(options.name if options.name or needs_all else "my-run")
+    bucket = _required(options.bucket, "--bucket", "gs://MY-BUCKET", needs_all).rstrip("/")
+    project = _required(options.project, "--project", "MY-PROJECT", needs_all)
+    data_dir = _required(options.data_dir, "--data_dir", f"{bucket}/data", needs_all)
+    if storage.is_remote(bucket) and not storage.is_remote(data_dir):
+        raise BadInput(
+            f"--data_dir {data_dir} is on this machine, where the TPU cannot read it: put it on the"
+            f" bucket, with make-data --output_dir {bucket}/data or gcloud storage cp -r"
+        )
+    if not storage.is_remote(bucket) and options.vm_device == "tpu":
+        raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
+    zones = tuple(options.zones) or accelerators.default_zones(options.accelerator_type)
+    if not zones:
+        raise BadInput(f"--zones is needed: where is {options.accelerator_type} to be had?")
+    usd, price_warning = _price(options)
+    paths = RunPaths(bucket, name)
+    spec = TpuSpec(
+        name,
+        options.accelerator_type,
+        options.runtime_version or accelerators.runtime_version(options.accelerator_type),
+        options.pricing,
+        options.queued,
+        options.service_account,
+        options.network,
+        options.subnetwork,
+        options.external_ip,
+    )
+    options = dataclasses.replace(options, data_dir=data_dir)
+    settings = _settings(options, config, zones, usd, project)
+    return Prepared(
+        options, config, paths, project, spec, settings, usd, wheel.build(),
+        (*warnings, *price_warning),
+    )  # fmt: skip
+
+
+def _required(value: str | None, flag: str, placeholder: str, needs_all: bool) -> str:
+    if value:
+        return value
+    if needs_all:
+        raise BadInput(f"{flag} is needed: see `bigbird-ja launch --help`, or look with --dry_run")
+    return placeholder
+
+
+def _price(options: Options) -> tuple[float, list[str]]:
+    table = prices.load(options.prices)
+    if options.accelerator_type not in table.hourly:
+        if options.max_cost is not None:
+            raise BadInput(
+                f"--max_cost needs a price for {options.accelerator_type}: add it by --prices"
+            )
+        return 0.0, [f"no price is known for {options.accelerator_type}: costs are not counted"]
+    return table.per_hour(options.accelerator_type, options.pricing), []
+
+
+def _settings(
+    options: Options, config: Config, zones: tuple[str, ...], usd: float, project: str
+) -> Settings:
+    for flag, value in (("max_hours", options.max_hours), ("max_cost", options.max_cost)):
+        if value is not None and value <= 0:
+            raise BadInput(f"--{flag}={value:g}: must be positive")
+    return Settings(
+        zones,
+        config.training.num_train_steps,
+        usd,
+        project=project,
+        accelerator_type=options.accelerator_type,
+        max_seconds=None if options.max_hours is None else options.max_hours * 3600,
+        max_usd=options.max_cost,
+        poll=options.poll_seconds,
+        stall=options.stall_minutes * 60,
+        startup=options.startup_minutes * 60,
+        backoff_first=min(30.0, options.poll_seconds),
+    )
+
+
+def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startup:
+    """What the start-up script is told."""
+    options, paths = prepared.options, prepared.paths
+    device = ["--use_tpu", "--tpu_name=local"] if options.vm_device == "tpu" else ["--nouse_tpu"]
+    return Startup(
+        run_name=paths.name,
+        supervisor_dir=storage.join(paths.run_dir, "supervisor"),
+        model_dir=paths.model_dir,
+        wheel=wheel_path,
+        wheel_sha256=wheel_sha256,
+        pretrain_flags=[
+            f"--config={prepared.config_path}",
+            f"--data_dir={options.data_dir}",
+            f"--model_dir={paths.model_dir}",
+            *device,
+        ],
+        requirements=wheel.requirements() if options.vm_install else (),
+        python=options.vm_python,
+        service_manager=options.vm_service_manager,
+        api=options.vm_api,
+        metadata=options.vm_metadata,
+        poll_seconds=options.vm_poll_seconds,
+        ended_seconds=options.vm_ended_seconds,
+        stalled_seconds=options.vm_stalled_seconds,
+    )
+
+
+def metadata_source(
+    prepared: Prepared, wheel_path: str, wheel_sha256: str
+) -> Callable[[str, int], Mapping[str, str]]:
+    """The metadata of a TPU in a zone at an attempt: the filled start-up script."""
+    told = startup_of(prepared, wheel_path, wheel_sha256)
+
+    def metadata(zone: str, attempt: int) -> Mapping[str, str]:
+        script = startup.fill(told, prepared.project, zone, attempt, prepared.spec.queued)
+        return {"startup-script": script}
+
+    return metadata
+
+
+def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
+    """Every request of an undisturbed run, and what follows a preemption, for `--dry_run`."""
+    packed, spec = prepared.wheel, prepared.spec
+    wheel_path = wheel.location(prepared.paths.bucket, packed)
+    metadata = metadata_source(prepared, wheel_path, packed.sha256)
+    locations = [f"projects/{prepared.project}/locations/{z}" for z in prepared.settings.zones]
+    kind = "QueuedResource" if spec.queued else "Node"
+    collection = "queuedResources" if spec.queued else "nodes"
+    requests: list[dict[str, Any]] = [
+        _request("storage.write", wheel_path, f"{len(packed.content):,} bytes, unless it is there"),
+        _request("storage.write", prepared.config_path, "the resolved config"),
+        _request("storage.write", prepared.paths.supervisor("launch.json"), "what was launched"),
+        _request(
+            "storage.create", prepared.paths.supervisor("lock.json"), "one supervisor per run"
+        ),
+    ]
+    for parent in locations:
+        requests.append({"method": "ListNodes", "request": {"parent": parent}})
+        requests.append({"method": "ListQueuedResources", "request": {"parent": parent}})
+    for number, zone in enumerate(prepared.settings.zones):
+        request = create_request(prepared.project, spec, zone, 1, metadata(zone, 1))
+        when = "first" if number == 0 else "if the zones before have no capacity"
+        body = type(request).to_dict(request, including_default_value_fields=False)
+        requests.append({"method": f"Create{kind}", "when": when, "request": body})
+    name = f"{locations[0]}/{collection}/{spec.name}"
+    every = f"every {prepared.settings.poll:g} s"
+    watched = [prepared.paths.supervisor("exit.json"), f"{prepared.paths.model_dir}/heartbeat.json"]
+    requests += [
+        {"method": "GetOperation", "when": f"{every} until done", "request": {"name": "..."}},
+        {"method": "ListNodes", "when": every, "request": {"parent": locations[0]}},
+        *({"method": "storage.read", "when": every, "request": {"path": p}} for p in watched),
+        {
+            "method": f"Delete{kind}",
+            "when": "after a preemption or failure (then Create again), and at the end",
+            "request": {"name": name, **({"force": True} if spec.queued else {})},
+        },
+    ]
+    return requests
+
+
+def _request(method: str, path: str, what: str) -> dict[str, Any]:
+    return {"method": method, "request": {"path": path, "what": what}}
+
+
+def cost_plan(prepared: Prepared, table: prices.Prices, overheads: Overheads) -> dict[str, Any]:
+    """What the run would cost on the machine it asks for."""
+    config = config_lib.without_data_set(prepared.config)
+    data = plan.estimated_data(config)
+    rows = plan.make_rows(config, config.training.num_train_steps, data, table, overheads)
+    pricing = "on_demand" if prepared.spec.pricing == "on_demand" else "spot"
+    chosen = [
+        row
+        for row in plan.as_json(rows)
+        if row["accelerator"] == prepared.spec.accelerator_type and row["pricing"] == pricing
+    ]
+    return {
+        "usd_per_hour": prepared.usd_per_hour,
+        "prices_as_of": str(table.as_of),
+        "max_hours": prepared.options.max_hours,
+        "max_cost": prepared.options.max_cost,
+        "run": chosen[0] if chosen else None,
+    }
+
+
+def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
+    """Reads the data set's manifest, so that what disagrees is found before it is paid for.
+
+    Raises:
+        BadInput: no data set there, or a setting that contradicts it.
+    """
+    from bigbird_ja.data import manifest as manifest_lib
+
+    data_dir = str(prepared.options.data_dir)
+    manifest = manifest_lib.load(data_dir)
+    where = storage.join(data_dir, "manifest.json")
+    config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
+
+
+def record(prepared: Prepared) -> tuple[str, str]:
+    """Writes what the VM needs to the bucket; returns the wheel's path and hash.
+
+    A run that was launched before keeps its package, unless `--update_package`.
+
+    Raises:
+        BadInput: the run exists with a config that its checkpoints do not accept.
+    """
+    paths, options = prepared.paths, prepared.options
+    BucketFiles(paths).prepare()
+    before = read_json(paths.supervisor("launch.json"))
+    wheel_path, digest = "", ""
+    if before:
+        _compare_config(prepared)
+        if not options.update_package and storage.exists(str(before.get("wheel", ""))):
+            wheel_path, digest = str(before["wheel"]), str(before["wheel_sha256"])
+    if not wheel_path:
+        wheel_path, digest = wheel.upload(paths.bucket, prepared.wheel), prepared.wheel.sha256
+    storage.write_text(prepared.config_path, config_lib.to_yaml(prepared.config))
+    values = {
+        "name": paths.name,
+        "project": prepared.project,
+        "zones": list(prepared.settings.zones),
+        "accelerator_type": options.accelerator_type,
+        "pricing": options.pricing,
+        "queued": options.queued,
+        "usd_per_hour": prepared.usd_per_hour,
+        "target_step": prepared.settings.target_step,
+        "data_dir": options.data_dir,
+        "wheel": wheel_path,
+        "wheel_sha256": digest,
+    }
+    text = json.dumps(values, ensure_ascii=False, indent=1)
+    storage.write_text(paths.supervisor("launch.json"), text)
+    return wheel_path, digest
+
+
+def _compare_config(prepared: Prepared) -> None:
+    try:
+        old = config_lib.load_resolved(prepared.config_path)
+    except BadInput:
+        return
+    changed = config_lib.differences(old, prepared.config)
+    if changed:
+        raise BadInput(
+            f"{prepared.paths.run_dir} was launched with another config:"
+            f" {'; '.join(changed[:5])}: keep it, or choose another --name"
+        )

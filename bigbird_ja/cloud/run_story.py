@@ -1,0 +1,128 @@
+"""What a run has been through, read from its bucket: for `status` and its plot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.cloud.lock import STALE_SECONDS, Owner, read_owner
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, read_json
+from bigbird_ja.cloud.run_state import Heartbeat, Phase, RunState
+from bigbird_ja.cloud.tpu import Presence, Tpu
+from bigbird_ja.train import run_log
+
+
+@dataclass(frozen=True)
+class Story:
+    """One run as `status` shows it."""
+
+    name: str
+    state: str  # training, creating, preempted ..., or how it ended
+    step: int
+    target_step: int
+    tokens_per_second: float
+    eta_seconds: float | None
+    preemptions: int
+    failures: int
+    cost_usd: float
+    tpu_hours: float
+    usd_per_hour: float
+    tpus: tuple[str, ...]  # "v3-8 READY in us-central1-a"
+    watched_by: str | None  # None: no supervisor is alive
+    heartbeat_age: float | None
+    ending: str | None
+    message: str
+
+
+def find_runs(bucket: str) -> list[str]:
+    """Names of the runs on a bucket."""
+    found = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
+    depth = len(bucket.rstrip("/").split("/"))
+    return sorted({path.split("/")[depth] for path in found})
+
+
+def read(
+    bucket: str, name: str, tpus: Sequence[Tpu], tokens_per_step: int, now: float | None = None
+) -> Story:
+    """Reads one run.
+
+    Args:
+        tpus: what the service lists, of all runs; empty where it was not asked.
+        tokens_per_step: for the ETA; 0 where unknown.
+        now: UNIX seconds.
+    """
+    now = time.time() if now is None else now
+    paths = RunPaths(bucket, name)
+    files = BucketFiles(paths)
+    launched = read_json(paths.supervisor("launch.json")) or {}
+    state = files.load_state() or RunState(name)
+    heartbeat = files.heartbeat()
+    owner = read_owner(paths.supervisor("lock.json"))
+    mine = [tpu for tpu in tpus if tpu.run == name]
+    target = int(launched.get("target_step", 0))
+    step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
+    rate = heartbeat.tokens_per_second if heartbeat else 0.0
+    eta = None
+    if rate and tokens_per_step and target > step and state.phase is not Phase.ENDED:
+        eta = (target - step) * tokens_per_step / rate
+    usd = float(launched.get("usd_per_hour", 0.0))
+    unwatched = _unwatched_seconds(state, mine, now)
+    return Story(
+        name,
+        _word(state, heartbeat, mine),
+        step,
+        target,
+        rate,
+        eta,
+        state.preemptions,
+        state.failures,
+        state.cost_usd + unwatched / 3600 * usd,
+        (state.billed_seconds + unwatched) / 3600,
+        usd,
+        tuple(f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine),
+        _watcher(owner, now),
+        now - heartbeat.time if heartbeat else None,
+        state.ending.value if state.ending and state.phase is Phase.ENDED else None,
+        state.ending_message,
+    )
+
+
+def _unwatched_seconds(state: RunState, tpus: Sequence[Tpu], now: float) -> float:
+    """Since the last save of the state, a TPU that is READY has been billed on."""
+    if state.saved_wall and any(tpu.presence is Presence.READY for tpu in tpus):
+        return max(0.0, now - state.saved_wall)
+    return 0.0
+
+
+def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> str:
+    if state.phase is Phase.ENDED and state.ending:
+        return state.ending.value
+    if state.phase is Phase.RUNNING:
+        return (heartbeat.state if heartbeat and state.has_stepped else "") or "starting"
+    if state.phase is Phase.REMOVING and state.cause:
+        return f"removing ({state.cause.replace('_', ' ')})"
+    return state.phase.value
+
+
+def _watcher(owner: Owner | None, now: float) -> str | None:
+    if owner is None or now - owner.time > STALE_SECONDS:
+        return None
+    return f"process {owner.pid} on {owner.host}"
+
+
+def progress(
+    bucket: str, name: str
+) -> tuple[list[tuple[float, int]], list[tuple[float, str]], list[dict[str, Any]]]:
+    """Steps over time, the events to mark, and the whole story, in order of time."""
+    model_dir = RunPaths(bucket, name).model_dir
+    events = sorted(run_log.read_events(model_dir), key=lambda e: float(e.get("time") or 0.0))
+    points = [
+        (float(line["time"]), int(line["step"]))
+        for line in run_log.read_metrics(model_dir)
+        if line.get("time") and line.get("step") is not None
+    ]
+    marks = [(float(event["time"]), str(event["event"])) for event in events if event.get("time")]
+    return sorted(points), marks, events

@@ -1,0 +1,157 @@
+"""list runs and TPUs
+
+  bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
+
+Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
+TPUs exist. Shows for each run its state, step, rate, ETA, preemptions and money so far; with --plot
+draws progress over time with preemptions marked. Changes nothing; takes a second or two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from bigbird_ja.errors import BadInput
+
+if TYPE_CHECKING:
+    from bigbird_ja.cloud.run_story import Story
+    from bigbird_ja.cloud.tpu import Tpu
+
+EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_string("bucket", None, "gs://BUCKET[/FOLDER] of `launch`.", flag_values=values)
+    flags.DEFINE_string("name", None, "One run (none: all).", flag_values=values)
+    flags.DEFINE_string(
+        "project", None, "Google Cloud project whose TPUs are listed too.", flag_values=values
+    )
+    flags.DEFINE_list("zones", ["-"], "Zones to list (-: every zone).", flag_values=values)
+    flags.DEFINE_string(
+        "plot", None, "PNG of progress over time; needs --name.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "events", 0, "Also prints so many of the last events; needs --name.",
+        lower_bound=0, flag_values=values,
+    )  # fmt: skip
+
+
+def run(args: flags.FlagValues) -> dict[str, Any]:
+    """Shows."""
+    from bigbird_ja.cloud import run_story
+
+    if not args.bucket and not args.project:
+        raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
+    if (args.plot or args.events) and not (args.name and args.bucket):
+        raise BadInput("--plot and --events need --bucket and --name")
+    tpus = list_tpus(args.project, args.zones) if args.project else []
+    names = []
+    if args.bucket:
+        names = run_story.find_runs(args.bucket)
+        if args.name and args.name not in names:
+            raise BadInput(
+                f"no run {args.name!r} on {args.bucket}: there are {', '.join(names) or 'none'}"
+            )
+    if args.name:
+        names = [args.name] if args.bucket else []
+        tpus = [tpu for tpu in tpus if tpu.run == args.name]
+    stories = [
+        run_story.read(args.bucket, name, tpus, _tokens_per_step(args.bucket, name))
+        for name in names
+    ]
+    strays = [tpu for tpu in tpus if tpu.run not in names]
+    _print(stories, strays, asked=bool(args.project))
+    if args.plot or args.events:
+        _show_story(args)
+    return {"runs": [vars(story) for story in stories], "tpus": [_plain(tpu) for tpu in tpus]}
+
+
+def list_tpus(project: str, zones: list[str]) -> list[Tpu]:
+    """All TPUs that `launch` made, in these zones.
+
+    Raises:
+        BadInput: the service refuses; the message says what to do.
+    """
+    from bigbird_ja.cloud import tpu as tpu_lib
+    from bigbird_ja.cloud.faults import Kind, ServiceFault, advice
+    from bigbird_ja.errors import StorageError
+
+    service = tpu_lib.connect(project)
+    found = []
+    for zone in zones:
+        try:
+            found += [t for t in service.list(zone) if tpu_lib.RUN_LABEL in t.labels]
+        except ServiceFault as fault:
+            if fault.kind in (Kind.UNAVAILABLE, Kind.INTERNAL):
+                raise StorageError(
+                    f"Cloud TPU does not answer ({fault.message}): try again"
+                ) from fault
+            raise BadInput(advice(fault, project, zone, "TPUs")) from fault
+    return found
+
+
+def _plain(tpu: Tpu) -> dict[str, Any]:
+    return {"name": tpu.name, "run": tpu.run, "zone": tpu.zone, "state": tpu.state,
+            "accelerator_type": tpu.accelerator_type}  # fmt: skip
+
+
+def _tokens_per_step(bucket: str, name: str) -> int:
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.cloud import cost
+    from bigbird_ja.cloud.run_files import RunPaths
+
+    try:
+        config = config_lib.load_resolved(RunPaths(bucket, name).supervisor("config.yaml"))
+    except BadInput:
+        return 0
+    return cost.tokens_per_step(config_lib.without_data_set(config))
+
+
+def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
+    from bigbird_ja.console import human_time, table
+
+    rows = [
+        (
+            s.name, s.state, f"{s.step:,}/{s.target_step:,}", f"{s.tokens_per_second:,.0f}",
+            human_time(s.eta_seconds) if s.eta_seconds is not None else "-", s.preemptions,
+            s.failures, f"{s.tpu_hours:.1f}", f"{s.cost_usd:.2f}",
+            "; ".join(s.tpus) or ("none" if asked else "not asked (--project)"),
+            s.watched_by or "nobody",
+        )
+        for s in stories
+    ]  # fmt: skip
+    header = (
+        "run", "state", "step", "tokens/s", "ETA", "preempted", "failed", "TPU h", "$", "TPU",
+        "watched by",
+    )  # fmt: skip
+    print(table(rows, header) if rows else "no runs")
+    for story in stories:
+        if story.message:
+            print(f"{story.name}: {story.message}")
+        if story.tpus and story.watched_by is None:
+            print(f"{story.name}: nobody watches its TPU: run `launch` again, or `bigbird-ja down`")
+    for tpu in strays:
+        print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
+
+
+def _show_story(args: flags.FlagValues) -> None:
+    import time
+
+    from bigbird_ja.cloud import run_story
+    from bigbird_ja.cloud.loop import describe
+    from bigbird_ja.cloud.run_state import Event
+
+    points, marks, events = run_story.progress(args.bucket, args.name)
+    for event in events[-args.events :] if args.events else []:
+        when = time.strftime("%F %T", time.localtime(float(event.get("time") or 0)))
+        hidden = ("event", "time", "source", "run", "host", "pid")
+        fields = {key: value for key, value in event.items() if key not in hidden}
+        print(f"{when}  {describe(Event(str(event.get('event')), fields))}")
+    if args.plot:
+        from bigbird_ja.cloud import plots
+
+        plots.progress(points, marks, args.plot, args.name)
+        print(f"plot: {args.plot}")
