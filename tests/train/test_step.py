@@ -1,0 +1,248 @@
+"""The train step: modes, accumulation, replicas, checkpointing, what is not finite."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.model.params import initial_parameters, parameter_specs
+from bigbird_ja.train.step import eval_metrics, initial_slots, train_step
+from tests.model.tiny import tiny_batch, tiny_config
+
+
+@functools.lru_cache(maxsize=1)
+def _first_values():
+    config = tiny_config(96, **{"make_data.nsp": True})
+    return initial_parameters(config, seed=3)
+
+
+def _state(config):
+    params = {name: tf.constant(value) for name, value in _first_values().items()}
+    params = {name: params[name] for name in parameter_specs(config)}
+    return params, initial_slots(params), tf.constant(7, tf.int64)
+
+
+def _config(**sets):
+    return tiny_config(96, **{"make_data.nsp": True, **sets})
+
+
+def _runner(config, jit, **how):
+    def run(params, slots, step, batch):
+        return train_step(config, params, slots, step, batch, **how)
+
+    return tf.function(run, jit_compile=True, autograph=False) if jit else run
+
+
+def _step(config, batch, jit=False, **how):
+    run = _runner(config, jit, **how)
+    return tf.nest.map_structure(np.asarray, run(*_state(config), batch))
+
+
+def _assert_same_update(got, expected, atol=1e-5):
+    """The first moments are the gradients times a constant: they tell more than the weights."""
+    for name, value in expected[1]["m"].items():
+        np.testing.assert_allclose(got[1]["m"][name], value, atol=atol, err_msg=name)
+    for name, value in expected[2].items():
+        if name != "finite":
+            np.testing.assert_allclose(got[2][name], value, rtol=1e-4, err_msg=name)
+
+
+def test_eager_compiled_and_graph_mode_agree():
+    config = _config(**{"model.num_layers": 1})
+    batch = tiny_batch(config)
+    eager = _step(config, batch)
+    assert eager[2]["finite"]
+    assert eager[2]["loss"] == pytest.approx(
+        eager[2]["masked_lm_loss"] + eager[2]["next_sentence_loss"]
+    )
+    _assert_same_update(_step(config, batch, jit=True), eager)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
+        graph = session.run(train_step(config, *_state(config), constants))
+    _assert_same_update(graph, eager)
+
+
+def _checkpointing(on, **sets):
+    return _config(**{"training.gradient_checkpointing": on, **sets})
+
+
+@pytest.mark.parametrize("random_pattern", ["rolled", "independent"])
+def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
+    configs = [
+        _checkpointing(on, **{"model.random_pattern": random_pattern}) for on in (False, True)
+    ]
+    results = [_step(config, tiny_batch(config)) for config in configs]
+    _assert_same_update(results[1], results[0], atol=1e-6)
+
+
+def test_the_compiler_keeps_the_recomputation_and_its_result():
+    one_layer = {"model.num_layers": 1, "make_data.nsp": False}
+    products = []
+    for on in (False, True):
+        config = _checkpointing(on, **one_layer)
+        args = (*_state(config), tiny_batch(config))
+        compiled = _runner(config, jit=True)
+        text = compiled.experimental_get_compiler_ir(*args)(stage="optimized_hlo")
+        products.append(len(re.findall(r"(?: dot| custom-call|call)\(", text)))
+    forward_only = 6 + 4  # projections and MLP, and at least four products of attention
+    assert products[1] >= products[0] + forward_only
+    _assert_same_update(_step(config, args[-1], jit=True), _step(config, args[-1]))
+
+
+def test_micro_batches_give_the_gradients_of_one_large_batch():
+    sets = {"model.hidden_dropout_prob": 0.0, "training.global_batch_size": 8}
+    sets["model.num_layers"] = 1
+    config = _config(**sets)
+    batch = tiny_batch(config, batch_size=8)
+    whole = _step(config, batch)
+    for steps, jit in ((4, False), (4, True), (8, False)):
+        config = _config(**sets, **{"training.gradient_accumulation_steps": steps})
+        _assert_same_update(_step(config, batch, jit=jit), whole)
+
+
+def test_accumulation_runs_in_graphs_of_tensorflow_1():
+    config = _config(**{"training.gradient_accumulation_steps": 2})
+    batch = tiny_batch(config)
+    eager = _step(config, batch)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
+        graph = session.run(train_step(config, *_state(config), constants))
+    _assert_same_update(graph, eager)
+
+
+def _on_replicas(config, batch, num_replicas):
+    """One step on threads that stand for cores, with a sum over them."""
+    meeting, shares = threading.Barrier(num_replicas), [None] * num_replicas
+    results = [None] * num_replicas
+
+    def run(replica):
+        def cross_replica_sum(tensor):
+            meeting.wait()
+            shares[replica] = tensor
+            meeting.wait()
+            return tf.add_n(list(shares))
+
+        part = {name: tf.split(value, num_replicas)[replica] for name, value in batch.items()}
+        results[replica] = _step(
+            config,
+            part,
+            replica_id=tf.constant(replica),
+            num_replicas=num_replicas,
+            cross_replica_sum=cross_replica_sum,
+        )
+
+    threads = [threading.Thread(target=run, args=(replica,)) for replica in range(num_replicas)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    return results
+
+
+def test_replicas_give_the_gradients_of_one_large_batch():
+    sets = {"model.hidden_dropout_prob": 0.0, "training.global_batch_size": 8}
+    config = _config(**sets)
+    batch = tiny_batch(config, batch_size=8)
+    whole = _step(config, batch)
+    config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
+    for result in _on_replicas(config, batch, num_replicas=2):
+        _assert_same_update(result, whole)
+
+
+def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
+    config = _config()
+    params, slots, step = _state(config)
+    batch = tiny_batch(config)
+
+    def loss(config=config, step=step, replica=0):
+        return float(train_step(config, params, slots, step, batch, replica_id=replica)[2]["loss"])
+
+    first = loss()
+    assert loss() == first
+    others = [loss(step=step + 1), loss(replica=1), loss(_config(**{"training.seed": 5}))]
+    assert len({first, *others}) == 4
+    twins = {name: tf.concat([value[:2], value[:2]], axis=0) for name, value in batch.items()}
+    accumulating = _config(**{"training.gradient_accumulation_steps": 2})
+    halves = {name: value[:2] for name, value in batch.items()}
+    once = float(train_step(config, params, slots, step, halves)[2]["loss"])
+    twice = float(train_step(accumulating, params, slots, step, twins)[2]["loss"])
+    assert once != twice  # the second micro-batch drew other masks over the same records
+
+
+def test_nothing_to_predict_gives_zero_gradients():
+    config = _config(**{"make_data.nsp": False})
+    batch = tiny_batch(config)
+    batch["masked_lm_weights"] = tf.zeros_like(batch["masked_lm_weights"])
+    _, slots, metrics = _step(config, batch)
+    assert metrics["finite"] and metrics["loss"] == 0 and metrics["grad_norm"] == 0
+    assert not any(value.any() for value in slots["m"].values())
+
+
+def test_nothing_but_padding_is_finite():
+    config = _config()
+    batch = tiny_batch(config)
+    empty = {name: tf.zeros_like(value) for name, value in batch.items()}
+    params, _, metrics = _step(config, empty)
+    assert metrics["finite"] and metrics["masked_lm_loss"] == 0
+    assert all(np.isfinite(value).all() for value in params.values())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_skipped_and_said(bad):
+    config = _config()
+    params, slots, step = _state(config)
+    name = "bert/encoder/layer_1/output/dense/kernel"
+    params[name] = params[name] + tf.one_hot(0, 48)[:, None] * bad
+    new_params, new_slots, metrics = train_step(config, params, slots, step, tiny_batch(config))
+    assert not metrics["finite"]
+    tf.nest.map_structure(np.testing.assert_array_equal, (new_params, new_slots), (params, slots))
+
+
+def test_gradients_are_clipped_to_the_global_norm():
+    loose = _step(_config(**{"training.clip_norm": 0.0}), tiny_batch(_config()))
+    norm = loose[2]["grad_norm"]
+    tight = _step(_config(**{"training.clip_norm": float(norm) / 4}), tiny_batch(_config()))
+    assert tight[2]["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    for name, value in loose[1]["m"].items():
+        np.testing.assert_allclose(tight[1]["m"][name], value / 4, atol=1e-6)
+
+
+def test_a_batch_that_does_not_divide_is_refused():
+    config = _config(**{"training.gradient_accumulation_steps": 4})
+    with pytest.raises(ValueError, match="6 sequences per core does not divide"):
+        train_step(config, *_state(config), tiny_batch(config, batch_size=6))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_learns_a_batch_by_heart(dtype):
+    sets = {"training.dtype": dtype, "model.hidden_dropout_prob": 0.0, "model.num_layers": 1}
+    config = _config(**sets)
+    batch = tiny_batch(config)
+    step = tf.function(
+        lambda *args: train_step(config, *args, batch), jit_compile=True, autograph=False
+    )
+    params, slots, count = _state(config)
+    losses = []
+    for _ in range(150):
+        params, slots, metrics = step(params, slots, count)
+        count += 1
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_eval_metrics_are_those_of_the_step_without_dropout():
+    config = _config(**{"model.hidden_dropout_prob": 0.0})
+    batch = tiny_batch(config)
+    metrics = eval_metrics(config, _state(config)[0], batch)
+    trained = _step(config, batch)[2]
+    weights = batch["masked_lm_weights"].numpy()
+    for name, mean in (("losses", "loss"), ("correct", "accuracy")):
+        value = (metrics[f"masked_lm_{name}"].numpy() * weights).sum() / weights.sum()
+        assert value == pytest.approx(trained[f"masked_lm_{mean}"], rel=1e-5)
+        value = metrics[f"next_sentence_{name}"].numpy().mean()
+        assert value == pytest.approx(trained[f"next_sentence_{mean}"], rel=1e-5)
