@@ -7,6 +7,8 @@ import tensorflow as tf
 from bigbird_ja.config import Config
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
+from bigbird_ja.model.layers import Parameters, dense
+from bigbird_ja.model.rolled import rolled_attention
 from bigbird_ja.model.sparse import sparse_attention
 
 
@@ -45,3 +47,89 @@ def attention(
     if plans is not None:
         mask = pattern.dense_mask(config, layer, length)
     return dense_attention(query, key, value, input_mask, document_ids, mask)
+
+
+def is_tiled(config: Config, length: int) -> bool:
+    """Whether sequences of this length go through `tiled_self_attention`, rolled by one block."""
+    model = config.model
+    return (
+        model.attention_type == "block_sparse"
+        and model.random_pattern == "rolled"
+        and not pattern.is_full(config, length)
+    )
+
+
+def self_attention(
+    params: Parameters,
+    config: Config,
+    scope: str,
+    hidden: tf.Tensor,
+    shape: tuple[int, int],
+    input_mask: tf.Tensor,
+    document_ids: tf.Tensor | None,
+    layer: int,
+) -> tf.Tensor:
+    """Projections, attention and output projection of one layer.
+
+    Args:
+        params: with the layer's kernels and biases.
+        scope: the layer's, in the names of `params`.
+        hidden: [b * S, hidden].
+        shape: (b, S).
+        input_mask, document_ids: as for `attention`.
+        layer: its number.
+
+    Returns:
+        [b * S, hidden].
+    """
+    with tf.name_scope("attention/projections"):
+        split = [*shape, config.model.num_attention_heads, -1]
+        query, key, value = (
+            tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
+            for name in ("query", "key", "value")
+        )
+    context = attention(query, key, value, input_mask, document_ids, config, layer)
+    with tf.name_scope("attention/output"):
+        context = tf.reshape(context, hidden.shape)
+        return dense(params, f"{scope}/attention/output/dense", context)
+
+
+def tiled_self_attention(
+    params: Parameters,
+    config: Config,
+    scope: str,
+    hidden: tf.Tensor,
+    shape: tuple[int, int],
+    input_mask: tf.Tensor,
+    document_ids: tf.Tensor | None,
+    layer: int,
+) -> tf.Tensor:
+    """The same for the `rolled` pattern, over sequences rolled by one block.
+
+    The projections write [heads, b, tiles, size, rows] at once and the output projection reads it:
+    no relayout in between. Arguments and result as for `self_attention`.
+    """
+    model, dtype = config.model, hidden.dtype
+    width, heads, rows = model.hidden_size, model.num_attention_heads, 2 * model.block_size
+    size = width // heads
+    tiles = [shape[0], shape[1] // rows, rows]
+    plans = pattern.random_plan(config, shape[1])
+    assert plans is not None
+
+    def project(name: str, scale: float) -> tf.Tensor:
+        inner = f"{scope}/attention/self/{name}"
+        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
+        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, 1, 1, size, 1])
+        projected = tf.einsum("btri,ihd->hbtdr", tf.reshape(hidden, [*tiles, width]), kernel)
+        return (projected + bias) * tf.cast(scale, dtype)
+
+    with tf.name_scope("attention/projections"):
+        query, key, value = project("query", size**-0.5), project("key", 1.0), project("value", 1.0)
+        mask = tf.reshape(input_mask, tiles)
+        documents = None if document_ids is None else tf.reshape(document_ids, tiles)
+    context = rolled_attention(query, key, value, mask, documents, plans[layer].shifts)
+    with tf.name_scope("attention/output"):
+        output = f"{scope}/attention/output/dense"
+        kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
+        projected = tf.einsum("hbtdr,hdo->btro", context, kernel)
+        return tf.reshape(projected, hidden.shape) + tf.cast(params[f"{output}/bias"], dtype)

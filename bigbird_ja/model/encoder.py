@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bigbird_ja.config import Config
-from bigbird_ja.model.attention import attention
+from bigbird_ja.model.attention import is_tiled, self_attention, tiled_self_attention
 from bigbird_ja.model.dropout import dropout, fold_in
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
@@ -43,9 +43,15 @@ def encode(
         ValueError: a sequence length that the attention pattern cannot be laid over.
     """
     batch, length = (int(size) for size in input_ids.shape)
-    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
     documents = None if config.model.attend_across_documents else document_ids
-    hidden = embed(params, config, input_ids, segment_ids, dropout_key)
+    # The layers do not care about the order of tokens; rolled attention wants the global blocks
+    # side by side, so the whole encoder runs on sequences rolled by one block.
+    offset = config.model.block_size if is_tiled(config, length) else 0
+    if offset:
+        input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
+        documents = None if documents is None else tf.roll(documents, offset, 1)
+    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
+    hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
     for layer in range(config.model.num_layers):
         names, run = _layer(config, layer, (batch, length), input_mask, documents, dropout_key)
         weights = [params[name] for name in names]
@@ -54,7 +60,8 @@ def encode(
                 hidden = recompute(run, hidden, weights)
             else:
                 hidden = run(hidden, *weights)
-    return tf.reshape(hidden, [batch, length, config.model.hidden_size])
+    hidden = tf.reshape(hidden, [batch, length, config.model.hidden_size])
+    return tf.roll(hidden, -offset, 1) if offset else hidden
 
 
 def embed(
@@ -63,8 +70,13 @@ def embed(
     input_ids: tf.Tensor,
     segment_ids: tf.Tensor,
     dropout_key: tf.Tensor | None,
+    offset: int = 0,
 ) -> tf.Tensor:
-    """Sum of word, segment and position embeddings, dropped out, normalised: [b * S, hidden]."""
+    """Sum of word, segment and position embeddings, dropped out, normalised: [b * S, hidden].
+
+    Args:
+        offset: by how many places the given ids are rolled.
+    """
     model = config.model
     dtype = tf.as_dtype(config.training.dtype)
     batch, length = (int(size) for size in input_ids.shape)
@@ -76,6 +88,8 @@ def embed(
             params["bert/embeddings/token_type_embeddings"],
         )
         positions = params["bert/embeddings/position_embeddings"][:length]
+        if offset:
+            positions = tf.concat([positions[-offset:], positions[:-offset]], axis=0)
         summed = words + positions + tf.reshape(segments, words.shape)
         hidden = tf.cast(tf.reshape(summed, [batch * length, model.hidden_size]), dtype)
         hidden = _drop(config, hidden, dropout_key, _EMBEDDING_PLACE)
@@ -91,16 +105,9 @@ def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: i
 
     def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
         params = dict(zip(names, weights, strict=True))
-        with tf.name_scope("attention/projections"):
-            split = [*shape, model.num_attention_heads, -1]
-            query, key, value = (
-                tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
-                for name in ("query", "key", "value")
-            )
-        context = attention(query, key, value, input_mask, documents, config, layer)
+        attend = tiled_self_attention if is_tiled(config, shape[1]) else self_attention
+        output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
         with tf.name_scope("attention/output"):
-            context = tf.reshape(context, hidden.shape)
-            output = dense(params, f"{scope}/attention/output/dense", context)
             output = _drop(config, output, dropout_key, place) + hidden
         norm = f"{scope}/attention/output/LayerNorm"
         hidden = layer_norm(params, norm, output, model.layer_norm_eps)
