@@ -20,7 +20,7 @@ from absl import flags
 from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
-    from bigbird_ja.train.engine import Effects
+    from bigbird_ja.train.request import Effects
 
 EXAMPLE = (
     "bigbird-ja pretrain --config configs/tiny-cpu.yaml --data_dir out/data --model_dir out/model"
@@ -119,8 +119,10 @@ def _prepare_and_train(
         raise Interrupted("stopped before training: run the same command again")
     tensorflow_env.prepare(os.environ)
     from bigbird_ja.train import engine
+    from bigbird_ja.train.request import Effects, Request
 
-    request = engine.Request(
+    accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+    request = Request(
         config=config,
         manifest=manifest,
         data_dir=args.data_dir,
@@ -131,7 +133,7 @@ def _prepare_and_train(
         profile_steps=profile,
         overwrite=args.overwrite,
         json=args.json,
-        effects=effects or engine.Effects(),
+        effects=effects or Effects(accelerator=accelerator if args.use_tpu else None),
     )
     return engine.pretrain(request, stop)
 

@@ -134,11 +134,11 @@ class TrainGraph:
         return tf.compat.v1.train.Scaffold(saver=saver, init_fn=self._load)
 
     def _load(self, scaffold: Any, session: Any) -> None:
-        values = dict(self._init())
-        for name, variable in {**self.variables, "global_step": self.global_step}.items():
-            value = values.pop(name)
-            variable.load(value, session)
-            del value  # one copy at a time: the state is three times the model
+        values = self._init()
+        variables = {**self.variables, "global_step": self.global_step}
+        # One run for all of them: each run of another set of ops optimises the whole graph anew.
+        feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
+        session.run([v.initializer for v in variables.values()], feeds)
 
 
 def make_input_fn(
@@ -157,9 +157,10 @@ def make_input_fn(
         if on_tpu:
             context = params["context"]
             host, count = context.current_host, context.num_hosts
-        batches = make_batches(host, count)
+        # The pipeline is TensorFlow throughout: converting its functions would only take seconds.
+        batches = tf.autograph.experimental.do_not_convert(make_batches)(host, count)
         ids = hosts.replica_ids(cores if on_tpu else 1, host, count)
-        return deal(batches, ids).prefetch(4)
+        return tf.autograph.experimental.do_not_convert(deal)(batches, ids).prefetch(4)
 
     return input_fn
 

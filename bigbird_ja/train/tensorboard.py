@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -51,6 +52,7 @@ class EventWriter:
         self._target = storage.join(model_dir, name)
         self._local = os.path.join(scratch, name) if storage.is_remote(model_dir) else self._target
         self._writer = tf.io.TFRecordWriter(self._local)
+        self._lock = threading.Lock()  # synced from the thread that saves
         self._unsynced = False
         self._write(event_pb2.Event(wall_time=clock(), file_version="brain.Event:2"))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -78,10 +80,11 @@ class EventWriter:
 
     def sync(self) -> None:
         """Makes what was written visible to readers."""
-        if not self._unsynced:
-            return
-        self._unsynced = False
-        self._writer.flush()
+        with self._lock:
+            if not self._unsynced:
+                return
+            self._unsynced = False
+            self._writer.flush()
         if self._local != self._target:
             storage.upload(self._local, self._target)
 
@@ -91,5 +94,6 @@ class EventWriter:
         self._writer.close()
 
     def _write(self, event: event_pb2.Event) -> None:
-        self._writer.write(event.SerializeToString())
-        self._unsynced = True
+        with self._lock:
+            self._writer.write(event.SerializeToString())
+            self._unsynced = True

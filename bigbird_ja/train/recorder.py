@@ -1,0 +1,150 @@
+"""Everything that a run says about itself while it trains: one place for all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bigbird_ja import storage
+from bigbird_ja.train import run_log
+from bigbird_ja.train.progress import TrainProgress, pace_of
+from bigbird_ja.train.request import Request
+from bigbird_ja.train.run_directory import Resumption
+
+if TYPE_CHECKING:
+    from bigbird_ja.train.tensorboard import EventWriter
+
+
+class Recorder:
+    """Progress line, metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard.
+
+    Args:
+        request: of the run.
+        found: where training continues.
+        scratch: local directory, for TensorBoard's file while MODEL_DIR is on a bucket.
+    """
+
+    def __init__(self, request: Request, found: Resumption, scratch: str) -> None:
+        self._request, self._effects, self._scratch = request, request.effects, scratch
+        self._found, self._dir = found, request.model_dir
+        self.step = found.step
+        self._metrics = run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), found.step)
+        self.loss: float | None = (self._metrics.last or {}).get("loss")
+        self._pace = pace_of(
+            request.config, request.manifest.density, request.cores, self._effects.accelerator
+        )
+        self.progress = TrainProgress(
+            self._pace, found.step, found.train_seconds, clock=self._effects.monotonic
+        )
+        self.heartbeat = run_log.Heartbeat(
+            self._dir,
+            storage.base_name(self._dir),
+            self._effects.clock,
+            global_step=found.step,
+            num_train_steps=request.config.training.num_train_steps,
+        )
+        self._board: EventWriter | None = None
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Adds a line to events.jsonl."""
+        run_log.append_event(self._dir, event, self._effects.clock, **fields)
+
+    def tokens_seen(self) -> int:
+        """Tokens trained on so far, padding left out (by the data set's density)."""
+        return round(self.step * self._pace.tokens_per_step)
+
+    def totals(self) -> dict[str, Any]:
+        """The run's totals so far, as in `--json`."""
+        return {
+            "global_step": self.step,
+            "loss": self.loss,
+            "train_seconds": round(self.progress.train_seconds(), 3),
+            "tokens_seen": self.tokens_seen(),
+            "interruptions": self._found.interruptions,
+            "model_dir": self._dir,
+        }
+
+    def open_board(self) -> None:
+        """Opens TensorBoard's file; this is what needs TensorFlow."""
+        from bigbird_ja.train.tensorboard import EventWriter
+
+        self._board = EventWriter(self._dir, self._scratch, self.step, self._effects.clock)
+
+    def began(self) -> None:
+        """The first step comes next."""
+        self.progress.begin()
+        self.heartbeat.update(state="training")
+
+    def stepped(self, step: int) -> None:
+        """Steps up to `step` are finished."""
+        if self.step == self._found.step:  # the first loop traces and compiles: no measure
+            self.progress.restart_clock(step)
+        self.step = step
+        self.heartbeat.update(global_step=step, step_time=self._now())
+
+    def logged(self, metrics: dict[str, float]) -> None:
+        """The metrics of one logged step, in order."""
+        step = int(metrics["step"])
+        rate = self.progress.measure(step)
+        record: dict[str, Any] = {
+            "step": step,
+            "loss": metrics["loss"],
+            "masked_lm_accuracy": metrics["masked_lm_accuracy"],
+            "learning_rate": metrics["learning_rate"],
+            "tokens_per_second": round(rate, 1),
+            "time": self._now(),
+            **metrics,
+            "train_seconds": round(self.progress.train_seconds(), 3),
+        }
+        if (mfu := self.progress.mfu(rate)) is not None:
+            record["mfu"] = round(mfu, 4)
+        self.loss = record["loss"]
+        self._metrics.append(record)
+        self.heartbeat.update(tokens_per_second=record["tokens_per_second"], loss=self.loss)
+        if self._board is not None:
+            self._board.scalars(step, record)
+        self.progress.show(record, force=step >= self._pace.num_train_steps)
+
+    def evaluated(self, step: int, found: dict[str, Any]) -> None:
+        """The results of one evaluation."""
+        run_log.append_eval(self._dir, {"step": step, "time": self._now(), **found})
+        scalars = {f"eval/{k}": v for k, v in found.items() if isinstance(v, (int, float))}
+        if self._board is not None:
+            self._board.tagged(step, scalars)
+        self._effects.log(
+            f"evaluation at step {step:,}: loss {found['masked_lm_loss']:.4f},"
+            f" accuracy {found['masked_lm_accuracy']:.1%}"
+        )
+        self.progress.restart_clock(step)
+
+    def sync_metrics(self) -> None:
+        """Brings metrics.jsonl on a bucket up to date."""
+        self._metrics.sync()
+
+    def sync(self) -> None:
+        """Brings metrics and TensorBoard's file up to date: with each save, and at the end."""
+        self._metrics.sync()
+        if self._board is not None:
+            self._board.sync()
+
+    def close(self) -> None:
+        """Ends the progress line and TensorBoard's file."""
+        self.progress.close()
+        if self._board is not None:
+            self._board.close()
+
+    def ended(self, reason: str, error: BaseException | None) -> None:
+        """Writes down why the run ended. Never raises: the end itself is what must be told."""
+        fields = {"message": " ".join(str(error).split())} if error else {}
+        name = reason if reason in ("finished", "interrupted") else "failed"
+        for what in (
+            self._metrics.sync,
+            lambda: self.event(name, reason=reason, global_step=self.step, **fields),
+            lambda: self.heartbeat.write(state="stopped", reason=reason),
+        ):
+            try:
+                what()
+            except Exception as failure:
+                self._effects.log(f"the end could not be recorded: {failure}")
+
+    def _now(self) -> float:
+        return round(self._effects.clock(), 3)

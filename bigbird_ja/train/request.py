@@ -1,0 +1,52 @@
+"""What a run of `pretrain` was asked for, and what it may do to the world besides its files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigbird_ja import console
+from bigbird_ja.config import Config
+from bigbird_ja.data.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Log, clocks, and the way out; tests pass their own.
+
+    `mark` is called with the phase at the instants where a kill is interesting: "start-up",
+    "input", "session", "step", "save", "between-files". `accelerator` is the TPU's type such as
+    "v3-8", where known.
+    """
+
+    log: Callable[[str], None] = console.log
+    clock: Callable[[], float] = time.time  # UNIX seconds
+    monotonic: Callable[[], float] = time.monotonic
+    mark: Callable[[str], None] = lambda phase: None
+    leave: Callable[[int], Any] = os._exit
+    accelerator: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, checked as far as flags go."""
+
+    config: Config  # completed by the data set
+    manifest: Manifest
+    data_dir: str
+    model_dir: str
+    use_tpu: bool = False
+    init_from: str | None = None
+    evaluates: bool = False  # --mode=train_and_eval
+    profile_steps: tuple[int, int] | None = None
+    overwrite: bool = False
+    json: bool = False  # an end that bypasses the command line prints its own JSON
+    effects: Effects = field(default_factory=Effects)
+
+    @property
+    def cores(self) -> int:
+        """Replicas of the step: TPU cores, or one on CPU and GPU."""
+        return self.config.tpu.num_cores if self.use_tpu else 1
