@@ -18,9 +18,12 @@ from bigbird_ja.preflight.hlo import Instruction, Module
 PRICE_BYTES_PER_CYCLE = 200.0
 
 _FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier"
-    " copy-start copy-done slice-start slice-done partition-id replica-id domain".split()
-)
+    {
+        "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all",
+        "add-dependency", "opt-barrier", "copy-start", "copy-done", "slice-start", "slice-done",
+        "partition-id", "replica-id", "domain",
+    }
+)  # fmt: skip
 _ASYNC = frozenset({"async-start", "async-update", "async-done"})
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _CONTROL = frozenset({"while", "conditional", "call"})
@@ -60,7 +63,7 @@ def _walk_control(
     module: Module, instruction: Instruction, trips: int, known: bool
 ) -> Iterator[Cost]:
     if instruction.opcode == "while":
-        count = instruction.trip_count
+        count = trip_count(module, instruction)
         if instruction.body:
             yield from _walk(
                 module, instruction.body, trips * (count or 1), known and count is not None
@@ -72,6 +75,45 @@ def _walk_control(
     else:
         for called in instruction.called:
             yield from _walk(module, called, trips, known)
+
+
+def trip_count(module: Module, loop: Instruction) -> int | None:
+    """How often a `while` runs its body, or None where its text does not tell.
+
+    Either the compiler's own note, or read off the usual counter: the condition compares one
+    element of the loop's tuple with a constant, it starts at a constant and grows by one.
+    """
+    if loop.trip_count is not None:
+        return loop.trip_count
+    condition = module.computations.get(loop.condition or "", [])
+    named = {op.name: op for op in condition}
+    for compare in condition:
+        if compare.opcode != "compare" or compare.direction not in ("LT", "LE"):
+            continue
+        counter, bound = (named.get(name) for name in compare.operands)
+        end = bound.constant if bound else None
+        if not counter or counter.tuple_index is None or end is None:
+            continue
+        start = _initial(module, loop, counter.tuple_index)
+        if start is not None:
+            return max(end - start + (compare.direction == "LE"), 0)
+    return None
+
+
+def _initial(module: Module, loop: Instruction, index: int) -> int | None:
+    """The constant that a loop's tuple holds at `index` before the first trip."""
+    for instructions in module.computations.values():
+        named = {op.name: op for op in instructions}
+        if loop.name not in named:
+            continue
+        initial = named.get(loop.operands[0])
+        value = None
+        if initial and initial.opcode == "tuple" and index < len(initial.operands):
+            value = named.get(initial.operands[index])
+        while value and value.opcode in ("copy", "bitcast") and value.operands:
+            value = named.get(value.operands[0])
+        return value.constant if value else None
+    return None
 
 
 def price(instruction: Instruction) -> float:
@@ -90,3 +132,17 @@ def _is_free(module: Module, instruction: Instruction) -> bool:
         op.opcode for called in instruction.called for op in module.computations.get(called, [])
     ]
     return all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+
+
+def looped_bytes(module: Module) -> float:
+    """Bytes read and written by loops' bodies beyond their first trip.
+
+    The compiler's own count takes every body once. Padding is counted in, as it is moved too.
+    """
+    sizes = {op.name: op.padded_bytes for ops in module.computations.values() for op in ops}
+    return sum(
+        (cost.trips - 1.0)
+        * (cost.instruction.padded_bytes + sum(sizes.get(n, 0) for n in cost.instruction.operands))
+        for cost in costs(module)
+        if cost.trips > 1
+    )

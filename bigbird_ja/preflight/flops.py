@@ -1,6 +1,6 @@
 """FLOPs: what the compiled program does, and what the model needs.
 
-The compiler's own count takes every loop's body once; `looped_matmul_flops` is what that leaves out.
+The compiler counts every loop's body once; `looped_matmul_flops` is what that leaves out.
 Model FLOPs follow Chowdhery et al. 2022 (PaLM, arXiv:2204.02311, appendix B): only what the
 mathematics needs, never what a layout or a recomputation adds.
 """
@@ -11,6 +11,9 @@ import math
 import re
 
 from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model import pattern
+from bigbird_ja.preflight.cycles import trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
@@ -42,7 +45,7 @@ def _walk(module: Module, name: str, trips: int, multiply: bool) -> float:
         elif op.opcode == "convolution":
             total += trips * _convolution_flops(op, outputs)
         elif op.opcode == "while" and op.body:
-            inner = trips * (op.trip_count or 1) if multiply else trips
+            inner = trips * (trip_count(module, op) or 1) if multiply else trips
             total += _walk(module, op.body, inner, multiply)
         elif op.opcode in ("fusion", "call", "conditional", "async-start"):
             total += sum(_walk(module, called, trips, multiply) for called in op.called)
@@ -95,7 +98,7 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     """FLOPs that one core's step needs: forward once, backward twice.
 
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP; 4 h per visible pair
-    of a query and a key (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head;
+    of query and key (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head;
     with NSP 2 x (h^2 + 2 h) per sequence. Sparse attention counts the pairs that its pattern lets
     see each other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
     """
@@ -110,22 +113,16 @@ def model_flops(config: Config, batch_per_core: int) -> float:
 
 
 def visible_pairs(config: Config) -> int:
-    """Pairs of query and key that one head of one sequence lets see each other.
+    """Pairs of query and key that one head of one sequence lets see each other, padding aside.
 
-    The first and last block see all and are seen by all; every other block sees itself, its two
-    neighbours and its random blocks (`rolled`: two tiles of two blocks). A block that is visible
-    for two reasons counts once where that follows from its place (window next to a global block);
-    chance overlaps of random blocks are not taken off.
+    Raises:
+        BadInput: a sequence length that the attention pattern cannot be laid over.
     """
-    model, length = config.model, config.data.seq_length or 0
-    size = model.block_size
-    blocks = length // size
-    per_row = model.num_random_blocks if model.random_pattern == "independent" else 4
-    if model.num_random_blocks == 0:
-        per_row = 0
-    sparse = model.attention_type != "original_full"
-    if not sparse or length % size or blocks < 2 * (5 + per_row):
-        return length * length
-    middle = blocks - 2
-    pairs = 2 * blocks + middle * (5 + per_row) - 2  # two rows have a global block as a neighbour
-    return pairs * size * size
+    length = config.data.seq_length or 0
+    try:
+        if pattern.is_full(config, length):
+            return length * length
+        blocks = pattern.block_mask(config, 0, length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return round(float(blocks.sum()) / len(blocks)) * config.model.block_size**2

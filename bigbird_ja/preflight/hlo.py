@@ -1,7 +1,7 @@
 """Reads the text of an optimised HLO module: computations, instructions, shapes, costs.
 
 Only what the cost count needs: for each instruction its opcode, output shapes with layouts, the
-computations it calls, the op name of the TensorFlow op it came from, and the compiler's annotations.
+computations it calls, the TensorFlow op that it came from, and the compiler's annotations.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_BODY = re.compile(r"body=%?([\w.\-]+)")
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
+_DIRECTION = re.compile(r"\bdirection=(\w+)")
+_INTEGER = re.compile(r"\((-?\d+)\)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
@@ -65,7 +70,11 @@ class Instruction:
     called: tuple[str, ...]  # computations: of a fusion, a while's body and condition, branches
     body: str | None  # of a while
     estimated_cycles: int | None  # None: no estimate, or the mark for unknown
-    trip_count: int | None  # of a while, where the compiler knows it
+    condition: str | None  # of a while
+    trip_count: int | None  # of a while, where the compiler notes it
+    constant: int | None  # the value of an integer scalar constant
+    tuple_index: int | None  # of a get-tuple-element
+    direction: str  # of a compare: LT, LE, ...; else ""
     op_name: str  # of the TensorFlow op; "" where the compiler made the instruction
     text: str = field(repr=False, default="")
 
@@ -121,9 +130,10 @@ def parse_instruction(line: str) -> Instruction | None:
     estimated = int(cycles[1]) if cycles else None
     if estimated is not None and estimated > UNKNOWN_CYCLES:
         estimated = None
-    trips = _TRIPS.search(attributes)
-    op_name = _OP_NAME.search(attributes)
-    body = re.search(r"body=%?([\w.\-]+)", attributes)
+    trips, op_name = _TRIPS.search(attributes), _OP_NAME.search(attributes)
+    body, condition = _BODY.search(attributes), _CONDITION.search(attributes)
+    index, direction = _INDEX.search(attributes), _DIRECTION.search(attributes)
+    constant = _INTEGER.fullmatch(operands) if opcode[1] == "constant" else None
     return Instruction(
         name=head[2],
         opcode=opcode[1],
@@ -132,7 +142,11 @@ def parse_instruction(line: str) -> Instruction | None:
         called=tuple(_called(attributes)),
         body=body[1] if body else None,
         estimated_cycles=estimated,
+        condition=condition[1] if condition else None,
         trip_count=int(trips[1]) if trips else None,
+        constant=int(constant[1]) if constant else None,
+        tuple_index=int(index[1]) if index else None,
+        direction=direction[1] if direction else "",
         op_name=op_name[1] if op_name else "",
         text=line.strip(),
     )

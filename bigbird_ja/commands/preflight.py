@@ -1,0 +1,129 @@
+"""compile the train step with the real TPU compiler, with no TPU
+
+  bigbird-ja preflight --config configs/base-4096.yaml --chip v3 --chip v2
+
+Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
+compiles it for one core of each chip. Says whether it fits, its cycles and milliseconds, FLOPs, HBM
+traffic, MFU, and which ops cost what. Reads the config only: no data, no network, no TPU. Writes
+nothing but what --output, --plot and --dump_hlo ask for, and a cache of compilations
+(~/.cache/bigbird-ja). A 12-layer step takes about five minutes per chip on one CPU core, the
+second time seconds; --search_batch compiles three or four times.
+Needs pip install 'bigbird-ja[preflight]'.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.config import Config
+    from bigbird_ja.preflight.estimate import Settings
+
+EXAMPLE = "bigbird-ja preflight --config configs/base-4096-v2.yaml --chip v2 --search_batch"
+
+
+def define_flags(values: flags.FlagValues) -> None:
+    """The command's own flags."""
+    flags.DEFINE_multi_string(
+        "chip", ["v3"], "v2, v3, v4, v5e, v5p or v6e (repeatable).", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "batch_per_core", None,
+        "Sequences per core and micro-batch (none: the config's global batch by cores and"
+        " accumulation).", lower_bound=1, flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_bool(
+        "search_batch", False, "Finds the largest batch per core that fits.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "dump_hlo", None, "DIRECTORY for the HLO that went in and the optimised one.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_string("plot", None, "PNG file for a picture of the cycles.", flag_values=values)
+    flags.DEFINE_string(
+        "output", None, "JSON file for the results; `plan --preflight` reads it.",
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_float(
+        "timeout_minutes", 60.0, "Longest time for one compilation.", lower_bound=0.1,
+        flag_values=values,
+    )  # fmt: skip
+    flags.DEFINE_bool("cache", True, "Keeps compilations and reuses them.", flag_values=values)
+
+
+def run(args: flags.FlagValues) -> dict[str, Any]:
+    """Compiles for every chip, prints what came out; see the module's docstring."""
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.console import log
+    from bigbird_ja.preflight import chips
+    from bigbird_ja.preflight import compile as compile_lib
+
+    targets = [chips.chip(name) for name in dict.fromkeys(args.chip)]
+    versions = compile_lib.versions()
+    config, overrides = config_lib.resolve(args.config, args.set)
+    config = config_lib.without_data_set(config)
+    log(f"config:\n{config_lib.echo(config, overrides)}")
+    return _examine(args, config, targets, versions)
+
+
+def _examine(
+    args: flags.FlagValues, config: Config, targets: list[Any], versions: dict[str, str]
+) -> dict[str, Any]:
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.console import log
+    from bigbird_ja.model.params import count_parameters
+    from bigbird_ja.preflight import compile as compile_lib
+    from bigbird_ja.preflight import estimate, plot, rates, text
+
+    batch = args.batch_per_core or estimate.batch_per_core(config)
+    settings = estimate.Settings(
+        cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
+        timeout=60.0 * args.timeout_minutes,
+        dump_dir=args.dump_hlo,
+        log=log,
+    )
+    log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
+    module = estimate.trace(config, batch)
+    results = []
+    for chip in targets:
+        log(f"compiling for {chip.name} (minutes) ...")
+        result = estimate.examine(config, chip, batch, settings, module)
+        if args.search_batch:
+            result["largest_batch_per_core"] = _search(config, chip, result, settings)
+        results.append(result)
+        print(text.describe(result), "\n")
+    print(text.left_out(config, count_parameters(config), targets[0], versions))
+    output = {
+        "chips": results,
+        "config_fingerprint": config_lib.fingerprint(config),
+        "config": config_lib.flatten(config),
+        "versions": versions,
+    }
+    if args.output:
+        rates.save(args.output, output)
+    if args.plot:
+        plot.draw(args.plot, results, _title(config))
+    return output
+
+
+def _search(config: Config, chip: Any, first: dict[str, Any], settings: Settings) -> int:
+    from bigbird_ja.preflight import estimate
+
+    def measure(batch: int) -> dict[str, Any]:
+        settings.log(f"compiling for {chip.name} with {batch} sequences per core ...")
+        return estimate.examine(config, chip, batch, settings)
+
+    return estimate.largest_batch(measure, first)
+
+
+def _title(config: Config) -> str:
+    model = config.model
+    pattern = model.random_pattern if model.attention_type == "block_sparse" else ""
+    checkpointing = ", gradient checkpointing" if config.training.gradient_checkpointing else ""
+    return (
+        f"{model.num_layers} layers, {config.data.seq_length} tokens, {model.attention_type}"
+        f" {pattern}{checkpointing}"
+    )

@@ -1,0 +1,178 @@
+"""Runs the TPU compiler on a module, in a child process with a time limit, and keeps what came out.
+
+A result is kept under the SHA-256 of everything that it depends on: the module's bytes, the chip's
+topology, the versions of libtpu and jaxlib, and this project's way of calling them. Anything else
+is compiled anew, so a kept result cannot be that of another program.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.errors import BadInput, CommandError
+from bigbird_ja.preflight import memory
+from bigbird_ja.preflight.chips import Chip
+from bigbird_ja.preflight.compile_child import ENVIRONMENT
+
+_PACKAGES = ("jax", "jaxlib", "libtpu")
+_INSTALL = "pip install 'bigbird-ja[preflight]'"
+_CACHE_FORMAT = "1"
+DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler answered for one chip. Sizes in bytes."""
+
+    chip: Chip
+    hlo: str  # optimised, "" where it did not fit
+    stats: dict[str, Any]  # see `compile_child.compile_module`; {} where it did not fit
+    shortage: memory.Shortage | None  # None: it fits
+
+
+class CompilerFailed(CommandError):
+    """The compiler ended without an answer; the message says how, in one line."""
+
+
+def versions() -> dict[str, str]:
+    """The versions of what compiles.
+
+    Raises:
+        BadInput: the extra is not installed; names the command that installs it.
+    """
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError as error:
+            raise BadInput(
+                f"preflight needs {package}, which is not installed: {_INSTALL}"
+            ) from error
+    return found
+
+
+def compile_for(
+    hlo: bytes, chip: Chip, cache_dir: str | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> Compiled:
+    """Compiles a serialized HLO module for a chip.
+
+    Args:
+        cache_dir: where results are kept; None keeps nothing.
+        timeout: seconds.
+
+    Raises:
+        BadInput: the extra is not installed.
+        CompilerFailed: a crash, a time-out, or an error other than too little memory.
+    """
+    key = cache_key(hlo, chip, versions())
+    kept = _load(cache_dir, key) if cache_dir else None
+    if kept is None:
+        kept = _compile(hlo, chip, timeout)
+        if cache_dir:
+            _store(cache_dir, key, *kept)
+    result, text = kept
+    if "error" in result:
+        return Compiled(chip, "", {}, memory.shortage(result["error"]))
+    return Compiled(chip, text, result, None)
+
+
+def cache_key(hlo: bytes, chip: Chip, installed: dict[str, str]) -> str:
+    """SHA-256 (hex) of all that a result depends on."""
+    about = {
+        "format": _CACHE_FORMAT,
+        "topology": chip.topology,
+        "versions": installed,
+        "environment": ENVIRONMENT,
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode() + b"\0" + hlo).hexdigest()
+
+
+def default_cache_dir(environment: dict[str, str]) -> str:
+    """`$XDG_CACHE_HOME/bigbird-ja/preflight`, under `~/.cache` by default."""
+    root = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(root, "bigbird-ja", "preflight")
+
+
+def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], str]:
+    with tempfile.TemporaryDirectory(prefix="bigbird-preflight-") as directory:
+        path = os.path.join(directory, "module.hlo.pb")
+        with open(path, "wb") as stream:
+            stream.write(hlo)
+        child = [sys.executable, "-m", "bigbird_ja.preflight.compile_child"]
+        command = [*child, path, chip.topology, directory]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CompilerFailed(
+                f"the compiler for {chip.name} did not finish within {timeout:.0f} seconds"
+            ) from error
+        result = _read_json(os.path.join(directory, "result.json"))
+        if result is None:
+            raise CompilerFailed(_how_it_ended(chip, done))
+        error_text = result.get("error", "")
+        if error_text and not memory.is_shortage(error_text):
+            raise CompilerFailed(f"the compiler for {chip.name} refused: {_first_line(error_text)}")
+        text = ""
+        if not error_text:
+            with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
+                text = stream.read()
+        return result, text
+
+
+def _how_it_ended(chip: Chip, done: subprocess.CompletedProcess[bytes]) -> str:
+    """One line about a child that left no result: signal or status, and its last fatal line."""
+    how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
+    lines = done.stderr.decode("utf-8", "replace").splitlines()
+    fatal = [line for line in lines if "Check failed" in line or line.startswith("F")]
+    last = (fatal or [line for line in lines if line.strip()] or ["no message"])[-1]
+    return f"the compiler for {chip.name} crashed ({how}): {last.strip()[:300]}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300]
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            value = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _load(cache_dir: str, key: str) -> tuple[dict[str, Any], str] | None:
+    try:
+        with gzip.open(os.path.join(cache_dir, f"{key}.json.gz"), "rt", encoding="utf-8") as stream:
+            value = json.load(stream)
+        return value["result"], value["hlo"]
+    except (OSError, ValueError, KeyError, EOFError):
+        return None  # absent or damaged: compile again
+
+
+def _store(cache_dir: str, key: str, result: dict[str, Any], text: str) -> None:
+    """Keeps a result; a cache that cannot be written only costs time."""
+    path = os.path.join(cache_dir, f"{key}.json.gz")
+    try:
+        os.makedirs(cache_dir, exist_ok=True)
+        with gzip.open(f"{path}.{os.getpid()}", "wt", encoding="utf-8", compresslevel=3) as stream:
+            json.dump({"result": result, "hlo": text}, stream)
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError:
+        return

@@ -1,0 +1,55 @@
+"""The picture of a breakdown: one bar per chip, cycles by kind."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
+from bigbird_ja.preflight.breakdown import KINDS
+
+
+def draw(path: str, chips: Sequence[dict[str, Any]], title: str) -> None:
+    """Writes a PNG of the chips that fit.
+
+    Raises:
+        BadInput: none fits, or matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BadInput("--plot needs matplotlib: pip install 'bigbird-ja[preflight]'") from error
+    fitting = [chip for chip in chips if chip["fits"]]
+    if not fitting:
+        raise BadInput("--plot: the step fits none of the chips, so there is nothing to draw")
+    figure = Figure(figsize=(9, 1.6 + 0.7 * len(fitting)), layout="constrained")
+    axes = figure.add_subplot()
+    colours = _colours()
+    left = [0.0] * len(fitting)
+    for kind in KINDS:
+        widths = [chip["by_kind"].get(kind, 0) / 1e6 for chip in fitting]
+        if any(widths):
+            axes.barh(range(len(fitting)), widths, left=left, label=kind, color=colours[kind])
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+    for place, chip in enumerate(fitting):
+        text = f" {chip['step_ms']:.0f} ms, {chip['mfu']:.0%} of peak"
+        axes.text(left[place], place, text, va="center", fontsize=8)
+    axes.set_yticks(range(len(fitting)), [chip["chip"] for chip in fitting])
+    axes.invert_yaxis()
+    axes.set_xlabel("priced cycles of one step on one core, millions")
+    axes.set_title(title, fontsize=10)
+    axes.set_xlim(right=max(left) * 1.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    storage.write_bytes(path, picture.getvalue())
+
+
+def _colours() -> dict[str, Any]:
+    from matplotlib import colormaps
+
+    palette = colormaps["tab20"]
+    return {kind: palette(place % 20) for place, kind in enumerate(KINDS)}

@@ -1,0 +1,112 @@
+"""What `preflight` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigbird_ja.config import Config
+from bigbird_ja.console import human_bytes, human_count, table
+from bigbird_ja.preflight.chips import CHIPS, TRAINABLE, Chip
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """One chip's results as a few lines."""
+    chip = CHIPS[result["chip"]]
+    head = (
+        f"{chip.name}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
+        + (f" ({chip.remark})" if chip.remark else "")
+    )
+    lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
+    if "largest_batch_per_core" in result:
+        lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
+    if chip.name not in TRAINABLE:
+        lines.append(
+            "note: tf.estimator of TensorFlow 2.15 does not run on this chip (tensorflow#90807):"
+            " the figures are for comparison"
+        )
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    total, estimated = result["priced_cycles"], result["estimated_cycles"]
+    lines = [
+        f"fits: HBM peak {human_bytes(result['hbm_peak_bytes'])} of"
+        f" {human_bytes(chip.hbm_bytes)} (temporaries {human_bytes(result['temp_bytes'])},"
+        f" arguments {human_bytes(result['argument_bytes'])})",
+        f"time: {result['step_ms']:.0f} ms = {total / 1e6:.1f} M cycles at"
+        f" {chip.clock_hz / 1e6:.0f} MHz (estimated {estimated / 1e6:.1f} M, priced for"
+        f" {human_count(result['unestimated_ops'])} ops without an estimate"
+        f" {(total - estimated) / 1e6:.1f} M)",
+        f"rate: {human_count(result['tokens_per_second_per_core'])} tokens/s per {chip.unit};"
+        f" MFU {result['mfu']:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
+        f"work: {result['model_flops'] / 1e9:,.0f} GFLOP by the model,"
+        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
+        f" {human_bytes(result['hbm_traffic_bytes'])}",
+    ]
+    if result["loops_of_unknown_length"]:
+        lines.append("warning: a loop's length is unknown, its body is counted once")
+    kinds = [
+        (kind, f"{value / 1e6:.1f}", f"{value / total:.0%}")
+        for kind, value in result["by_kind"].items()
+    ]
+    layers = [
+        (layer, f"{value / 1e6:.1f}", f"{value / total:.0%}")
+        for layer, value in _ordered(result["by_layer"])
+    ]
+    ops = [
+        (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
+         f"{op['cycles'] / total:.1%}")
+        for op in result["top_ops"]
+    ]  # fmt: skip
+    for rows, header in (
+        (kinds, ("kind", "M cycles", "share")),
+        (layers, ("layer", "M cycles", "share")),
+        (ops, ("costliest ops", "kind", "times", "M cycles", "share")),
+    ):
+        lines += ["", *table(rows, header).splitlines()]
+    return lines
+
+
+def _ordered(layers: Mapping[str, float]) -> list[tuple[str, float]]:
+    def place(item: tuple[str, float]) -> int:
+        number = item[0].rpartition(" ")[2]
+        return int(number) if number.isdigit() else 10**6
+
+    return sorted(layers.items(), key=place)
+
+
+def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    used = result["hbm_peak_bytes"]
+    lines = [
+        f"does not fit: needs {human_bytes(used) if used else 'more'} of"
+        f" {human_bytes(chip.hbm_bytes)}; try a smaller batch (--batch_per_core,"
+        " training.gradient_accumulation_steps) or training.gradient_checkpointing=true"
+    ]
+    buffers = [(human_bytes(b["bytes"]), b["op"], b["shape"]) for b in result["largest_buffers"]]
+    if buffers:
+        lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
+    return lines
+
+
+def left_out(config: Config, parameters: int, chip: Chip, versions: Mapping[str, str]) -> str:
+    """What the figures do not contain."""
+    cores = config.tpu.num_cores
+    seconds = all_reduce_seconds(parameters, cores, chip)
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "\n".join(
+        [
+            "Not in these figures:",
+            f"  - adding up gradients over {cores} cores: about {seconds * 1e3:.0f} ms per step on"
+            f" {chip.name}, on paper (4 bytes per parameter, twice round a ring)",
+            "  - input, saving and logging: they run beside the step, on the host",
+            f"  - the compiler's version: this is {packages}; TensorFlow 2.15's TPU runtime carries"
+            " an older one",
+            "  - hardware: nothing was timed; compare with other estimates made in this way",
+        ]
+    )
+
+
+def all_reduce_seconds(parameters: int, cores: int, chip: Chip) -> float:
+    """A ring all-reduce of float32 gradients: each link carries 2 (n - 1) / n of their bytes."""
+    return 2 * (cores - 1) / cores * 4 * parameters / chip.link_bytes_per_second
