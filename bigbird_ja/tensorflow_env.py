@@ -17,11 +17,9 @@ DEFAULTS: dict[str, str] = {
     # memory that a TPU VM with 64 open shards does not have.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
     # Any size above 0 makes readers ask for the object's size first, so that a complete but short
-    # reply is an error instead of a shard that silently ends early.
+    # reply is an error instead of a shard that silently ends early. (GCS_STAT_CACHE_MAX_AGE=0
+    # would undo this: the size is looked up in that cache.)
     "GCS_READ_CACHE_MAX_SIZE_MB": "256",
-    # A cached size must not outlive the file it belongs to.
-    "GCS_STAT_CACHE_MAX_AGE": "0",
-    "GCS_MATCHING_PATHS_CACHE_MAX_AGE": "0",
     # Passing faults are ridden out: 1 s doubled up to 16 s, 8 times, is about 80 s in all; the
     # default's 10 tries up to 32 s keep a TPU waiting for 200 s per call, and then again.
     "GCS_RETRY_CONFIG_MAX_RETRIES": "8",

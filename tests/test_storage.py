@@ -189,6 +189,8 @@ def test_listing_and_globbing(tmp_path: Path) -> None:
         storage.write_bytes(str(tmp_path / name), b"")
     base = str(tmp_path)
     assert storage.list_files(base) == ["a", "b"]
+    assert storage.list_stats(base) == {n: storage.stat(f"{base}/{n}") for n in ("a", "b")}
+    assert storage.list_stats(base + "/nowhere") == {}
     assert storage.list_tree(base) == ["a", "b", "d/c", "d/e/f"]
     assert storage.glob(base + "/d/*") == [base + "/d/c", base + "/d/e"]
     assert base + "/d/e/f" in storage.glob(base + "/**/f")

@@ -62,6 +62,9 @@ def test_lists_come_in_pages(bucket: str, fake_gcs: FakeGcs) -> None:
     assert storage.glob(f"{bucket}/*/sub/*") == [f"{bucket}/d/sub/y"]
     assert storage.glob(f"{bucket}/**/y") == [f"{bucket}/d/sub/y"]
     assert storage.glob(f"{bucket}/[!d]") == [f"{bucket}/e"]
+    stats = storage.list_stats(f"{bucket}/d")
+    assert list(stats) == names
+    assert stats[names[7]] == storage.stat(f"{bucket}/d/{names[7]}")
     storage.delete_many(f"{bucket}/d/{n}" for n in names[:3])
     assert len(storage.list_files(f"{bucket}/d")) == 1000
 
@@ -81,6 +84,19 @@ def test_files_of_every_size_come_back_identical(bucket: str, tmp_path: Path) ->
     assert sum(told) == sum(sizes)
     for source, _ in pairs:
         assert Path(source).read_bytes() == Path(source + "-back").read_bytes()
+
+
+def test_rename_is_a_copy_by_the_bucket(bucket: str, fake_gcs: FakeGcs) -> None:
+    fake_gcs.put(f"{bucket}/a", b"content")
+    fake_gcs.fault("rewriteTo", "lost_reply")
+    fake_gcs.fault("DELETE", "lost_reply")
+    storage.rename(f"{bucket}/a", f"{bucket}/b")
+    assert fake_gcs.names(bucket.removeprefix("gs://")) == ["b"]
+    assert storage.read_bytes(f"{bucket}/b") == b"content"
+    with pytest.raises(FileNotFoundError):
+        storage.rename(f"{bucket}/a", f"{bucket}/c")
+    with pytest.raises(BadInput):
+        storage.rename(f"{bucket}/b", "/tmp/b")
 
 
 def test_a_stream_reads_in_pieces_and_seeks(bucket: str) -> None:

@@ -53,12 +53,14 @@ __all__ = [
     "is_remote",
     "join",
     "list_files",
+    "list_stats",
     "list_tree",
     "make_directory",
     "open_read",
     "read_bytes",
     "read_text",
     "read_with_token",
+    "rename",
     "replace",
     "replace_if",
     "size",
@@ -151,6 +153,11 @@ def list_files(directory: str) -> list[str]:
     return bucket.list_files(directory) if is_remote(directory) else local.list_files(directory)
 
 
+def list_stats(directory: str) -> dict[str, Stat]:
+    """Name to `Stat` of the files in a directory: one request on a bucket, checksums included."""
+    return bucket.list_stats(directory) if is_remote(directory) else local.list_stats(directory)
+
+
 def list_tree(directory: str) -> list[str]:
     """Sorted names of all files under a directory, relative to it; [] where there is none."""
     return bucket.list_tree(directory) if is_remote(directory) else local.list_tree(directory)
@@ -172,7 +179,7 @@ def delete_many(paths: Iterable[str]) -> None:
 
 
 def replace(source: str, target: str) -> None:
-    """Renames a file over another, on disk only: a bucket has no such step.
+    """Renames a file over another, in one step, on disk only: a bucket has no such step.
 
     Raises:
         BadInput: one of them is on a bucket.
@@ -180,6 +187,19 @@ def replace(source: str, target: str) -> None:
     if is_remote(source) or is_remote(target):
         raise BadInput(f"{source}: cannot be renamed to {target}: a bucket has no rename")
     local.replace(source, target)
+
+
+def rename(source: str, target: str) -> None:
+    """Gives a file another name in the same place. On a bucket this is a copy (by the bucket) and
+    a deletion: a kill between the two leaves both names.
+
+    Raises:
+        BadInput: one is on disk and the other on a bucket.
+    """
+    if is_remote(source) and is_remote(target):
+        bucket.rename(source, target)
+    else:
+        replace(source, target)
 
 
 def make_directory(path: str) -> None:

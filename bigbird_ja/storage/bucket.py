@@ -20,7 +20,7 @@ from bigbird_ja.storage.stat import Stat
 _ONE_REQUEST = 8 << 20
 _DOWNLOAD_PIECE = 32 << 20
 _MOST_RESTARTS = 3  # of a transfer that was damaged, or whose object was replaced meanwhile
-_FIELDS = "items(name),prefixes,nextPageToken"
+_FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
 
 Progress = Callable[[int], None]
 
@@ -57,10 +57,14 @@ def stat(path: str) -> Stat:
     def attempt(_: int) -> Stat:
         blob = clients.blob(path)
         blob.reload(timeout=_timeout(), retry=None)
-        updated = blob.updated.timestamp() if blob.updated else 0.0
-        return Stat(int(blob.size), updated, str(blob.generation), blob.crc32c)
+        return _stat_of(blob)
 
     return retry.run(path, attempt)
+
+
+def _stat_of(blob: Any) -> Stat:
+    updated = blob.updated.timestamp() if blob.updated else 0.0
+    return Stat(int(blob.size), updated, str(blob.generation), blob.crc32c)
 
 
 def exists(path: str) -> bool:
@@ -69,10 +73,10 @@ def exists(path: str) -> bool:
     if name and _has_object(path.rstrip("/")):
         return True
     try:
-        names, _ = next(_pages(path, f"{name}/" if name else "", "", most=1))
+        below, _ = next(_pages(path, f"{name}/" if name else "", "", most=1))
     except FileNotFoundError:  # no such bucket
         return False
-    return bool(names) or not name
+    return bool(below) or not name
 
 
 def _has_object(path: str) -> bool:
@@ -124,6 +128,23 @@ def _download_once(source: str, target: str, progress: Progress | None) -> None:
                 progress(len(piece))
 
 
+def rename(source: str, target: str) -> None:
+    """Copies on the bucket's side, then deletes the old name."""
+
+    def copy(_: int) -> None:
+        token = None
+        while True:  # a large copy comes in several answers
+            done = clients.blob(target).rewrite(
+                clients.blob(source), token=token, timeout=_timeout(), retry=None
+            )
+            token = done[0]
+            if token is None:
+                return
+
+    retry.run(source, copy)
+    delete(source, missing_ok=True)
+
+
 def delete(path: str, missing_ok: bool) -> None:
     """Removes the object."""
 
@@ -164,6 +185,18 @@ def list_files(directory: str) -> list[str]:
     prefix = _directory_prefix(directory)
     names = [n[len(prefix) :] for n in _names(directory, prefix, "/")]
     return sorted(name for name in names if name and not name.endswith("/"))
+
+
+def list_stats(directory: str) -> dict[str, Stat]:
+    """Name to `Stat` of the objects directly below `directory`."""
+    prefix = _directory_prefix(directory)
+    found = {}
+    for blobs, _ in _pages(directory, prefix, "/"):
+        for blob in blobs:
+            name = blob.name[len(prefix) :]
+            if name and not name.endswith("/"):
+                found[name] = _stat_of(blob)
+    return dict(sorted(found.items()))
 
 
 def list_tree(directory: str) -> list[str]:
@@ -275,18 +308,18 @@ def _put_at_once(
 
 
 def _names(path: str, prefix: str, delimiter: str) -> list[str]:
-    return [name for names, _ in _pages(path, prefix, delimiter) for name in names]
+    return [blob.name for blobs, _ in _pages(path, prefix, delimiter) for blob in blobs]
 
 
 def _pages(
     path: str, prefix: str, delimiter: str, most: int | None = None
-) -> Iterator[tuple[list[str], str | None]]:
-    """Pages of object names under `prefix`, each with its own retries."""
+) -> Iterator[tuple[list[Any], str | None]]:
+    """Pages of objects under `prefix`, each with its own retries."""
     bucket = split_remote(path)[0]
     token: str | None = None
     while True:
 
-        def attempt(_: int, token: str | None = token) -> tuple[list[str], str | None]:
+        def attempt(_: int, token: str | None = token) -> tuple[list[Any], str | None]:
             found = clients.client().list_blobs(
                 bucket,
                 prefix=prefix or None,
@@ -298,10 +331,10 @@ def _pages(
                 retry=None,
             )
             page: Iterable[Any] = next(found.pages, [])
-            return [blob.name for blob in page], found.next_page_token
+            return list(page), found.next_page_token
 
-        names, token = retry.run(path, attempt)
-        yield names, token
+        blobs, token = retry.run(path, attempt)
+        yield blobs, token
         if not token:
             return
 

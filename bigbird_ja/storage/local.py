@@ -73,6 +73,15 @@ def list_files(directory: str) -> list[str]:
     return sorted(name for name in names if not name.startswith(TEMPORARY_PREFIX))
 
 
+def list_stats(directory: str) -> dict[str, Stat]:
+    """Name to `Stat` of the finished files in `directory`."""
+    found = {}
+    for name in list_files(directory):
+        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+            found[name] = stat(os.path.join(directory, name))
+    return found
+
+
 def list_tree(directory: str) -> list[str]:
     """Sorted relative names of the finished files under `directory`; links are not followed."""
     names = [

@@ -1,0 +1,87 @@
+"""The fake bucket itself: TensorFlow's door, faults, its end (see test_storage_bucket too)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import urllib.error
+from typing import Any
+
+import pytest
+
+from tests.fakes.gcs_process import ROOT, FakeGcs
+
+
+def _tensorflow(fake: FakeGcs, bucket: str, *more: str) -> dict[str, Any]:
+    name = bucket.removeprefix("gs://")
+    program = [sys.executable, "-m", "tests.fakes.tensorflow_program", fake.url, name, *more]
+    done = subprocess.run(
+        program, env=fake.environ(), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_tensorflows_door(bucket: str, fake_gcs: FakeGcs) -> None:
+    fake_gcs.put(f"{bucket}/from-python", b"hello")
+    told = _tensorflow(fake_gcs, bucket)
+    assert told["b"] == "onetwo" and told["from python"] == "hello"
+    assert told["listed"] == ["b", "c", "empty"] and told["glob"] == 3
+    assert told["exists"] is True and told["gone"] is False
+    assert fake_gcs.get(f"{bucket}/d/b") == b"onetwo"
+    assert [told[name] for name in ("503", "reset", "lost", "truncated")] == [True] * 4
+    # What we must not rely on TensorFlow for (docs/design/storage.md says what we do instead).
+    assert told["short"] == 500  # of 1000 records, no error
+    assert told["latest 403"] is None and told["latest 503"] is None  # over a good run
+    assert told["replaced"] in (["o", "n", "n", "n"], ["o", "o", "n", "n"])  # mixed, no error
+    assert told["exhausted"] == "AbortedError"  # which MonitoredSession takes for a preemption
+
+
+def test_our_environment_makes_a_short_reply_an_error(bucket: str, fake_gcs: FakeGcs) -> None:
+    told = _tensorflow(fake_gcs, bucket, "prepared")
+    assert told["short"] in ("InternalError", "DataLossError")
+
+
+def test_connect_to_any_other_host_is_refused(fake_gcs: FakeGcs) -> None:
+    with socket.create_connection(("127.0.0.1", fake_gcs.port), timeout=10) as connection:
+        connection.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n")
+        assert b" 403 " in connection.recv(1000)
+
+
+def test_rules_skip_count_and_clear(fake_gcs: FakeGcs, bucket: str) -> None:
+    fake_gcs.put(f"{bucket}/x", b"0123456789")
+    fake_gcs.fault("/o/x", "status", code=418, skip=1, times=2)
+    answers = []
+    for _ in range(4):
+        try:
+            answers.append(fake_gcs.get(f"{bucket}/x"))
+        except urllib.error.HTTPError as error:
+            answers.append(error.code)
+            error.close()
+    assert answers == [b"0123456789", 418, 418, b"0123456789"]
+    fake_gcs.fault("/o/x", "corrupt", bytes=3, times=-1)
+    assert fake_gcs.get(f"{bucket}/x") == b"012\xcc456789"
+    fake_gcs.clear()
+    assert fake_gcs.get(f"{bucket}/x") == b"0123456789"
+    log = [entry for entry in fake_gcs.log() if "/o/x" in entry["request"]]
+    assert [entry["fault"] for entry in log[:4]] == [None, "status", "status", None]
+    with pytest.raises(urllib.error.HTTPError):
+        fake_gcs.get("gs://no-such-bucket/x")
+
+
+def test_it_ends_with_its_parent() -> None:
+    program = (
+        "import os, signal\n"
+        "from tests.fakes.gcs_process import FakeGcs\n"
+        "fake = FakeGcs().__enter__()\n"
+        "print(fake.port, fake._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    # The fake holds our pipe as well: that `run` came back shows that it has ended.
+    port = int(done.stdout.split()[0])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -1,0 +1,97 @@
+"""What `bigbird-ja pretrain` looks like from outside, without TensorFlow: steps, heartbeat, saves.
+
+`python(directory)` writes a stand-in for the VM's Python that starts this instead of `pretrain`
+and is the real Python for all else, so that the start-up script itself runs unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from types import FrameType
+
+import yaml
+
+STEP_SECONDS = 0.004
+SAVE_EVERY = 25  # steps
+
+
+def python(directory: str) -> str:
+    """Path of the stand-in."""
+    path = os.path.join(directory, "python-of-the-vm")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            "#!/bin/bash\n"
+            'if [[ "$1 $2 ${3:-}" == "-m bigbird_ja pretrain" ]]; then\n'
+            f'  exec {sys.executable} {os.path.abspath(__file__)} "${{@:4}}"\n'
+            "fi\n"
+            f'exec {sys.executable} "$@"\n'
+        )
+    os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+    return path
+
+
+def main(arguments: list[str]) -> int:
+    """Trains to `training.num_train_steps`; FAKE_TRAINER=freeze or exit:N misbehaves."""
+    flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
+    with open(flags["config"], encoding="utf-8") as file:
+        target = int(yaml.safe_load(file)["training"]["num_train_steps"])
+    model_dir, behaviour = flags["model_dir"], os.environ.get("FAKE_TRAINER", "")
+    os.makedirs(model_dir, exist_ok=True)
+    stopped: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
+    beat(model_dir, step, "starting")
+    print(f"starting at {step} with {' '.join(arguments)}", flush=True)
+    if behaviour.startswith("exit:"):
+        print("something went wrong", flush=True)
+        return int(behaviour.partition(":")[2])
+    while step < target and not stopped:
+        time.sleep(STEP_SECONDS)
+        if behaviour == "freeze" and step >= SAVE_EVERY:
+            continue
+        step += 1
+        if step % 5 == 0:
+            beat(model_dir, step, "training")
+        if step % SAVE_EVERY == 0:
+            _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
+            with open(os.path.join(model_dir, "metrics.jsonl"), "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, "time": time.time()}) + "\n")
+    _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
+    beat(model_dir, step, "stopped", "finished" if step >= target else "interrupted")
+    return 0 if step >= target else 75
+
+
+def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> None:
+    """Writes heartbeat.json."""
+    values = {
+        "run": "fake", "global_step": step, "time": time.time(), "state": state, "reason": reason,
+        "tokens_per_second": 1000.0, "host": "vm", "pid": os.getpid(),
+    }  # fmt: skip
+    _write(os.path.join(model_dir, "heartbeat.json"), values)
+
+
+def _write(path: str, values: dict[str, object]) -> None:
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        json.dump(values, file)
+    os.replace(f"{path}.tmp", path)
+
+
+def _read(path: str) -> dict[str, int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
