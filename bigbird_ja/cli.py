@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -139,9 +140,8 @@ def command_help(command: Any, name: str) -> str:
             continue
         lines.append(f"  --{_flag_form(flag)}")
         lines += textwrap.wrap(
-            f"{flag.help} (default: {_default_text(flag)})", 92, initial_indent=" " * 6,
-            subsequent_indent=" " * 6,
-        )  # fmt: skip
+            _flag_text(flag), 92, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
     return "\n".join(lines)
 
 
@@ -155,11 +155,29 @@ def _flag_form(flag: flags.Flag) -> str:
     return f"{flag.name}={kind.removeprefix('multi ').upper()}"
 
 
+# What absl adds to a help text, and a default that the text itself states: "Pieces (32000)."
+_ABSL_ENUM = re.compile(r"^<[^>]*>: ")
+_ABSL_MULTI = re.compile(r"; *repeat this option to specify a list of values$")
+_STATED_DEFAULT = re.compile(r"^(?P<text>.*\S) \((?P<default>[^()]+)\)\.?$")
+
+
+def _flag_text(flag: flags.Flag) -> str:
+    """A flag's help with its default; a flag that overrides the config states the config's."""
+    text = _ABSL_MULTI.sub("", _ABSL_ENUM.sub("", " ".join(flag.help.split())))
+    default = _default_text(flag)
+    stated = _STATED_DEFAULT.match(text)
+    if default == "none" and stated and "repeatable" not in stated["default"]:
+        text, default = stated["text"] + ".", stated["default"]
+    return f"{text} (default: {default})"
+
+
 def _default_text(flag: flags.Flag) -> str:
     if flag.default is None or flag.default == []:
         return "none"
     if isinstance(flag.default, bool):
         return "on" if flag.default else "off"
+    if isinstance(flag.default, list):
+        return ", ".join(map(str, flag.default))
     return str(flag.default)
 
 
