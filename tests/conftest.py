@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from bigbird_ja.text import sample
+from tests import command_line
 from tests.fakes.gcs_process import FakeGcs
 
 
@@ -33,3 +37,39 @@ def bucket(fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     fake_gcs.log(clear=True)
     yield f"gs://{name}"
     fake_gcs.clear()
+
+
+@pytest.fixture(scope="session")
+def real_text_path() -> str:
+    """35 MB of real Japanese text, a .jsonl.gz named by BIGBIRD_JA_REAL_TEXT."""
+    path = os.environ.get("BIGBIRD_JA_REAL_TEXT")
+    if not path:
+        pytest.skip("BIGBIRD_JA_REAL_TEXT does not name a .jsonl.gz of real Japanese text")
+    return path
+
+
+@pytest.fixture(scope="session")
+def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A .jsonl of 60 generated articles, about 0.5 MB."""
+    path = tmp_path_factory.mktemp("corpus") / "sample.jsonl"
+    with open(path, "w", encoding="utf-8") as file:
+        for text in sample.documents(60, seed=1):
+            file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_path(sample_corpus: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A .model of 1,200 pieces trained on `sample_corpus` by `tokenize`."""
+    prefix = tmp_path_factory.mktemp("tokenizer") / "ja"
+    ended = command_line.run_cli(
+        "tokenize", f"--input={sample_corpus}", f"--output_prefix={prefix}", "--vocab_size=1200"
+    )
+    assert ended.status == 0, ended.stderr
+    return f"{prefix}.model"
+
+
+@pytest.fixture(scope="session")
+def run_cli() -> Callable[..., command_line.Ended]:
+    """`run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
+    return command_line.run_cli

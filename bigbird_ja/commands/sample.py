@@ -34,6 +34,14 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     flags.DEFINE_integer(
         "mean_length", 3000, "Characters of an article, on average.", flag_values=flag_values
     )
+    flags.DEFINE_float(
+        "facts_per_1000_characters",
+        1.0,
+        "Names that are stated and then stated again far away.",
+        lower_bound=0.0,
+        upper_bound=20.0,
+        flag_values=flag_values,
+    )
     flags.DEFINE_bool(
         "overwrite", False, "Replaces an output that holds something else.", flag_values=flag_values
     )
@@ -58,7 +66,9 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
 
     def counted() -> Iterator[str]:
         with Progress(args.documents, "documents") as progress:
-            for text in sample.documents(args.documents, args.seed, args.mean_length):
+            for text in sample.documents(
+                args.documents, args.seed, args.mean_length, args.facts_per_1000_characters
+            ):
                 count["characters"] += len(text)
                 count["bytes"] += len(text.encode())
                 progress.update()
@@ -82,7 +92,7 @@ def _write_tfds(args: flags.FlagValues, documents: Iterator[str]) -> bool:
         raise BadInput(f"{args.output}: write the directory on disk, then copy it to the bucket")
     description = (
         f"bigbird-ja sample: documents={args.documents} seed={args.seed}"
-        f" mean_length={args.mean_length}"
+        f" mean_length={args.mean_length} facts={args.facts_per_1000_characters}"
     )
     there = sample_tfds.description_of(directory)
     if there == description:

@@ -20,7 +20,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _SCORE = 2
 _MODEL_TYPE = 3
-_CHARSMAP, _DUMMY_PREFIX, _EXTRA_WHITESPACE = 2, 3, 4
+_NAME, _CHARSMAP, _DUMMY_PREFIX, _EXTRA_WHITESPACE = 1, 2, 3, 4
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ModelSettings:
     """What a model says about itself, as far as others have to repeat it."""
 
     model_type: int  # UNIGRAM or BPE
+    normalization: str  # name of the rules, such as nmt_nfkc
     charsmap: bytes  # compiled normalisation rules; empty for none
     add_dummy_prefix: bool  # a space in front of every text
     remove_extra_whitespaces: bool
@@ -45,12 +46,26 @@ def settings(model: bytes) -> ModelSettings:
             parts[number] = {n: v for n, v, _ in _fields(value, 0, len(value))}
     normalizer = parts[_NORMALIZER]
     charsmap = normalizer.get(_CHARSMAP, b"")
+    name = normalizer.get(_NAME, b"")
     return ModelSettings(
         model_type=int(parts[_TRAINER].get(_MODEL_TYPE, UNIGRAM)),
+        normalization=name.decode() if isinstance(name, bytes) else "",
         charsmap=charsmap if isinstance(charsmap, bytes) else b"",
         add_dummy_prefix=bool(normalizer.get(_DUMMY_PREFIX, 1)),
         remove_extra_whitespaces=bool(normalizer.get(_EXTRA_WHITESPACE, 1)),
     )
+
+
+def scores(model: bytes) -> list[float]:
+    """The score of each piece: a log-probability (unigram), or minus the rank of its merge (BPE)."""
+    found = []
+    for number, value, start in _fields(model, 0, len(model)):
+        if number == _PIECES and isinstance(value, bytes):
+            parts = {n: v for n, v, _ in _fields(model, start, start + len(value))}
+            score = parts.get(_SCORE, b"\0\0\0\0")
+            assert isinstance(score, bytes)
+            found.append(float(struct.unpack("<f", score)[0]))
+    return found
 
 
 def round_scores(model: bytes) -> bytes:

@@ -32,25 +32,40 @@ _SPREAD = 1.0  # of the logarithm of lengths
 
 # Characters between a fact and its restatement; a token is about 1.6 characters.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
-_CHARACTERS_PER_FACT = 1000
+DEFAULT_FACTS = 1.0  # per 1,000 characters
+
+_PLAIN_KINDS = 16  # the first of `FACT_KINDS`
 
 Span = tuple[int, int]
 _Slot = str | Callable[[], str]
 
-_FACT = re.compile(f"({'|'.join(words.FACT_KINDS)})は「([^「」]+)」")
+_FACT = re.compile(f"({'|'.join(reversed(words.FACT_KINDS))})は「([^「」]+)」")
 
 
 def documents(
-    count: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, start: int = 0
+    count: int,
+    seed: int,
+    mean_length: int = DEFAULT_MEAN_LENGTH,
+    facts: float = DEFAULT_FACTS,
+    start: int = 0,
 ) -> Iterator[str]:
-    """Articles `start` to `start + count - 1` of a seed."""
+    """Articles `start` to `start + count - 1` of a seed; see `document`."""
     for index in range(start, start + count):
-        yield document(index, seed, mean_length)
+        yield document(index, seed, mean_length, facts)
 
 
-def document(index: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH) -> str:
-    """Article `index` of a seed, of about `mean_length` characters on average over many."""
-    return _Writer(random.Random(f"{seed}/{index}"), mean_length).article()
+def document(
+    index: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
+) -> str:
+    """Article `index` of a seed.
+
+    Args:
+        index: from 0.
+        seed: of the whole corpus.
+        mean_length: characters, on average over many articles.
+        facts: facts per 1,000 characters; each is restated one to three times.
+    """
+    return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
 
 
 def restated_facts(text: str) -> list[tuple[Span, Span]]:
@@ -86,7 +101,7 @@ class _Fact:
 class _Writer:
     """Writes one article with one random stream."""
 
-    def __init__(self, rng: random.Random, mean_length: int) -> None:
+    def __init__(self, rng: random.Random, mean_length: int, facts: float) -> None:
         self._random = rng.random
         # exp(N(mu, s^2)) has the mean exp(mu + s^2 / 2).
         length = math.exp(rng.gauss(math.log(mean_length) - _SPREAD**2 / 2, _SPREAD))
@@ -96,7 +111,7 @@ class _Writer:
         suffixes, self._headings, self._openings, own = templates.KINDS[self._kind]
         self._sentences = own * 2 + templates.GENERIC
         self._slots = self._make_slots(self._pick(suffixes))
-        self._plan_facts()
+        self._plan_facts(int(self._target * facts / 1000))
 
     def article(self) -> str:
         """The article in Wiki40b's layout."""
@@ -127,13 +142,12 @@ class _Writer:
             parts.append(self._fill(self._pick(self._sentences)))
         return "".join(parts)
 
-    def _plan_facts(self) -> None:
+    def _plan_facts(self, count: int) -> None:
         """When to state which fact: (characters written, tie-break, fact, whether again)."""
-        count = min(len(words.FACT_KINDS), self._target // _CHARACTERS_PER_FACT)
-        kinds = list(words.FACT_KINDS)
+        kinds = words.FACT_KINDS[: max(count, _PLAIN_KINDS)]
         due: list[tuple[int, int, _Fact, bool]] = []
-        for _ in range(count):
-            fact = _Fact(kinds.pop(self._below(len(kinds))), self._fact_name())
+        for kind in self._shuffled(kinds)[:count]:
+            fact = _Fact(kind, self._fact_name())
             at = int(self._random() * 0.6 * self._target)
             due.append((at, len(due), fact, False))
             for _ in range(1 + self._below(3)):
@@ -201,6 +215,9 @@ class _Writer:
             "叫": lambda: pick(words.EXCLAMATIONS),
             "書": lambda: pick(words.BOOKS),
         }
+
+    def _shuffled(self, items: Sequence[str]) -> list[str]:
+        return [item for _, item in sorted((self._random(), item) for item in items)]
 
     def _person(self) -> str:
         return (

@@ -97,6 +97,8 @@ def boundaries(text: str) -> list[int]:
             following = text[end : end + 1]
             if following in _CLOSERS or following in _AFTER_QUOTE:
                 continue
+            if following == " " and text[end : end + 2][1:].islower():  # “Stop. Now.” and left
+                continue
         elif token[0] in _BREAKS:
             last = found[-1] if found else 0
             if start <= last or (last == 0 and not text[:start].strip()):

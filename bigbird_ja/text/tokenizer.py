@@ -16,7 +16,7 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.text import wiki40b
+from bigbird_ja.text import model_proto, wiki40b
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.
@@ -116,6 +116,17 @@ class Tokenizer:
         """Hex digest of the model file."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
+    @functools.cached_property
+    def normalization(self) -> str:
+        """The rule in the model, such as "nmt_nfkc"; nothing else normalises."""
+        return model_proto.settings(self.model_bytes).normalization
+
+    def vocabulary_text(self) -> str:
+        """What goes into a `.vocab` file: a line "piece, tab, score" for each id."""
+        scores = (self._processor.GetScore(i) for i in range(self.vocab_size))
+        rows = zip(self.pieces, scores, strict=True)
+        return "".join(f"{piece}\t{score:g}\n" for piece, score in rows)
+
     def encode(self, text: str) -> list[int]:
         """Ids of one text, without [CLS] and [SEP]."""
         return self.encode_arrays([text])[0].tolist()
@@ -134,7 +145,7 @@ class Tokenizer:
         """
         try:
             return self._processor.EncodeAsNumpy(list(texts), num_threads=num_threads)
-        except RuntimeError:
+        except (RuntimeError, TypeError):
             check_encodable(texts)
             raise
 

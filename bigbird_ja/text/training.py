@@ -1,0 +1,276 @@
+"""Trains a SentencePiece model: streamed text in, model bytes and statistics out.
+
+SentencePiece trains in a child process. Its C++ code does not see signals, so in this process
+Ctrl-C would wait for hours; a child can be stopped at once, and its log tells how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO
+
+from bigbird_ja.config_schema import TokenizeConfig
+from bigbird_ja.console import Progress
+from bigbird_ja.errors import BadInput, OutOfMemory
+from bigbird_ja.text import model_proto, sentences, train_child
+from bigbird_ja.text.corpus import Corpus
+from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
+
+# Lines that the statistics are taken over, drawn from those that are trained on.
+_STATISTICS_LINES = 5000
+_SAMPLING_SEED = 12345
+# SentencePiece leaves out lines that hold these; as a space the rest of the line counts.
+_REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
+# Share of the candidate pieces that unigram training keeps from round to round; it stops at 1.1
+# times the vocabulary, with two steps of expectation maximisation in each round.
+_SHRINKING, _MARGIN, _STEPS_PER_ROUND = 0.75, 1.1, 2
+
+_EM = re.compile(r"EM sub_iter=\d+ size=(\d+)")
+_MERGES = re.compile(r"Added: .* size=(\d+)")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model and what is known about it."""
+
+    tokenizer: Tokenizer
+    lines: int  # trained on
+    statistics_lines: list[str]
+
+
+def trainer_arguments(settings: TokenizeConfig) -> dict[str, object]:
+    """The arguments of `SentencePieceTrainer.train`; ids follow the order of SPECIAL_PIECES."""
+    pad, bos, eos, unk, *control = CONTROL_PIECES
+    ids = {f"{name}_id": i for i, name in enumerate(("pad", "bos", "eos", "unk"))}
+    pieces = {"pad_piece": pad, "bos_piece": bos, "eos_piece": eos, "unk_piece": unk}
+    return {
+        "vocab_size": settings.vocab_size,
+        "model_type": settings.model_type,
+        "character_coverage": settings.character_coverage,
+        "max_sentence_length": settings.max_sentence_length,
+        "control_symbols": control,
+        "user_defined_symbols": list(USER_PIECES),
+        **ids,
+        **pieces,
+    }
+
+
+def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
+    """Trains on `corpus`, read twice: to count its lines, and to feed a sample of them.
+
+    Raises:
+        BadInput: a vocabulary that the text is too small or too varied for.
+    """
+    total = _count_lines(corpus, settings)
+    wanted = min(total, settings.max_sentences or total)
+    kept: list[str] = []
+
+    def fed() -> Iterator[str]:
+        draw = random.Random(_SAMPLING_SEED + 1).random
+        with Progress(wanted, "lines read") as progress:
+            for line in sampled(lines(corpus, settings), total, wanted):
+                if draw() * wanted < _STATISTICS_LINES:
+                    kept.append(line)
+                progress.update()
+                yield line
+
+    model = model_proto.round_scores(_train_in_child(fed(), settings))
+    tokenizer = Tokenizer(model, "the trained model")
+    _check(tokenizer, settings)
+    return Trained(tokenizer, wanted, kept)
+
+
+def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
+    """What SentencePiece calls sentences: the lines of all documents, long ones in pieces.
+
+    Lines that are a marker alone teach nothing: the markers are pieces already.
+    """
+    for document in corpus.documents():
+        for line in document.text.split("\n"):
+            if line and not line.isspace() and line not in USER_PIECES:
+                yield from cut(line, settings.max_sentence_length)
+
+
+def cut(line: str, max_bytes: int) -> Iterator[str]:
+    """Pieces of at most `max_bytes` bytes of UTF-8, at ends of sentences where possible.
+
+    Joined they are the line. SentencePiece would leave a longer one out altogether.
+    """
+    if len(line) * 4 <= max_bytes or len(line.encode()) <= max_bytes:
+        yield line
+        return
+    pending: list[str] = []
+    size = 0
+    for sentence in sentences.split(line):
+        for piece in _cut_characters(sentence, max_bytes):
+            length = len(piece.encode())
+            if pending and size + length > max_bytes:
+                yield "".join(pending)
+                pending, size = [], 0
+            pending.append(piece)
+            size += length
+    yield "".join(pending)
+
+
+def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
+    if len(text.encode()) <= max_bytes:
+        yield text
+        return
+    characters = max(1, max_bytes // 4)
+    for start in range(0, len(text), characters):
+        yield text[start : start + characters]
+
+
+def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
+    """`wanted` of `total` items in their order, drawn at random but the same ones every time.
+
+    Selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S): one pass, and
+    nothing kept. Not every n-th item, since the lines of an article alternate in kind.
+    """
+    draw = random.Random(_SAMPLING_SEED).random
+    left = wanted
+    for seen, item in enumerate(items):
+        if draw() * (total - seen) < left:
+            left -= 1
+            yield item
+
+
+def statistics(trained: Trained) -> dict[str, object]:
+    """What the model makes of a sample of the lines it was trained on."""
+    tokenizer = trained.tokenizer
+    ids = tokenizer.encode_arrays(trained.statistics_lines, num_threads=os.cpu_count() or 1)
+    tokens = sum(map(len, ids))
+    unknown = sum(int((x == tokenizer.special.unk).sum()) for x in ids)
+    characters = sum(map(len, trained.statistics_lines))
+    longest = max((p for p in tokenizer.pieces if p not in SPECIAL_PIECES), key=len)
+    return {
+        "characters_per_token": round(characters / max(1, tokens), 4),
+        "unknown_rate": round(unknown / max(1, tokens), 6),
+        "longest_piece": longest,
+    }
+
+
+def _count_lines(corpus: Corpus, settings: TokenizeConfig) -> int:
+    with Progress(0, "lines counted") as progress:
+        total = 0
+        for _ in lines(corpus, settings):
+            total += 1
+            progress.update()
+    return total
+
+
+def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+        path = os.path.join(scratch, "model")
+        header = {"path": path, "arguments": trainer_arguments(settings)}
+        child = subprocess.Popen(
+            [sys.executable, "-m", train_child.__name__],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        last: deque[str] = deque(maxlen=20)
+        assert child.stdin is not None and child.stderr is not None
+        follower = threading.Thread(
+            target=_follow, args=(child.stderr, settings, last), daemon=True
+        )
+        follower.start()
+        try:
+            _feed(child.stdin, header, text)
+            status = child.wait()
+        finally:
+            child.kill()
+            child.wait()
+            follower.join()
+        if status:
+            _fail(status, path, settings, last)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _feed(stdin: IO[bytes], header: Mapping[str, object], text: Iterable[str]) -> None:
+    try:
+        with stdin:
+            stdin.write(json.dumps(header).encode() + b"\n")
+            for line in text:
+                stdin.write(line.translate(_REFUSED).encode() + b"\n")
+    except BrokenPipeError:
+        pass  # the child has ended; its status says why
+
+
+def _follow(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]) -> None:
+    """Turns SentencePiece's log into a progress line."""
+    progress: Progress | None = None
+    done = 0
+    for raw in stderr:
+        line = raw.decode(errors="replace").rstrip()
+        last.append(line)
+        if found := _EM.search(line):
+            progress = progress or Progress(_em_steps(int(found[1]), settings), "EM steps")
+            progress.update()
+        elif found := _MERGES.search(line):
+            progress = progress or Progress(settings.vocab_size, "pieces")
+            progress.update(int(found[1]) - done)
+            done = int(found[1])
+    if progress:
+        progress.close()
+
+
+def _em_steps(candidates: int, settings: TokenizeConfig) -> int:
+    steps = _STEPS_PER_ROUND
+    while candidates > settings.vocab_size * _MARGIN:
+        candidates = int(candidates * _SHRINKING)
+        steps += _STEPS_PER_ROUND
+    return steps
+
+
+def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str]) -> None:
+    if status in (-9, -6) and not os.path.exists(path + train_child.ERROR_SUFFIX):
+        raise OutOfMemory(
+            "SentencePiece was killed, out of memory most likely: train on less text with a smaller"
+            f" --max_sentences (now {settings.max_sentences or 'all'})"
+        )
+    if status != train_child.REFUSED:
+        raise RuntimeError("training failed:\n" + "\n".join(last))
+    with open(path + train_child.ERROR_SUFFIX, encoding="utf-8") as file:
+        message = file.read()
+    raise BadInput(_explain(message, settings))
+
+
+def _explain(message: str, settings: TokenizeConfig) -> str:
+    """SentencePiece's refusal in words that a person can act on."""
+    if found := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+        return (
+            f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
+            f" --vocab_size={found[1]} or less, or give more text"
+        )
+    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"--vocab_size={settings.vocab_size} is too small: the corpus's characters and the"
+            f" special pieces alone need {found[1]}: use more, or a lower --character_coverage"
+        )
+    return (
+        f"SentencePiece cannot train on this corpus with --vocab_size={settings.vocab_size}:"
+        f" {' '.join(message.split())}"
+    )
+
+
+def _check(tokenizer: Tokenizer, settings: TokenizeConfig) -> None:
+    if tokenizer.vocab_size != settings.vocab_size:
+        raise BadInput(
+            f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
+            f" --vocab_size={tokenizer.vocab_size} or less, or give more text"
+        )
+    names = tuple(tokenizer.pieces[: len(SPECIAL_PIECES)])
+    if names != SPECIAL_PIECES:
+        raise RuntimeError(f"special pieces came out as {names}")

@@ -1,0 +1,40 @@
+"""Runs `bigbird-ja` in a child process, as a user's script would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The last line of standard output, which `--json` makes an object."""
+        return json.loads(self.stdout.strip().splitlines()[-1])
+
+
+def run_cli(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0) -> Ended:
+    """Runs `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bigbird_ja", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **(env or {})},
+        timeout=timeout,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)

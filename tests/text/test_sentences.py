@@ -1,0 +1,111 @@
+"""Sentence splitting: lossless for any string, and right for Japanese."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja.text import corpus, sentences, wiki40b
+
+# Strings made of what the splitter looks at, and of anything else.
+tricky = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                *"。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f",
+                *wiki40b.MARKERS,
+            ]
+        ),
+        st.text(max_size=4),
+    ),
+    max_size=60,
+).map("".join)
+
+
+@given(tricky)
+def test_joined_sentences_are_the_text(text: str) -> None:
+    pieces = sentences.split(text)
+    assert "".join(pieces) == text
+    assert all(pieces)
+
+
+@given(st.text())
+def test_joined_sentences_of_any_string_are_the_text(text: str) -> None:
+    assert "".join(sentences.split(text)) == text
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["一つ目。", "二つ目！", "三つ目？", "四つ目"],
+        ["本当！？", "えっ!?", "はい。", "半角｡", "次"],
+        ["まさか！！…", "そうか……。", "次。"],
+        ["彼は「行くぞ。もう遅い！」と言った。", "次。"],
+        ["「こんにちは。」", "彼女は答えた。"],
+        ["「はい。」", "「いいえ。」", "終わり。"],
+        ["（注。）", "次。"],
+        ["彼は『「行く。」と言った。』と書いた。", "次。"],
+        ["東京（旧名は江戸。武蔵国。）は首都である。", "次。"],
+        ["円周率は3.14で、全角なら３．１４である。", "次。"],
+        ["人口は1,234.5人。", "次。"],
+        ["これは論文である．", "次の文である．"],
+        ["１．概要を述べる。", "次。"],
+        ["一行目\n", "二行目\r\n", "三行目"],
+        ["「引用の中の\n改行。\n\n続き。」と言った。", "次。"],
+        ["「一。_NEWLINE_二。」と言った。", "次。"],
+        ["段落の終わり。_NEWLINE_", "次の段落。"],
+        ["前。　", "字下げのあと。"],
+        ["あっ！、と言った。", "次。"],
+        ["He met Mr. Smith of the U.S. Army. ", "Then he left (at 3.15 p.m.). ", "End."],
+        ["See https://example.com/a.b?c=d and e.g. this. ", "Next."],
+        ["1. Introduction\n", "2. Method"],
+        ["He said “Stop. Now.” and left. ", "Next."],
+        ["\n_START_ARTICLE_\n", "題\n", "_START_PARAGRAPH_\n", "本文。", "次。"],
+    ],
+)
+def test_boundaries(expected: list[str]) -> None:
+    assert sentences.split("".join(expected)) == expected
+
+
+def test_brackets_that_never_close_cost_nothing() -> None:
+    assert sentences.split("閉じない「かっこ。次。その次。") == [
+        "閉じない「かっこ。",
+        "次。",
+        "その次。",
+    ]
+    assert sentences.split("開かない」かっこ。次。") == ["開かない」かっこ。", "次。"]
+    far = "「" + "文。" * sentences.MAX_BRACKET_LENGTH + "」と言った。"
+    assert len(sentences.split(far)) >= sentences.MAX_BRACKET_LENGTH
+
+
+def test_a_bracket_does_not_reach_over_a_block_marker() -> None:
+    text = "「開いたまま。次。\n_START_PARAGRAPH_\n閉じる」。終わり。"
+    assert sentences.split(text)[:2] == ["「開いたまま。", "次。\n"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["（", "「」", "。", "\n", ".", "「あ。", "_NEWLINE_", " ", "」", "a. "]
+)
+def test_long_runs_take_linear_time(unit: str) -> None:
+    def seconds(count: int) -> float:
+        text = unit * count
+        start = time.process_time()
+        assert "".join(sentences.split(text)) == text
+        return time.process_time() - start
+
+    # Twenty times the text: about twenty times the time, where squared would be 400.
+    assert seconds(200_000) < 120 * max(seconds(10_000), 0.003)
+
+
+def test_real_text_loses_not_one_character(real_text_path: str) -> None:
+    lengths: list[int] = []
+    for document in corpus.open_corpus([real_text_path]).documents():
+        pieces = sentences.split(document.text)
+        assert "".join(pieces) == document.text
+        lengths += map(len, pieces)
+    assert sum(lengths) > 10_000_000
+    assert 20 < sum(lengths) / len(lengths) < 60
+    assert max(lengths) < 5 * sentences.MAX_BRACKET_LENGTH

@@ -1,0 +1,120 @@
+"""The tokenizer: ids by name, whole documents in batches, one normalisation."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import corpus, tokenizer
+from bigbird_ja.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tok(tokenizer_path: str) -> Tokenizer:
+    return tokenizer.load(tokenizer_path)
+
+
+def test_special_ids_come_out_as_listed(tok: Tokenizer) -> None:
+    listed = {
+        "<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "[CLS]": 4, "[SEP]": 5, "[MASK]": 6,
+        "_START_ARTICLE_": 7, "_START_SECTION_": 8, "_START_PARAGRAPH_": 9, "_NEWLINE_": 10,
+    }  # fmt: skip
+    assert {name: tok.pieces.index(name) for name in tokenizer.SPECIAL_PIECES} == listed
+    assert (tok.special.pad, tok.special.mask, tok.special.newline) == (0, 6, 10)
+    assert tok.vocab_size == len(tok.pieces) == 1200
+
+
+def test_markers_are_pieces_and_control_pieces_never_come_out_of_text(tok: Tokenizer) -> None:
+    ids = tok.encode("_START_ARTICLE_\n東京[MASK]</s><pad>_NEWLINE_")
+    assert tok.special.article in ids and tok.special.newline in ids
+    assert not {*range(7)} - {tok.special.unk} & {*ids}
+
+
+def test_decoded_ids_are_the_normalised_text(tok: Tokenizer, sample_corpus: str) -> None:
+    for document in corpus.open_corpus([sample_corpus]).documents():
+        ids = tok.encode(document.text)
+        if tok.special.unk not in ids:
+            assert tok.decode(ids) == tok.normalize(document.text)
+
+
+def test_normalisation_is_the_models_and_applied_once(tok: Tokenizer) -> None:
+    assert tok.normalization == "nmt_nfkc"
+    assert tok.normalize("ＡＢｃ　ｶﾞ\n①") == "ABc ガ 1"
+    once = tok.normalize("ＡＢｃ　ｶﾞ\n①")
+    assert tok.normalize(once) == once
+
+
+def test_batches_and_threads_change_nothing(tok: Tokenizer) -> None:
+    texts = ["東京は首都である。", "", "川", "_NEWLINE_"] * 5
+    one = [tok.encode(text) for text in texts]
+    assert tok.encode_batch(texts) == tok.encode_batch(texts, num_threads=4) == one
+    assert tok.encode_arrays(texts)[0].dtype == np.int32
+
+
+def test_offsets_of_tokens_are_where_they_start(tok: Tokenizer) -> None:
+    for text in ("東京 は首都。", "巀 未知の字 辥", "a\0b", "_START_ARTICLE_題", ""):
+        ids = np.array(tok.encode(text))
+        surface, offsets = tok.surface(text), tok.token_offsets(text, ids)
+        for i, offset in zip(ids, offsets, strict=True):
+            if i != tok.special.unk:
+                assert surface.startswith(tok.pieces[i], offset)
+
+
+def test_it_pickles_and_knows_its_hash(tok: Tokenizer) -> None:
+    copy = pickle.loads(pickle.dumps(tok))
+    assert copy.encode("東京") == tok.encode("東京")
+    assert copy.sha256 == tok.sha256 and len(tok.sha256) == 64
+
+
+def test_it_loads_from_a_bucket(tok: Tokenizer, bucket: str) -> None:
+    storage.write_bytes(f"{bucket}/ja.model", tok.model_bytes)
+    assert tokenizer.load(f"{bucket}/ja.model").sha256 == tok.sha256
+
+
+def test_lone_surrogates_are_one_clear_line(tok: Tokenizer) -> None:
+    for encode in (tok.encode, tok.normalize, tok.surface, tok.encode_pieces):
+        with pytest.raises(BadInput, match=r"lone surrogate \\ud800 after '日本'"):
+            encode("日本\ud800語")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_encoded(tokenizer_path: str, text: str) -> None:
+    tok = tokenizer.load(tokenizer_path)
+    ids = tok.encode(text)
+    if tok.special.unk not in ids:
+        assert tok.decode(ids).strip() == tok.normalize(text).strip()
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"no tokenizer .*x\.model"):
+        tokenizer.load(f"{tmp_path}/x.model")
+    with pytest.raises(BadInput, match="no tokenizer"):
+        tokenizer.load(str(tmp_path))
+    for content in (b"", b"junk", b"\0" * 100):
+        path = tmp_path / "y.model"
+        path.write_bytes(content)
+        with pytest.raises(BadInput, match="not a SentencePiece model"):
+            tokenizer.load(str(path))
+
+
+def test_a_model_without_the_special_pieces_is_refused(sample_corpus: str, tmp_path: Path) -> None:
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    lines = [d.text for d in corpus.open_corpus([sample_corpus]).documents()][:10]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=2000, model_type="char",
+        hard_vocab_limit=False, minloglevel=2, pad_id=0, bos_id=1, eos_id=2, unk_id=3,
+        control_symbols=["[CLS]"],
+    )  # fmt: skip
+    with pytest.raises(BadInput, match=r"lacks the special pieces \[SEP\], \[MASK\], _START"):
+        Tokenizer(model.getvalue(), "mine.model")

@@ -1,0 +1,152 @@
+"""Where words start, by script and by MeCab, in text and in tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import corpus, tokenizer, words
+
+has_mecab = importlib.util.find_spec("fugashi") is not None
+
+
+def cut(text: str, offsets: np.ndarray) -> list[str]:
+    ends = [*offsets[1:].tolist(), len(text)] if text else []
+    return [text[a:b] for a, b in zip(offsets.tolist(), ends, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["東京", "は", "日本", "の", "首都", "である", "。"],
+        ["コーヒー", "を", "飲", "む"],
+        ["らーめんと", "ラーメン", "が"],
+        ["三ヶ月前", "の"],
+        ["人々", "が"],
+        ["3.14", "と", "1,000", "円"],
+        ["１９９０", "年"],
+        ["BigBird", "で", "TPU", "を"],
+        ["A", "4", "判"],
+        ["「", "えっ", "！", "？", "」"],
+        ["▁New", "▁York", "の", "街"],
+        ["か\u3099", "漢字"],
+        ["👨\u200d", "👩", "家族"],
+    ],
+)
+def test_script_boundaries(expected: list[str]) -> None:
+    text = "".join(expected)
+    assert cut(text, words.script_boundaries(text)) == expected
+
+
+@given(st.text())
+def test_every_text_is_cut_into_words(text: str) -> None:
+    offsets = words.script_boundaries(text)
+    assert "".join(cut(text, offsets)) == text if text else len(offsets) == 0
+    assert not text or offsets[0] == 0
+    assert (np.diff(offsets) > 0).all()
+
+
+@pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("すもももももももものうち", ["すもも", "も", "もも", "も", "もも", "の", "うち"]),
+        ("▁今日は▁良い\n天気\0です。", ["▁今日", "は", "▁良い", "\n天気", "\0です", "。"]),
+        ("　", ["　"]),
+        ("", []),
+    ],
+)
+def test_mecab_boundaries(text: str, expected: list[str]) -> None:
+    assert cut(text, words.mecab_boundaries(text)) == expected
+
+
+@pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_mecab_cuts_every_text(text: str) -> None:
+    offsets = words.mecab_boundaries(text)
+    assert not text or offsets[0] == 0
+    assert (np.diff(offsets) > 0).all()
+    assert not len(offsets) or offsets[-1] < len(text)
+
+
+def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    words._mecab_parser.cache_clear()
+    monkeypatch.setitem(sys.modules, "fugashi", None)
+    with pytest.raises(BadInput, match=r"bigbird-ja\[words\]"):
+        words.mecab_boundaries("a")
+    words._mecab_parser.cache_clear()
+
+
+def test_an_unknown_kind_is_refused(tokenizer_path: str) -> None:
+    with pytest.raises(BadInput, match="choose script or mecab"):
+        words.word_marker("spaces", tokenizer.load(tokenizer_path))
+
+
+def test_a_token_starts_a_word_where_its_first_character_is_in_a_new_one() -> None:
+    boundaries, offsets = np.array([0, 2, 5]), np.array([0, 1, 3, 4, 5, 6])
+    #  words: aa|bbb|cc, tokens: a|ab|b|b|c|c; the second reaches into the next word
+    assert words.starts_at(boundaries, offsets).tolist() == [True, False, True, False, True, False]
+
+
+def _texts(sample_corpus: str) -> list[str]:
+    strange = [
+        "",
+        "ー",
+        "コーヒーはーー",
+        "a_NEWLINE__START_ARTICLE_東京",
+        "😀\u200d😀 \0 巀巀",
+        " 　 ",
+    ]
+    return [d.text for d in corpus.open_corpus([sample_corpus]).documents()] + strange
+
+
+def test_script_marks_of_tokens_agree_with_those_of_text(
+    tokenizer_path: str, sample_corpus: str
+) -> None:
+    tok = tokenizer.load(tokenizer_path)
+    texts = _texts(sample_corpus)
+    ids = tok.encode_arrays(texts)
+    marks = words.word_marker("script", tok)(texts, ids)
+    total = differing = 0
+    for text, x, starts in zip(texts, ids, marks, strict=True):
+        assert starts.dtype == bool and len(starts) == len(x)
+        by_text = words.starts_at(
+            words.script_boundaries(tok.surface(text)), tok.token_offsets(text, x)
+        )
+        symbols = ~tok.is_text_piece[x]
+        by_text |= symbols
+        by_text[1:] |= symbols[:-1]
+        total += len(x)
+        differing += int((by_text != starts).sum())
+    assert total > 50_000
+    assert differing / total < 1e-4  # a piece such as "ヶ月" does not know what it follows
+
+
+@pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
+def test_mecab_marks_tokens(tokenizer_path: str) -> None:
+    tok = tokenizer.load(tokenizer_path)
+    texts = ["", "東京都は日本の首都である。_NEWLINE_次の巀辥山の文。", "😀 \0 巀巀"]
+    ids = tok.encode_arrays(texts)
+    marks = words.word_marker("mecab", tok)(texts, ids)
+    assert [len(m) for m in marks] == [len(x) for x in ids]
+    assert all(m[0] for m in marks[1:])
+    newline = ids[1].tolist().index(tok.special.newline)
+    assert marks[1][newline] and marks[1][newline + 1]
+
+
+def test_texts_laid_end_to_end_are_marked_apart(tokenizer_path: str) -> None:
+    tok = tokenizer.load(tokenizer_path)
+    marker = words.ScriptMarker(tok)
+    texts = ["東京", "", "東京タワー", "3.14"]
+    ids = tok.encode_arrays(texts)
+    lengths = np.array([len(x) for x in ids])
+    flat = marker.flat(np.concatenate(ids), lengths)
+    assert np.split(flat, np.cumsum(lengths)[:-1])[2].tolist() == marker(texts, ids)[2].tolist()
+    assert flat[np.cumsum(lengths)[:-2]].all()
+    assert marker([], []) == []
