@@ -2,9 +2,9 @@
 
 A sequence of S positions is `[CLS] piece [SEP] piece [SEP] ...`, then padding. A document that fits
 is kept whole where it can be; a longer one fills whole sequences and its rest is packed with the
-short ones (best fit, longest first). Where that would leave more than half a percent of the positions
-empty, the documents of the emptiest sequences are split over the gaps of the others. Every token of
-every document is in exactly one piece.
+short ones (best fit, longest first). Where that would leave more than half a percent of the
+positions empty, the documents of the emptiest sequences are split over the gaps of the others.
+Every token of every document is in exactly one piece.
 
 Everything here is arithmetic on lengths; `fill` then copies the tokens.
 """
@@ -45,7 +45,7 @@ Sequences = list[list[Piece]]
 def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
     """Packs documents of `lengths` tokens into sequences of `seq_length` positions.
 
-    The pieces of a sequence are in the order of their documents. Documents without tokens are in none.
+    The pieces of a sequence are in the order of their documents; an empty document has none.
     """
     room = seq_length - 1  # after [CLS]
     sequences: Sequences = []

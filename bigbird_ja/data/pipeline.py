@@ -56,7 +56,7 @@ def batches(
     num_steps: int | None = None,
     split: str = "train",
 ) -> tf.data.Dataset:
-    """This host's part of the global batches `start_step`, `start_step + 1`, ... of the train split.
+    """This host's part of the global batches `start_step`, `start_step + 1`, ... for training.
 
     Args:
         manifest: of the data in `data_dir`.
@@ -122,7 +122,7 @@ def record_batches(
     host_index: int = 0,
     num_steps: int | None = None,
 ) -> tf.data.Dataset:
-    """`batches` before parsing: (serialised records string, epoch int64, record id int64), all [b]."""
+    """`batches` before parsing: (serialised records, epoch int64, record id int64), each [b]."""
     layout = layout_of(manifest, seed, shuffle_window)
     starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
     paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]

@@ -12,6 +12,7 @@ Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_wr
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -103,7 +104,7 @@ def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
         packed[at[longer] + i] = flat[longer] >> (7 * i) & 0x7F | more
     bounds = [0, *ends.reshape(len(values), -1)[:, -1].tolist()]
     data = packed.tobytes()
-    return [data[first:last] for first, last in zip(bounds, bounds[1:], strict=False)]
+    return [data[first:last] for first, last in itertools.pairwise(bounds)]
 
 
 def frame(records: Sequence[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Records as TensorFlow reads them: whole batches parsed at once, from serialised `tf.train.Example`.
+"""Records as TensorFlow reads them: whole batches of serialised `tf.train.Example` at once.
 
 `records` writes them and says what they hold.
 """

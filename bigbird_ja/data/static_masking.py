@@ -98,7 +98,7 @@ def mask(
         [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0).
     """
     tokens = np.asarray(tokens, dtype=np.int32)
-    rows, length = tokens.shape
+    rows = len(tokens)
     ordinary = is_ordinary(tokens, rule)
     budget = num_predictions(ordinary.sum(1), rule)
     units, words = _units_and_words(word_starts, ordinary, epoch, record, seed, rule)

@@ -1,0 +1,237 @@
+"""The first half of `make-data`: documents, in blocks, become packed sequences.
+
+A block is a run of documents of one split, about a million characters (more for long sequences).
+Blocks depend on the corpus and the settings alone, so the result is the same for any number of
+workers, and a block that was written needs not be done again. Packing happens inside a block,
+which is why its size bounds memory and why each block ends in one sequence that is not full.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from bigbird_ja import storage
+from bigbird_ja.data import hashing, packing, pair_packing, static_masking
+from bigbird_ja.data.settings import DataSettings
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import sentences, words
+from bigbird_ja.text.corpus import Document
+from bigbird_ja.text.tokenizer import Tokenizer
+
+_BLOCK_CHARACTERS = 1 << 20
+_CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
+LENGTH_BINS = 25  # documents of [2**i, 2**(i+1)) tokens
+
+
+@dataclass(frozen=True)
+class Block:
+    """A run of documents of one split; `number` counts from 0 in its split."""
+
+    split: str
+    number: int
+    texts: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """File name in the work directory."""
+        return f"{self.split}-{self.number:06d}.block"
+
+
+@dataclass(frozen=True)
+class BlockStats:
+    """What a block adds to the manifest's counts. Lists are histograms."""
+
+    documents: int
+    tokens: int
+    sequences: int
+    used_positions: int
+    predictions: int  # aimed at, in one epoch
+    left_out: int  # sequences in which nothing could be predicted
+    document_tokens: tuple[int, ...]  # documents by the power of two of their length
+    documents_per_sequence: tuple[int, ...]  # sequences by number of pieces, the last: or more
+
+
+def cut_into_blocks(
+    documents: Iterable[Document], seq_length: int, eval_fraction: float, seed: int
+) -> Iterator[Block]:
+    """Deals documents to the splits and cuts each split's into blocks; passes over blank ones."""
+    limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
+    texts: dict[str, list[str]] = {"train": [], "eval": []}
+    sizes = dict.fromkeys(texts, 0)
+    numbers = dict.fromkeys(texts, 0)
+    index = 0
+    for document in documents:
+        if not document.text.strip():
+            continue
+        split = "eval" if is_held_out(index, eval_fraction, seed) else "train"
+        index += 1
+        texts[split].append(document.text)
+        sizes[split] += len(document.text)
+        if sizes[split] >= limit:
+            yield Block(split, numbers[split], tuple(texts[split]))
+            texts[split], sizes[split] = [], 0
+            numbers[split] += 1
+    for split in texts:
+        if texts[split]:
+            yield Block(split, numbers[split], tuple(texts[split]))
+
+
+def is_held_out(index: int, fraction: float, seed: int) -> bool:
+    """Whether document `index` belongs to the eval split.
+
+    One document of every run of 1 / fraction is drawn; of the first run one of the first two, so
+    that a corpus of two documents already has one for each split.
+    """
+    share = Fraction(fraction).limit_denominator(1_000_000)
+    if not share:
+        return False
+    run = int(index * share)
+    first = -(-run * share.denominator // share.numerator)
+    last = -(-(run + 1) * share.denominator // share.numerator)
+    choices = min(2, last - first) if run == 0 else last - first
+    draw = int(hashing.fold(hashing.seed_key(seed, hashing.HELD_OUT), run))
+    return index == first + draw % choices
+
+
+def make_rows(
+    block: Block, tokenizer: Tokenizer, marker: words.WordMarker, settings: DataSettings
+) -> tuple[npt.NDArray[Any], BlockStats]:
+    """Tokenises and packs a block: rows of `settings.row_dtype`, and the counts.
+
+    Raises:
+        BadInput: text that no tokenizer can read, or a tokenizer that makes [SEP] out of text.
+    """
+    ids = tokenizer.encode_arrays(block.texts)
+    flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+    _check_no_control(flat, tokenizer)
+    starts = marker(block.texts, ids)
+    lengths = [len(x) for x in ids]
+    specials = settings.specials
+    fill = (settings.seq_length, specials["pad"], specials["cls"], specials["sep"])
+    if settings.nsp:
+        cuts = [_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)]
+        key = hashing.seed_key(settings.seed, hashing.NEXT_SENTENCE)
+        key = int(hashing.fold(hashing.fold(key, block.split == "eval"), block.number))
+        pairs = pair_packing.pack_pairs(lengths, cuts, settings.seq_length, key)
+        sequences = [[*pair.a, *pair.b] for pair in pairs]
+        extra = [(pair.segment_b, pair.is_random) for pair in pairs]
+    else:
+        sequences = packing.pack(lengths, settings.seq_length)
+        extra = [(settings.seq_length, False)] * len(sequences)
+    tokens, marks = packing.fill(sequences, ids, starts, *fill)
+    rows = np.zeros(len(sequences), settings.row_dtype)
+    rows["tokens"] = tokens
+    rows["word_starts"] = np.packbits(marks, axis=1)
+    if extra:
+        rows["segment_b"], rows["label"] = np.array(extra).T
+    ordinary = static_masking.is_ordinary(tokens, settings.rule()).sum(1)
+    kept = ordinary > 0
+    stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, settings)
+    return rows[kept], stats
+
+
+def _stats(
+    lengths: Sequence[int],
+    sequences: packing.Sequences,
+    tokens: npt.NDArray[np.int32],
+    ordinary: npt.NDArray[Any],
+    kept: npt.NDArray[np.bool_],
+    settings: DataSettings,
+) -> BlockStats:
+    pieces = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
+    text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
+    bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
+    wanted = static_masking.num_predictions(ordinary, settings.rule())
+    return BlockStats(
+        documents=len(lengths),
+        tokens=text,
+        sequences=len(tokens),
+        used_positions=int((tokens != settings.specials["pad"]).sum()),
+        predictions=int(wanted.sum()),
+        left_out=int((~kept).sum()),
+        document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
+        documents_per_sequence=tuple(
+            np.bincount(np.minimum(pieces, 63).astype(int), minlength=64).tolist()
+        ),
+    )
+
+
+def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None:
+    special = tokenizer.special
+    for name in ("pad", "cls", "sep", "mask"):
+        if (flat == getattr(special, name)).any():
+            raise BadInput(
+                f"{tokenizer.source}: {tokenizer.pieces[getattr(special, name)]} comes out of"
+                " text, so it cannot mark anything: train one with `bigbird-ja tokenize`"
+            )
+
+
+def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a document (above 0) that begin a sentence."""
+    if not len(ids):
+        return []
+    ends = np.array([0, *sentences.boundaries(tokenizer.surface(text))])
+    starts = words.starts_at(ends, tokenizer.token_offsets(text, ids))
+    return [int(i) for i in np.flatnonzero(starts) if i]
+
+
+def write_block(path: str, rows: npt.NDArray[Any], stats: BlockStats) -> None:
+    """Writes rows and counts as one file, whole or not at all."""
+    data = rows.tobytes()
+    header = json.dumps({**vars(stats), "crc32c": google_crc32c.value(data)}).encode()
+    storage.write_bytes(path, struct.pack("<I", len(header)) + header + data)
+
+
+@dataclass(frozen=True)
+class StoredBlock:
+    """A block on disk: where its rows start, how many there are, and its counts."""
+
+    path: str
+    offset: int
+    stats: BlockStats
+    crc32c: int
+
+    def rows(self, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Some rows, in ascending order of `numbers`, read one by one."""
+        result = np.empty(len(numbers), kind)
+        with open(self.path, "rb", buffering=0) as file:
+            for i, number in enumerate(numbers):
+                file.seek(self.offset + int(number) * kind.itemsize)
+                result[i] = np.frombuffer(file.read(kind.itemsize), kind)[0]
+        return result
+
+
+def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
+    """Opens a block that an earlier run may have written; None where it has to be done again.
+
+    Args:
+        path: of the file.
+        row_bytes: bytes of a row.
+        verify: whether to compare the rows with their checksum, which a crash of the machine
+            makes necessary (a killed process does not: the file is renamed when it is whole).
+    """
+    try:
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<I", file.read(4))
+            header = json.loads(file.read(length))
+            crc = header.pop("crc32c")
+            for name in ("document_tokens", "documents_per_sequence"):
+                header[name] = tuple(header[name])
+            stats = BlockStats(**header)
+            size = file.seek(0, 2) - 4 - length
+            file.seek(4 + length)
+            is_whole = size == stats.sequences * row_bytes and (
+                not verify or google_crc32c.value(file.read()) == crc
+            )
+    except (OSError, ValueError, struct.error, KeyError, TypeError):
+        return None
+    return StoredBlock(path, 4 + length, stats, crc) if is_whole else None

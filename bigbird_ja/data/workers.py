@@ -1,0 +1,101 @@
+"""A pool of processes that never outlives its parent and never runs far ahead of it."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from bigbird_ja.errors import OutOfMemory
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with the corpus
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Runs `function(task)` in processes, or in this one for `num_workers=1`.
+
+    Args:
+        num_workers: processes.
+        initializer, arguments: called once in each process before its first task.
+    """
+
+    def __init__(
+        self, num_workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        self._num_workers = num_workers
+        self._pool: ProcessPoolExecutor | None = None
+        if num_workers == 1:
+            initializer(*arguments)
+        else:
+            self._pool = ProcessPoolExecutor(
+                num_workers,
+                # Not "fork": a fork of a process with threads (storage, progress) may hang.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(os.getpid(), initializer, arguments),
+            )
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Results in the order of the tasks, which are taken from their iterator as needed.
+
+        Raises:
+            OutOfMemory: a worker was killed, which on Linux is what running out of memory looks
+                like.
+        """
+        if self._pool is None:
+            yield from map(function, tasks)
+            return
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        try:
+            for task in tasks:
+                waiting.append(self._pool.submit(function, task))
+                while len(waiting) >= _IN_FLIGHT * self._num_workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise OutOfMemory(
+                "a worker process was killed, most likely because memory ran out: use fewer"
+                " --num_workers and run the same command again"
+            ) from error
+
+    def close(self) -> None:
+        """Ends the processes; tasks that have not begun are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _start_worker(
+    parent: int, initializer: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches all
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    initializer(*arguments)
+
+
+def _leave_with(parent: int) -> None:
+    """A pool's worker waits for ever for the next task of a parent that was killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
