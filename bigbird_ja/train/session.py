@@ -54,7 +54,7 @@ class Session:
             store,
             scratch,
             self._config.checkpoints,
-            lock.check,
+            self._may_publish,
             self._saved,
             self._effects.mark,
             monotonic,
@@ -69,11 +69,13 @@ class Session:
         if self._stop.is_set():
             self._stop.answered()
             return "interrupted"
+        from bigbird_ja.data.guard import DataGuard
         from bigbird_ja.train import estimator
         from bigbird_ja.train.graph import TrainGraph, make_input_fn
         from bigbird_ja.train.hooks import ReinstallSignals, TrainHook
 
         request, training = self._request, self._config.training
+        self._guard = DataGuard(request.manifest, request.data_dir)
         init = estimator.OnlyOnce(self._initial_values)
         estimator.quiet_logging(init.causes)
         if not request.use_tpu:
@@ -174,6 +176,11 @@ class Session:
         self._recorder.evaluated(step, found)
 
     # Beside the steps.
+
+    def _may_publish(self) -> None:
+        """In the saver's thread: raises where a checkpoint must not become the latest."""
+        self._lock.check()
+        self._guard.check()
 
     def _saved(self, meta: Meta, seconds: float, waited: float) -> None:
         """In the saver's thread, once a checkpoint is the latest."""
