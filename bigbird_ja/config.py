@@ -247,10 +247,16 @@ def _is_free(key: str) -> bool:
 
 
 def echo(config: Config, overrides: Iterable[Override]) -> str:
-    """One line per override: `key = value  (was default, from source)`."""
-    defaults = flatten(Config())
+    """One line per override: `key = value  (default ..., from source)`.
+
+    What a file repeats of the defaults is left out; what the command line says is always shown.
+    """
+    defaults, final = flatten(Config()), flatten(config)
+    last = {override.key: override for override in overrides}
     lines = [
-        f"  {o.key} = {o.value}  (default {defaults[o.key]}; from {o.source})" for o in overrides
+        f"  {key} = {final[key]}  (default {defaults[key]}; from {override.source})"
+        for key, override in last.items()
+        if final[key] != defaults[key] or override.source.startswith("--")
     ]
     return "\n".join(lines) if lines else "  (all defaults)"
 

@@ -11,8 +11,8 @@ from collections.abc import MutableMapping
 
 # Name -> value, and why. A value that the user has set stays.
 DEFAULTS: dict[str, str] = {
-    # Warnings of the C++ side only: the rest is noise in front of our own lines.
-    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # The C++ side logs "errors" on every start where there is no GPU; a real one raises anyway.
+    "TF_CPP_MIN_LOG_LEVEL": "3",
     # Each open object takes one block of buffer; the default of 64 MiB per interleaved shard is
     # memory that a TPU VM with 64 open shards does not have.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
