@@ -1,0 +1,93 @@
+"""The encoder as a whole: what reaches what, dropout, lengths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.model.dropout import make_key
+from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.params import initial_parameters
+from tests.model.tiny import tiny_batch, tiny_config
+
+
+def _encode(config, batch, key=None):
+    params = initial_parameters(config, seed=0)
+    names = ("input_ids", "segment_ids", "document_ids")
+    return encode(params, config, *(batch[n] for n in names), dropout_key=key).numpy()
+
+
+@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
+def test_block_sparse_equals_the_simulated_one(random_pattern):
+    outputs = []
+    for attention_type in ("block_sparse", "simulated_sparse"):
+        sets = {"model.attention_type": attention_type, "model.random_pattern": random_pattern}
+        config = tiny_config(160, **sets)
+        outputs.append(_encode(config, tiny_batch(config)))
+    tokens = tiny_batch(config)["input_ids"].numpy() != 0
+    np.testing.assert_allclose(outputs[0][tokens], outputs[1][tokens], atol=1e-5)
+    assert np.isfinite(outputs[0]).all()
+
+
+def _changed_by(config, position):
+    """Which positions' outputs depend on the token at `position`."""
+    batch = tiny_batch(config, batch_size=2)
+    batch = {name: value[1:] for name, value in batch.items()}
+    before = _encode(config, batch)
+    ids = batch["input_ids"].numpy()
+    ids[0, position] = 7 + (ids[0, position] - 6) % (config.model.vocab_size - 7)
+    after = _encode(config, batch | {"input_ids": tf.constant(ids)})
+    return np.abs(after - before)[0].max(-1) > 0, batch
+
+
+@pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
+@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
+def test_documents_are_closed_to_each_other_on_request(attention_type, random_pattern):
+    sets = {"model.attention_type": attention_type, "model.random_pattern": random_pattern}
+    config = tiny_config(96, **sets)
+    reached, batch = _changed_by(config, position=50)
+    assert reached.all()  # through the global blocks, in two layers
+    config = tiny_config(96, **sets, **{"model.attend_across_documents": False})
+    reached, batch = _changed_by(config, position=50)
+    documents = batch["document_ids"].numpy()[0]
+    assert not reached[documents != documents[50]].any()
+    assert reached[50] and reached.sum() > 1
+
+
+def test_outputs_come_in_the_order_of_the_inputs():
+    config = tiny_config(96, **{"model.num_layers": 1})
+    before = None
+    for position in (0, 20, 95):
+        batch = {name: value[1:2] for name, value in tiny_batch(config).items()}
+        before = _encode(config, batch)
+        segments = batch["segment_ids"].numpy()
+        segments[0, position] = 1 - segments[0, position]
+        after = _encode(config, batch | {"segment_ids": tf.constant(segments)})
+        assert np.abs(after - before)[0].max(-1).argmax() == position
+
+
+def test_dropout_only_with_a_key_and_differently_for_each():
+    config = tiny_config(96)
+    batch = tiny_batch(config)
+    keys = [None, make_key(1, 0), make_key(1, 0), make_key(1, 1), make_key(2, 0)]
+    plain, first, again, other_step, other_seed = (_encode(config, batch, key) for key in keys)
+    np.testing.assert_array_equal(first, again)
+    for a, b in ((plain, first), (first, other_step), (first, other_seed)):
+        assert np.abs(a - b).mean() > 0.01
+
+
+def test_the_shortest_sequences():
+    for length in (8, 16):
+        config = tiny_config(length)
+        assert _encode(config, tiny_batch(config, batch_size=1)).shape == (1, length, 32)
+
+
+def test_activations_are_in_the_dtype_of_the_config():
+    config = tiny_config(96, **{"training.dtype": "bfloat16"})
+    batch = tiny_batch(config)
+    rough = _encode(config, batch)
+    assert rough.dtype == tf.bfloat16.as_numpy_dtype
+    exact = _encode(tiny_config(96), batch)
+    tokens = batch["input_ids"].numpy() != 0
+    assert np.abs(rough.astype(np.float32) - exact)[tokens].mean() < 0.02

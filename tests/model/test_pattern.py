@@ -1,0 +1,108 @@
+"""The block plan: who sees whom, drawn from the seed alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bigbird_ja.model import pattern
+from tests.model.tiny import tiny_config
+
+
+def _config(seq_length, **model):
+    return tiny_config(seq_length, **{f"model.{key}": value for key, value in model.items()})
+
+
+def _plans(config):
+    plans = pattern.random_plan(config)
+    assert plans is not None
+    return plans
+
+
+@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
+@pytest.mark.parametrize("num_random_blocks", [0, 1, 3, 4])
+def test_rows_see_window_global_and_so_many_random_blocks(random_pattern, num_random_blocks):
+    config = _config(
+        32 * 8, random_pattern=random_pattern, num_random_blocks=num_random_blocks, num_layers=3
+    )
+    random = num_random_blocks
+    if random_pattern == "rolled":
+        random = 2 * pattern.num_shifts(config.model)
+    for layer in range(3):
+        mask = pattern.block_mask(config, layer, 32 * 8)
+        assert mask.shape == (2, 32, 32)
+        assert mask[:, [0, -1]].all() and mask[:, :, [0, -1]].all()
+        near = np.arange(1, 31)
+        for offset in (-1, 0, 1):
+            assert mask[:, near, near + offset].all()
+        # Counted once each: a random block is never one that is seen anyway.
+        expected = np.full(30, 2 + 3 + random)
+        expected[[0, -1]] -= 1  # whose window holds a global block
+        np.testing.assert_array_equal(mask[:, 1:-1].sum(-1), [expected, expected])
+
+
+def test_every_block_is_reached_equally_often_through_rolled_tiles():
+    mask = pattern.block_mask(_config(32 * 8, random_pattern="rolled"), 0, 32 * 8)
+    inner = mask[:, 1:-1, 1:-1].sum(axis=1)
+    assert (inner[:, 1:-1] == inner[0, 1]).all()
+
+
+def test_shifts_are_used_evenly_over_the_model():
+    config = _config(64 * 8, random_pattern="rolled", num_layers=12, num_attention_heads=16)
+    shifts = np.stack([plan.shifts for plan in _plans(config)])
+    assert shifts.shape == (12, 16, 2) and (shifts[..., 0] != shifts[..., 1]).all()
+    values, counts = np.unique(shifts, return_counts=True)
+    np.testing.assert_array_equal(values, np.arange(2, 30))  # 31 tiles, the window's three left out
+    assert counts.max() - counts.min() <= 2
+
+
+@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
+def test_the_plan_is_a_function_of_its_seed(random_pattern):
+    def masks(seed):
+        config = _config(24 * 8, random_pattern=random_pattern, pattern_seed=seed)
+        return np.stack([pattern.block_mask(config, layer, 24 * 8) for layer in range(2)])
+
+    np.random.seed(1)
+    first = masks(0)
+    np.random.seed(2)
+    np.testing.assert_array_equal(masks(0), first)
+    assert (masks(1) != first).any()
+    assert (first[0] != first[1]).any() and (first[:, 0] != first[:, 1]).any()
+
+
+def test_the_plan_of_a_seed_never_changes():
+    """Models are trained with these: a change here would silently make them see other blocks."""
+    independent = _plans(_config(96, random_pattern="independent"))
+    assert independent[0].blocks[0, :2].tolist() == INDEPENDENT
+    assert _plans(_config(96, random_pattern="rolled"))[0].shifts.tolist() == ROLLED
+
+
+INDEPENDENT = [[5, 9, 3], [8, 4, 6]]
+ROLLED = [[2, 3], [2, 3]]
+
+
+def test_the_rule_for_short_sequences_is_that_of_hugging_face():
+    for num_random_blocks, blocks in ((3, 11), (2, 9), (0, 5)):
+        config = _config(96, random_pattern="independent", num_random_blocks=num_random_blocks)
+        assert pattern.is_full(config, blocks * 8)
+        assert not pattern.is_full(config, (blocks + 1) // 2 * 2 * 8)
+    assert pattern.is_full(_config(96, attention_type="original_full"), 4096)
+
+
+@pytest.mark.parametrize("num_random_blocks", range(7))
+def test_rolled_shifts_exist_for_every_length_that_is_not_full(num_random_blocks):
+    config = _config(96, random_pattern="rolled", num_random_blocks=num_random_blocks)
+    shortest = -(-pattern.shortest_sparse(config.model) // 16) * 16
+    plans = pattern.random_plan(config, shortest)
+    assert plans is not None
+    assert plans[0].shifts.shape == (2, pattern.num_shifts(config.model))
+
+
+def test_the_dense_mask_is_the_block_mask_by_tokens():
+    config = _config(96)
+    blocks = pattern.block_mask(config, 1, 96)
+    tokens = pattern.dense_mask(config, 1, 96)
+    assert tokens.shape == (2, 96, 96)
+    np.testing.assert_array_equal(tokens[:, 5::8, 3::8], blocks)
+    assert pattern.dense_mask(config, 0, 13).shape == (2, 13, 13)
+    assert pattern.dense_mask(config, 0, 13).all()
