@@ -129,7 +129,7 @@ def _write_file(args: flags.FlagValues, documents: Iterator[str]) -> bool:
                 _encode(path, documents, file)
             storage.upload(local_path, path)
         return True
-    storage.make_directory(os.path.dirname(path) or ".")
+    storage.make_directory(storage.directory_of(path))
     with local.writing(path) as file:
         _encode(path, documents, file)
     return True

@@ -9,6 +9,7 @@ without --max_sentences.
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     if there is not None:
         print(f"finished already: {args.output_prefix}.model")
         return _results(args.output_prefix, there)
+    _check_writable(args.output_prefix)
     log(f"training a {settings.model_type} model of {settings.vocab_size:,} pieces")
     trained = training.train(corpus, settings)
     record = {
@@ -158,6 +160,17 @@ def _read_record(path: str) -> dict[str, Any]:
     return record if isinstance(record, dict) and isinstance(record.get("settings"), dict) else {}
 
 
+def _check_writable(prefix: str) -> None:
+    """Finds out before hours of training, not after, that nothing can be written there."""
+    from bigbird_ja import storage
+
+    directory = storage.directory_of(prefix)
+    storage.make_directory(directory)
+    probe = storage.join(directory, f"{storage.TEMPORARY_PREFIX}probe-{os.getpid()}")
+    storage.write_bytes(probe, b"")
+    storage.delete(probe)
+
+
 def _describe(trained: Trained) -> dict[str, Any]:
     import dataclasses
 
@@ -177,7 +190,6 @@ def _describe(trained: Trained) -> dict[str, Any]:
 def _write(prefix: str, trained: Trained, record: dict[str, Any]) -> None:
     from bigbird_ja import storage
 
-    storage.make_directory(storage.directory_of(prefix) or ".")
     text = json.dumps(record, ensure_ascii=False, indent=2) + "\n"
     storage.write_bytes(f"{prefix}.json", text.encode())
     storage.write_bytes(f"{prefix}.vocab", trained.tokenizer.vocabulary_text().encode())

@@ -57,7 +57,7 @@ def settings(model: bytes) -> ModelSettings:
 
 
 def scores(model: bytes) -> list[float]:
-    """The score of each piece: a log-probability (unigram), or minus the rank of its merge (BPE)."""
+    """The score of each piece: a log-probability (unigram) or minus its merge's rank (BPE)."""
     found = []
     for number, value, start in _fields(model, 0, len(model)):
         if number == _PIECES and isinstance(value, bytes):

@@ -101,6 +101,15 @@ def _write_splits(directory: str, documents: Iterator[str], count: int, descript
         check_data=False,
         description=description,
     )
+    _name_config(os.path.join(directory, "dataset_info.json"))
+
+
+def _name_config(path: str) -> None:
+    """`write_metadata` knows no configurations; a builder asked for a version looks for one."""
+    with open(path, encoding="utf-8") as file:
+        info = json.load(file)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({**info, "configName": CONFIG}, file, indent=2)
 
 
 def _write_shard(

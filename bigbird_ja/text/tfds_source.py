@@ -76,10 +76,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
     if not match:
         raise BadInput(f"{source!r}: write it as tfds:wiki40b/ja or tfds:wiki40b/ja:train")
     name, version = match["name"], match["version"]
-    if version:
-        name = f"{name}:{version}"
-    found_dir, builder = _find(name, data_dir)
-    full_name = builder.info.full_name.rpartition("/")
+    found_dir, builder = _find(f"{name}:{version}" if version else name, data_dir)
     pieces = []
     for split in (match["split"] or DEFAULT_SPLIT).split("+"):
         try:
@@ -88,7 +85,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
             raise BadInput(
                 f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
             ) from error
-        pieces.append(TfdsPiece(f"{full_name[0]}:{full_name[2]}", found_dir, split.strip()))
+        pieces.append(TfdsPiece(f"{name}:{builder.version}", found_dir, split.strip()))
     return pieces
 
 

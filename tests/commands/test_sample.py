@@ -1,0 +1,102 @@
+"""`bigbird-ja sample` as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import cli, storage
+from bigbird_ja.text import sample
+from bigbird_ja.text.corpus import open_corpus
+from tests.command_line import Ended
+
+
+def run(*arguments: str) -> int:
+    return cli.run_command_line(["sample", *arguments])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.txt"])
+def test_every_form_reads_back_as_the_same_corpus(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "new" / name
+    assert run(f"--output={path}", "--documents=12", "--seed=9") == 0
+    read = [d.text.strip() for d in open_corpus([str(path)]).documents()]
+    assert read == [text.strip() for text in sample.documents(12, 9)]
+    assert [p.name for p in path.parent.iterdir()] == [name]
+
+
+def test_results_and_repetition(tmp_path: Path, run_cli: Callable[..., Ended]) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    arguments = ("sample", f"--output={path}", "--documents=30", "--mean_length=800", "--json")
+    first = run_cli(*arguments)
+    content = path.read_bytes()
+    assert first.status == 0
+    assert first.json["documents"] == 30
+    assert first.json["bytes"] > 2 * first.json["characters"] > 0
+    assert first.json["seconds"] > 0
+    again = run_cli(*arguments)
+    assert again.status == 0 and "finished already" in again.stdout
+    assert path.read_bytes() == content
+    lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
+    assert {len(line["id"]) for line in lines} == {len("sample-000000")}
+
+
+def test_other_settings_are_refused_without_overwrite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{tmp_path}/a.txt"
+    assert run(f"--output={path}", "--documents=5") == 0
+    content = Path(path).read_bytes()
+    for other in ("--documents=4", "--documents=6", "--seed=7"):
+        assert run(f"--output={path}", "--documents=5", other) == 2
+        assert "--overwrite" in capsys.readouterr().err
+    assert Path(path).read_bytes() == content
+    assert run(f"--output={path}", "--documents=6", "--overwrite") == 0
+    assert len(list(open_corpus([path]).documents())) == 6
+
+
+def test_a_tfds_directory_is_read_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = f"--output=tfds:{tmp_path}"
+    assert run(output, "--documents=20", "--mean_length=300") == 0
+    assert run(output, "--documents=20", "--mean_length=300") == 0
+    assert "finished already" in capsys.readouterr().out
+    assert run(output, "--documents=21", "--mean_length=300") == 2
+    assert "documents=20" in capsys.readouterr().err
+    assert run(output, "--documents=21", "--mean_length=300", "--overwrite") == 0
+    corpus = open_corpus(["tfds:wiki40b/ja:train+validation+test"], str(tmp_path))
+    assert [d.text for d in corpus.documents()] == list(sample.documents(21, 1, 300))
+
+
+def test_it_writes_to_a_bucket(bucket: str) -> None:
+    assert run(f"--output={bucket}/a.jsonl.gz", "--documents=5") == 0
+    assert run(f"--output={bucket}/a.jsonl.gz", "--documents=5") == 0
+    assert run(f"--output={bucket}/a.jsonl.gz", "--documents=6") == 2
+    assert storage.list_files(bucket) == ["a.jsonl.gz"]
+    assert len(list(open_corpus([f"{bucket}/a.jsonl.gz"]).documents())) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--output is needed"),
+        (["--output=DIR/a.csv"], "must end in .jsonl"),
+        (["--output=DIR/a.txt", "--documents=0"], "at least 1"),
+        (["--output=DIR/a.txt", "--mean_length=3"], "choose 250"),
+        (["--output=DIR/a.txt", "--facts_per_1000_characters=-1"], "facts_per_1000_characters"),
+        (["--output=tfds:DIR", "--documents=2"], "at least 3"),
+        (["--output=tfds:gs://bucket/x"], "then copy it to the bucket"),
+        (["--output=/proc/none/a.txt", "--documents=1"], "/proc/none"),
+    ],
+)
+def test_what_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert run(*(a.replace("DIR", str(tmp_path)) for a in arguments)) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.strip().splitlines()) == 1
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
