@@ -42,6 +42,8 @@ def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layou
     return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
 
 
+# Tracing is several times faster without AutoGraph, which nothing here needs.
+@tf.autograph.experimental.do_not_convert
 def batches(
     manifest: Manifest,
     data_dir: str,
@@ -110,6 +112,7 @@ def check_mask_unit(manifest: Manifest, mask_unit: str | None) -> None:
         )
 
 
+@tf.autograph.experimental.do_not_convert
 def record_batches(
     manifest: Manifest,
     data_dir: str,
@@ -157,9 +160,7 @@ def _window(
     files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
     most = max(layout.counts)
     read = files.map(lambda path, count: read_shard(path, count, most))
-    records = tf.data.experimental.get_single_element(
-        read.batch(min(layout.window, layout.shards_per_reader))
-    )
+    records = read.batch(min(layout.window, layout.shards_per_reader)).get_single_element()
     places = tf.range(most, dtype=tf.int64)[None, :]
     is_there = places < counts[:, None]
     ids = tf.boolean_mask(starts[:, None] + places, is_there)
@@ -177,7 +178,7 @@ def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
     file = tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
     # One more than can be, to see a file that is too long; an empty one still makes a batch.
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
-    records = tf.data.experimental.get_single_element(ended.batch(most + 2))
+    records = ended.batch(most + 2).get_single_element()
     found = tf.shape(records, tf.int64)[0] - 1
     check = tf.debugging.Assert(
         tf.equal(found, count),
@@ -208,6 +209,7 @@ def to_features(
     return features
 
 
+@tf.autograph.experimental.do_not_convert
 def eval_batches(
     manifest: Manifest,
     data_dir: str,

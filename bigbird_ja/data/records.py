@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import google_crc32c
 import numpy as np
@@ -23,6 +23,13 @@ import numpy.typing as npt
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
 _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
+
+
+class Readable(Protocol):
+    """What records are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; less at the end only."""
 
 
 class DamagedRecord(Exception):
@@ -117,28 +124,26 @@ def frame(records: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def frames(data: bytes) -> Iterator[bytes]:
-    """The records of a TFRecord file, checksums verified.
+def frames(stream: Readable) -> Iterator[bytes]:
+    """The records of a TFRecord file, checksums verified, one in memory at a time.
 
     Raises:
         DamagedRecord: truncated, or a checksum that does not match.
     """
-    at, number = 0, 0
-    while at < len(data):
-        header = data[at : at + 12]
+    number = 0
+    while header := stream.read(12):
         if len(header) < 12:
             raise DamagedRecord(f"truncated in the header of record {number}")
         length, crc = struct.unpack("<QI", header)
         if masked_crc(header[:8]) != crc:
             raise DamagedRecord(f"the length of record {number} does not match its checksum")
-        record = data[at + 12 : at + 12 + length]
-        tail = data[at + 12 + length : at + 16 + length]
+        record = stream.read(length)
+        tail = stream.read(4)
         if len(record) < length or len(tail) < 4:
             raise DamagedRecord(f"truncated in record {number}")
         if masked_crc(record) != struct.unpack("<I", tail)[0]:
             raise DamagedRecord(f"record {number} does not match its checksum")
         yield record
-        at += 16 + length
         number += 1
 
 

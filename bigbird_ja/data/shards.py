@@ -164,11 +164,12 @@ def static_features(
 
 def places(plan: SplitPlan, settings: DataSettings) -> npt.NDArray[np.int64]:
     """int64 [records]: at each place of the shuffled split, copy * rows + row."""
-    return _scatter_order(plan.num_records, settings.seed, plan.split)
+    return scatter_order(plan.num_records, settings.seed, plan.split)
 
 
 @functools.lru_cache(maxsize=2)
-def _scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
+def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
+    """The permutation that scatters a split's records."""
     key = hashing.fold(hashing.seed_key(seed, hashing.SCATTER), split == "eval")
     return hashing.permutation(key, np.arange(num_records))
 

@@ -187,7 +187,7 @@ def test_both_modes_and_nsp(tmp_path, masking, nsp):
 def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, change):
     manifest = synthetic.write(tmp_path, (4, 4))
     path = tmp_path / manifest.train_shards[1].name
-    whole = list(records.frames(path.read_bytes()))
+    whole = list(records.frames(path.open("rb")))
     kept = {"short": whole[:-1], "empty": [], "long": [*whole, whole[0]], "corrupt": whole}[change]
     data = bytearray(records.frame(kept))
     if change == "corrupt":

@@ -1,0 +1,265 @@
+"""`check-data`: every byte and every record of a data set against its manifest.
+
+Each shard's size, SHA-256, record checksums and count; each record's lengths, ids, layout and
+targets; the tokenizer; the totals. A problem is one line that names the shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from bigbird_ja import storage
+from bigbird_ja.data import check, pipeline, records, records_ops, static_masking
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import tokenizer as tokenizer_lib
+
+_BATCH = 64
+MOST_PIECES = 64
+
+
+@dataclass
+class Found:
+    """What the records hold."""
+
+    records: int = 0
+    used_positions: int = 0
+    predictions: int = 0
+    densities: list[float] = field(default_factory=list)  # of each record
+    pieces: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(MOST_PIECES, np.int64)
+    )  # records by number of packed documents, the last: or more
+    piece_tokens: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(25, np.int64)
+    )  # packed documents by the power of two of their length
+
+
+def full_check(
+    data_dir: str, progress: Callable[[int], None] | None = None
+) -> tuple[Manifest, list[str], dict[str, Found]]:
+    """Checks everything.
+
+    Args:
+        data_dir: on disk or gs://.
+        progress: told the bytes that were read since the last call.
+
+    Returns:
+        The manifest, the problems (empty when all is well) and what each split holds.
+
+    Raises:
+        BadInput: there is no manifest that could be trusted.
+    """
+    manifest = manifest_lib.load(data_dir)
+    problems = check.file_problems(manifest, data_dir) + _tokenizer_problems(manifest, data_dir)
+    missing = {line.split(" ", 1)[0] for line in problems if line.endswith("is missing")}
+    found = {}
+    for split in ("train", "eval"):
+        found[split] = Found()
+        for shard in manifest.shards(split):
+            if shard.name not in missing:
+                problems += _check_shard(manifest, data_dir, shard, found[split], progress)
+    if not problems:
+        problems += _total_problems(manifest, found)
+    return manifest, problems, found
+
+
+def _tokenizer_problems(manifest: Manifest, data_dir: str) -> list[str]:
+    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
+    if not manifest.tokenizer_sha256:
+        return []
+    try:
+        data = storage.read_bytes(path)
+    except FileNotFoundError:
+        return [f"{manifest_lib.TOKENIZER_NAME} is missing"]
+    if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
+        return [f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"]
+    if manifest.adopted:
+        return []
+    try:
+        tokenizer = tokenizer_lib.Tokenizer(data, path)
+    except BadInput as error:
+        return [str(error)]
+    if tokenizer.vocab_size != manifest.vocab_size or vars(tokenizer.special) != dict(
+        manifest.special_ids
+    ):
+        return [f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"]
+    return []
+
+
+def _check_shard(
+    manifest: Manifest,
+    data_dir: str,
+    shard: Shard,
+    found: Found,
+    progress: Callable[[int], None] | None,
+) -> list[str]:
+    problems: list[str] = []
+    count = 0
+    with storage.open_read(storage.join(data_dir, shard.name)) as file:
+        stream = _Hashed(file, progress)
+        try:
+            for batch in _batched(records.frames(stream)):
+                problems += _check_batch(manifest, batch, count, found)
+                count += len(batch)
+        except records.DamagedRecord as error:
+            problems.append(str(error))
+        else:
+            if count != shard.records:
+                problems.append(f"holds {count} records instead of {shard.records}")
+            if stream.sha256.hexdigest() != shard.sha256:
+                problems.append("is not the file that was made (its SHA-256 differs)")
+    found.records += count
+    shown = problems[:3] + ([f"{len(problems) - 3} more problems"] if len(problems) > 3 else [])
+    return [f"{shard.name}: {problem}" for problem in shown]
+
+
+class _Hashed:
+    """A stream that hashes what is read from it."""
+
+    def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None) -> None:
+        self._file, self._progress = file, progress
+        self.sha256 = hashlib.sha256()
+
+    def read(self, size: int, /) -> bytes:
+        data = self._file.read(min(size, 1 << 30))
+        self.sha256.update(data)
+        if self._progress:
+            self._progress(len(data))
+        return data
+
+
+def _batched(stream: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    for record in stream:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _check_batch(manifest: Manifest, batch: list[bytes], first: int, found: Found) -> list[str]:
+    parse = records_ops.parse_dynamic if manifest.masking == "dynamic" else records_ops.parse_static
+    try:
+        parsed = {
+            name: value.numpy() for name, value in parse(manifest, tf.constant(batch)).items()
+        }
+    except (tf.errors.OpError, ValueError) as error:
+        text = str(error).strip().splitlines()[0].split("} ", 1)[-1]
+        return [f"records {first} to {first + len(batch) - 1} are not of this data set: {text}"]
+    tokens = parsed["tokens" if manifest.masking == "dynamic" else "input_ids"]
+    checks = _layout_checks(manifest, tokens)
+    if not ((tokens < 0) | (tokens >= manifest.vocab_size)).any():
+        if manifest.masking == "dynamic":
+            checks += _dynamic_checks(manifest, tokens, parsed)
+        else:
+            checks += _static_checks(manifest, tokens, parsed, found)
+    _count(manifest, tokens, found)
+    return [
+        f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
+    ]
+
+
+Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # what is wrong, and bool [b]: with which records
+
+
+def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
+    ids = manifest.special_ids
+    is_padding = tokens == ids["pad"]
+    checks = [
+        ("has ids outside the vocabulary", ((tokens < 0) | (tokens >= manifest.vocab_size)).any(1)),
+        ("has padding before text", (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)),
+        ("does not begin with [CLS]", tokens[:, 0] != ids["cls"]),
+    ]
+    if not manifest.adopted:
+        last = np.maximum((~is_padding).sum(1) - 1, 0)
+        ends = tokens[np.arange(len(tokens)), last]
+        checks.append(("does not end with [SEP]", ends != ids["sep"]))
+    return checks
+
+
+def _dynamic_checks(
+    manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
+) -> Checks:
+    rule = pipeline.masking_rule(manifest)
+    ordinary = static_masking.is_ordinary(tokens, rule)
+    is_padding = tokens == manifest.pad_id
+    labels = parsed["next_sentence_labels"]
+    return [
+        ("predicts nothing", ~ordinary.any(1)),
+        ("holds [MASK]", (tokens == rule.mask_id).any(1)),
+        ("marks words in its padding", (parsed["word_starts"] & is_padding).any(1)),
+        ("has a next-sentence label other than 0 and 1", (labels < 0) | (labels > 1)),
+    ]
+
+
+def _static_checks(
+    manifest: Manifest,
+    tokens: npt.NDArray[Any],
+    parsed: dict[str, npt.NDArray[Any]],
+    found: Found,
+) -> Checks:
+    positions, ids = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
+    is_target = parsed["masked_lm_weights"] > 0
+    found.predictions += int(is_target.sum())
+    inside = (positions >= 0) & (positions < manifest.seq_length)
+    safe = np.where(inside, positions, 0)
+    at = np.take_along_axis(tokens, safe.astype(np.int64), 1)
+    repeats = (np.diff(positions, axis=1) <= 0) & is_target[:, 1:]
+    checks: Checks = [
+        ("predicts nothing", ~is_target.any(1)),
+        ("predicts outside the sequence", (~inside & is_target).any(1)),
+        ("predicts padding", ((at == manifest.pad_id) & is_target).any(1)),
+        (
+            "predicts an id outside the vocabulary",
+            ((ids < 0) | (ids >= manifest.vocab_size)).any(1),
+        ),
+        ("has segment ids other than 0 and 1", (parsed["segment_ids"] >> 1 != 0).any(1)),
+    ]
+    if not manifest.adopted:
+        ordinary = static_masking.is_ordinary(ids, pipeline.masking_rule(manifest))
+        checks += [
+            ("predicts a special token", (~ordinary & is_target).any(1)),
+            ("predicts a position twice or out of order", repeats.any(1)),
+        ]
+    return checks
+
+
+def _count(manifest: Manifest, tokens: npt.NDArray[Any], found: Found) -> None:
+    is_text = tokens != manifest.pad_id
+    used = is_text.sum(1)
+    found.used_positions += int(used.sum())
+    found.densities += (used / manifest.seq_length).tolist()
+    ends = tokens == manifest.special_ids["sep"]
+    pieces = np.minimum(ends.sum(1), MOST_PIECES - 1)
+    found.pieces += np.bincount(pieces, minlength=MOST_PIECES)
+    row, at = np.nonzero(ends)
+    before = np.where(np.r_[True, row[1:] != row[:-1]], 0, np.r_[0, at[:-1]])
+    lengths = np.maximum(at - before - 1, 1)
+    bins = np.minimum(np.log2(lengths).astype(int), 24)
+    found.piece_tokens += np.bincount(bins, minlength=25)
+
+
+def _total_problems(manifest: Manifest, found: dict[str, Found]) -> list[str]:
+    problems = []
+    for split, counted in found.items():
+        stated = getattr(manifest, split)
+        pairs = [("sequences", counted.records), ("used_positions", counted.used_positions)]
+        if manifest.masking == "static":
+            pairs.append(("predictions", counted.predictions))
+        for name, number in pairs:
+            if number != getattr(stated, name):
+                problems.append(
+                    f"{split}: {number} {name.replace('_', ' ')}, the manifest states"
+                    f" {getattr(stated, name)}"
+                )
+    return problems

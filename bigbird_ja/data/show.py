@@ -1,0 +1,82 @@
+"""A masked example as people read it: word boundaries, what is predicted, what stands there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bigbird_ja.data import static_masking
+from bigbird_ja.data.static_masking import MaskingRule
+from bigbird_ja.text.tokenizer import Tokenizer
+
+_COLOURS = {
+    "mask": "\x1b[1;31m",
+    "random": "\x1b[1;33m",
+    "kept": "\x1b[1;32m",
+    "special": "\x1b[2;36m",
+}
+_PLAIN = "\x1b[0m"
+LEGEND = "[MASK](was), random!(was), kept=; words are divided by |"
+
+
+def legend(colour: bool) -> str:
+    """What the signs mean."""
+    if not colour:
+        return LEGEND
+    names = {"mask": "[MASK](was)", "random": "random!(was)", "kept": "kept="}
+    parts = [f"{_COLOURS[kind]}{text}{_PLAIN}" for kind, text in names.items()]
+    return ", ".join(parts) + "; words are divided by |"
+
+
+def masked_text(
+    tokens: npt.NDArray[Any],
+    word_starts: npt.NDArray[np.bool_],
+    masked: dict[str, npt.NDArray[Any]],
+    tokenizer: Tokenizer,
+    rule: MaskingRule,
+    colour: bool,
+    most: int = 200,
+) -> str:
+    """One record, masked.
+
+    Args:
+        tokens: int [S], before masking.
+        word_starts: bool [S]; all False where words are not known.
+        masked: one row of what `static_masking.mask` returns.
+        tokenizer: for the pieces.
+        rule: which ids are special.
+        colour: whether to write ANSI colours.
+        most: tokens shown.
+    """
+    weights = masked["masked_lm_weights"] > 0
+    predicted = set(masked["masked_lm_positions"][weights].tolist())
+    ordinary = static_masking.is_ordinary(tokens, rule)
+    parts = []
+    for at in range(min(most, len(tokens))):
+        if tokens[at] == rule.pad_id:
+            break
+        if at and word_starts[at]:
+            parts.append("|")
+        piece = tokenizer.pieces[int(tokens[at])]
+        if at in predicted:
+            parts.append(_predicted(piece, int(tokens[at]), int(masked["input_ids"][at]),
+                                    tokenizer, rule, colour))  # fmt: skip
+        else:
+            parts.append(_painted(piece, None if ordinary[at] else "special", colour))
+    return "".join(parts)
+
+
+def _predicted(
+    piece: str, before: int, now: int, tokenizer: Tokenizer, rule: MaskingRule, colour: bool
+) -> str:
+    if now == rule.mask_id:
+        return _painted(f"[MASK]({piece})", "mask", colour)
+    if now == before:
+        return _painted(f"{piece}=", "kept", colour)
+    return _painted(f"{tokenizer.pieces[now]}!({piece})", "random", colour)
+
+
+def _painted(text: str, kind: str | None, colour: bool) -> str:
+    return f"{_COLOURS[kind]}{text}{_PLAIN}" if colour and kind else text
