@@ -10,6 +10,7 @@ from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.rolled import rolled_attention
 from bigbird_ja.model.sparse import sparse_attention
+from bigbird_ja.model.tiling import RolledTiles
 
 
 @tf.autograph.experimental.do_not_convert
@@ -106,7 +107,7 @@ def tiled_self_attention(
 ) -> tf.Tensor:
     """The same for the `rolled` pattern, over sequences rolled by one block.
 
-    The projections write [heads, b, tiles, size, rows] at once and the output projection reads it:
+    The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
     no relayout in between. Arguments and result as for `self_attention`.
     """
     model, dtype = config.model, hidden.dtype
@@ -119,17 +120,20 @@ def tiled_self_attention(
     def project(name: str, scale: float) -> tf.Tensor:
         inner = f"{scope}/attention/self/{name}"
         kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
-        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, 1, 1, size, 1])
-        projected = tf.einsum("btri,ihd->hbtdr", tf.reshape(hidden, [*tiles, width]), kernel)
+        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, size, 1])
+        projected = tf.einsum("btri,ihd->bthdr", tf.reshape(hidden, [*tiles, width]), kernel)
         return (projected + bias) * tf.cast(scale, dtype)
 
     with tf.name_scope("attention/projections"):
         query, key, value = project("query", size**-0.5), project("key", 1.0), project("value", 1.0)
         mask = tf.reshape(input_mask, tiles)
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
-    context = rolled_attention(query, key, value, mask, documents, plans[layer].shifts)
+    shifts = plans[layer].shifts
+    assert shifts is not None
+    random = RolledTiles(shifts, tiles[1])
+    context = rolled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
-        projected = tf.einsum("hbtdr,hdo->btro", context, kernel)
+        projected = tf.einsum("bthdr,hdo->btro", context, kernel)
         return tf.reshape(projected, hidden.shape) + tf.cast(params[f"{output}/bias"], dtype)

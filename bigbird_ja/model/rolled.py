@@ -1,7 +1,7 @@
 """Block-sparse attention with rolled random tiles: what is fast on a TPU, in plain TensorFlow ops.
 
 Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences come rolled by
-one block, so that tile 0 holds the last and the first block, the global ones, and every other tile j
+one block, so that tile 0 holds the last and the first block, the global ones, and any other tile j
 holds blocks 2j-1 and 2j. Queries of tile j see
 
 - own: tile j, whole (two neighbouring blocks see each other);
@@ -13,8 +13,10 @@ and tile 0 sees everything. The scores of these pieces are never joined: they sh
 and one row sum. Slices and selections are left to fuse into the matmuls; only random tiles are
 copied (gathered whole). The gradient is written by hand: it keeps the bfloat16 probabilities.
 
-Arrays are [heads, b, T, size, rows]: 64 numbers by 128 rows fills the TPU's (8, 128) layout, where
-[rows, 64] would be padded to twice its size.
+Arrays are [b, T, heads, size, rows]: 64 numbers by 128 rows fill the TPU's (8, 128) layout, where
+[rows, 64] would be padded to twice its size, and heads beside size is how projections write. Tile 0
+is carried through every piece, so that nothing needs to be cut out of an array; what it computes
+there is dropped.
 """
 
 from __future__ import annotations
@@ -25,38 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from bigbird_ja.model.tiling import RandomTiles, Tiling
+
 # Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row
 # without any key gets probabilities of exactly zero.
 _UNSEEN = -1e9
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The static plan of one layer: which tile sees which."""
-
-    shifts: np.ndarray  # int32 [heads, m]
-    batch: int
-    tiles: int  # T, tile 0 included
-    rows: int  # of a tile: two blocks
-
-    @property
-    def middle(self) -> int:
-        return self.tiles - 1
-
-    def seen(self) -> np.ndarray:
-        """int32 [heads, b, T - 1, m]: the random tiles seen, as places in [heads * b * T]."""
-        tile = np.arange(self.middle)[:, None] + self.shifts[:, None, :]
-        return self._flat(1 + tile % self.middle, self.tiles)
-
-    def seers(self) -> np.ndarray:
-        """int32 [heads, b, T - 1, m]: who sees a tile by its m-th shift, in [heads * b * (T-1)]."""
-        tile = np.arange(self.middle)[:, None] - self.shifts[:, None, :]
-        return self._flat(tile % self.middle, self.middle)
-
-    def _flat(self, tile: np.ndarray, tiles: int) -> np.ndarray:
-        heads = len(self.shifts)
-        place = np.arange(heads * self.batch).reshape(heads, self.batch, 1, 1) * tiles
-        return (place + tile[:, None]).astype(np.int32)
 
 
 def rolled_attention(
@@ -65,34 +40,33 @@ def rolled_attention(
     value: tf.Tensor,
     input_mask: tf.Tensor,
     document_ids: tf.Tensor | None,
-    shifts: np.ndarray,
+    random: RandomTiles,
 ) -> tf.Tensor:
     """Attention of one layer, over sequences rolled by one block.
 
     Args:
-        query: [heads, b, T, size, rows] in the compute dtype, scaled by size^-0.5.
+        query: [b, T, heads, size, rows] in the compute dtype, scaled by size^-0.5.
         key, value: the same shape; not scaled.
         input_mask: float32 [b, T, rows]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, T, rows]; keys of other documents are not seen. None: no such limit.
-        shifts: int32 [heads, m], each in 2..T-3, different within a head.
+        random: the layer's random connections.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
-    _, batch, tiles, _, rows = (int(size) for size in query.shape)
-    tiling = Tiling(np.asarray(shifts, np.int32), batch, tiles, rows)
+    tiling = Tiling(int(query.shape[1]), int(query.shape[4]))
+    with tf.name_scope("attention") as scope:
 
-    @tf.custom_gradient
-    def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
-        context, kept = _forward(tiling, query, key, value, input_mask, document_ids)
+        @tf.custom_gradient
+        def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
+            context, kept = _forward(tiling, random, query, key, value, input_mask, document_ids)
 
-        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            with tf.name_scope("attention"):
-                return _backward(tiling, query, key, value, context, kept, upstream)
+            def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
+                    return _backward(tiling, random, query, key, value, context, kept, upstream)
 
-        return context, gradient
+            return context, gradient
 
-    with tf.name_scope("attention"):
         return run(query, key, value)
 
 
@@ -101,32 +75,32 @@ class _Kept:
     """What the gradient needs beside inputs and output."""
 
     probabilities: dict[str, tf.Tensor]  # per piece, not divided by the sum; compute dtype
-    totals: tf.Tensor  # float32 [heads, b, T, rows]
+    totals: tf.Tensor  # float32 [b, T, heads, rows]
 
 
 _PIECES = ("own", "outer", "global", "random")
 
-# h heads, b batch, t tiles, d size, r query rows, c key rows, m random tiles.
+# b batch, t tiles, h heads, d size, r query rows, c key rows, m random tiles.
 _SCORES = {
-    "own": "hbtdr,hbtdc->hbtrc",
-    "outer": "hbtdr,hbtdc->hbtrc",
-    "global": "hbtdr,hbdc->hbtrc",
-    "random": "hbtdr,hbtmdc->hbtrmc",
-    "rows": "hbdr,hbtdc->hbrtc",
+    "own": "bthdr,bthdc->bthrc",
+    "outer": "bthdr,bthdc->bthrc",
+    "global": "bthdr,bhdc->bthrc",
+    "random": "bthdr,bthmdc->bthrmc",
+    "rows": "bhdr,bthdc->bhrtc",
 }
 _CONTEXT = {
-    "own": "hbtrc,hbtdc->hbtdr",
-    "outer": "hbtrc,hbtdc->hbtdr",
-    "global": "hbtrc,hbdc->hbtdr",
-    "random": "hbtrmc,hbtmdc->hbtdr",
-    "rows": "hbrtc,hbtdc->hbdr",
+    "own": "bthrc,bthdc->bthdr",
+    "outer": "bthrc,bthdc->bthdr",
+    "global": "bthrc,bhdc->bthdr",
+    "random": "bthrmc,bthmdc->bthdr",
+    "rows": "bhrtc,bthdc->bhdr",
 }
 _KEYS = {
-    "own": "hbtrc,hbtdr->hbtdc",
-    "outer": "hbtrc,hbtdr->hbtdc",
-    "global": "hbtrc,hbtdr->hbdc",
-    "random": "hbtrmc,hbtdr->hbtmdc",
-    "rows": "hbrtc,hbdr->hbtdc",
+    "own": "bthrc,bthdr->bthdc",
+    "outer": "bthrc,bthdr->bthdc",
+    "global": "bthrc,bthdr->bhdc",
+    "random": "bthrmc,bthdr->bthmdc",
+    "rows": "bhrtc,bhdr->bthdc",
 }
 
 
@@ -135,67 +109,65 @@ def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return tf.einsum(equation, tf.cast(left, tf.float32), tf.cast(right, tf.float32))
 
 
-def _views(tiling: Tiling, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The keys (or values) of every piece.
+def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Tiles t + 1 and t - 1 in the place of tile t, of [b, T, ...]; `edge` beyond the ends.
 
-    Args:
-        keys: [heads, b, T, size, rows].
+    Padded once and sliced twice: slices fuse into what reads them, a shift does not.
     """
-    heads, _, _, size, rows = (int(n) for n in keys.shape)
-    after = tf.concat([keys[:, :, 2:], tf.zeros_like(keys[:, :, :1])], axis=2)
-    random = tf.gather(tf.reshape(keys, [-1, size, rows]), tiling.seen())
-    del heads
+    padded = tf.concat([edge, values, edge], axis=1)
+    return padded[:, 2:], padded[:, :-2]
+
+
+def _views(tiling: Tiling, random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
+    """The keys (or values) of every piece, from [b, T, heads, size, rows]."""
+    after, before = _neighbours(keys, tf.zeros_like(keys[:, :1]))
     return {
-        "own": keys[:, :, 1:],
-        "outer": tf.where(_low(tiling), after, keys[:, :, :-1]),
-        "global": keys[:, :, 0],
-        "random": random,
+        "own": keys,
+        "outer": tf.where(tiling.low(), after, before),
+        "global": keys[:, 0],
+        "random": random.keys(keys),
         "rows": keys,
     }
 
 
-def _low(tiling: Tiling) -> np.ndarray:
-    """bool [rows]: the first block of a tile."""
-    return np.arange(tiling.rows) < tiling.rows // 2
-
-
-def _row_views(tiling: Tiling, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
+def _row_views(
+    tiling: Tiling, random: RandomTiles, rows: tf.Tensor, edge: float | int
+) -> dict[str, tf.Tensor]:
     """A number per token, laid out as the keys of every piece, ready to join its scores.
 
     Args:
         rows: [b, T, rows].
         edge: what stands where the outer tile has no block, or a global one.
     """
-    low = _low(tiling)
     edges = tf.fill(tf.shape(rows[:, :1]), tf.cast(edge, rows.dtype))
-    after = tf.concat([rows[:, 2:], edges], axis=1)
-    before = tf.concat([edges, rows[:, 1:-1]], axis=1)
-    random = (np.arange(tiling.middle)[:, None] + tiling.shifts[:, None, :]) % tiling.middle
+    after, before = _neighbours(tf.concat([edges, rows[:, 1:]], axis=1), edges)
+    outer = tf.where(tiling.low(), after, before)
     return {
-        "own": rows[None, :, 1:, None],
-        "outer": tf.where(low, after, before)[None, :, :, None],
-        "global": rows[None, :, :1, None],
-        "random": tf.transpose(tf.gather(rows[:, 1:], random, axis=1), [1, 0, 2, 3, 4])[
-            :, :, :, None
-        ],
-        "rows": rows[None, :, None],
+        "own": rows[:, :, None, None],
+        "outer": outer[:, :, None, None],
+        "global": rows[:, :1, None, None],
+        "random": random.numbers(rows)[:, :, :, None],
+        "rows": rows[:, None, None],
     }
 
 
 def _biases(
-    tiling: Tiling, input_mask: tf.Tensor, document_ids: tf.Tensor | None
+    tiling: Tiling, random: RandomTiles, input_mask: tf.Tensor, document_ids: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
     """What to add to every piece's scores: 0, or `_UNSEEN` for a key that must not be seen."""
-    biases = _row_views(tiling, (1.0 - input_mask) * _UNSEEN, _UNSEEN)
+    biases = _row_views(tiling, random, (1.0 - input_mask) * _UNSEEN, _UNSEEN)
     # A block of the tile sees only the outer block on its own side.
-    low = _low(tiling)
+    low = tiling.low()
     biases["outer"] += np.where(low[:, None] == low, np.float32(_UNSEEN), np.float32(0.0))
+    unseen = random.unseen()
+    if unseen is not None:
+        biases["random"] += np.where(unseen, np.float32(_UNSEEN), np.float32(0.0))
     if document_ids is None:
         return biases
-    keys = _row_views(tiling, document_ids, -1)
-    queries = dict.fromkeys(_PIECES, document_ids[None, :, 1:, :, None])
+    keys = _row_views(tiling, random, document_ids, -1)
+    queries = dict.fromkeys(_PIECES, document_ids[:, :, None, :, None])
     queries["random"] = queries["own"][..., None]
-    queries["rows"] = document_ids[None, :, 0, :, None, None]
+    queries["rows"] = document_ids[:, 0, None, :, None, None]
     for piece, theirs in keys.items():
         biases[piece] += tf.where(tf.equal(queries[piece], theirs), 0.0, _UNSEEN)
     return biases
@@ -203,6 +175,7 @@ def _biases(
 
 def _forward(
     tiling: Tiling,
+    random: RandomTiles,
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
@@ -210,33 +183,33 @@ def _forward(
     document_ids: tf.Tensor | None,
 ) -> tuple[tf.Tensor, _Kept]:
     with tf.name_scope("scores"):
-        keys = _views(tiling, key)
-        biases = _biases(tiling, input_mask, document_ids)
-        scores = {p: _contract(_SCORES[p], query[:, :, 1:], keys[p]) + biases[p] for p in _PIECES}
-        rows = _contract(_SCORES["rows"], query[:, :, 0], keys["rows"]) + biases["rows"]
+        keys = _views(tiling, random, key)
+        biases = _biases(tiling, random, input_mask, document_ids)
+        scores = {p: _contract(_SCORES[p], query, keys[p]) + biases[p] for p in _PIECES}
+        rows = _contract(_SCORES["rows"], query[:, 0], keys["rows"]) + biases["rows"]
     with tf.name_scope("softmax"):
-        maximum = _joined(tf.maximum, {p: _over_keys(tf.reduce_max, scores[p]) for p in _PIECES})
+        maximum = _joined(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PIECES])
         maximum = tf.maximum(maximum, _UNSEEN / 2)
         exact = {p: tf.exp(scores[p] - _beside(maximum, scores[p])) for p in _PIECES}
-        totals = _joined(tf.add, {p: _over_keys(tf.reduce_sum, exact[p]) for p in _PIECES})
+        totals = _joined(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PIECES])
         rows_maximum = tf.maximum(tf.reduce_max(rows, axis=[3, 4]), _UNSEEN / 2)
         exact["rows"] = tf.exp(rows - rows_maximum[..., None, None])
         rows_total = tf.reduce_sum(exact["rows"], axis=[3, 4])
-        totals = tf.concat([rows_total[:, :, None], totals], axis=2)
+        totals = tf.where(tiling.is_first()[..., 0], rows_total[:, None], totals)
         totals = tf.maximum(totals, 1e-30)
         probabilities = {p: tf.cast(exact[p], query.dtype) for p in exact}
     with tf.name_scope("context"):
-        values = _views(tiling, value)
-        parts = {p: _contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES}
-        context = _joined(tf.add, parts)
+        values = _views(tiling, random, value)
+        parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
-        context = tf.concat([first[:, :, None], context], axis=2) / totals[:, :, :, None]
-        context = tf.cast(context, query.dtype)
+        context = tf.where(tiling.is_first(), first[:, None], _joined(tf.add, parts))
+        context = tf.cast(context / totals[:, :, :, None], query.dtype)
     return context, _Kept(probabilities, totals)
 
 
 def _backward(
     tiling: Tiling,
+    random: RandomTiles,
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
@@ -246,55 +219,57 @@ def _backward(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     with tf.name_scope("softmax"):
         # Probabilities were not divided by their sum: the upstream gradient is, instead.
-        exact = tf.cast(upstream, tf.float32) / kept.totals[:, :, :, None]
-        inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3)
-        scaled = tf.cast(exact, query.dtype)
-    middle = {"query": query[:, :, 1:], "scaled": scaled[:, :, 1:], "inner": inner[:, :, 1:]}
-    first = {"query": query[:, :, 0], "scaled": scaled[:, :, 0], "inner": inner[:, :, 0]}
-    keys, values = _views(tiling, key), _views(tiling, value)
+        exact = tf.cast(upstream, tf.float32)
+        inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / kept.totals
+        first_inner = inner[:, 0]
+        first_scaled = tf.cast(exact[:, 0] / kept.totals[:, 0, :, None], query.dtype)
+        # What the pieces computed in tile 0 was dropped: its gradient is zero.
+        shares = tf.where(tiling.is_first()[..., 0], 0.0, 1.0 / kept.totals)
+        scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
+        inner = tf.where(tiling.is_first()[..., 0], 0.0, inner)
+    keys, values = _views(tiling, random, key), _views(tiling, random, value)
     d_scores = {}
     with tf.name_scope("scores"):
         for piece, p in kept.probabilities.items():
-            side = first if piece == "rows" else middle
-            d_p = _contract(_SCORES[piece], side["scaled"], values[piece])
-            d_p = tf.cast(p, tf.float32) * (d_p - _beside(side["inner"], d_p))
+            side = (first_scaled, first_inner) if piece == "rows" else (scaled, inner)
+            d_p = _contract(_SCORES[piece], side[0], values[piece])
+            d_p = tf.cast(p, tf.float32) * (d_p - _beside(side[1], d_p))
             d_scores[piece] = tf.cast(d_p, query.dtype)
-        d_query = _joined(
-            tf.add, {p: _contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES}
-        )
+        d_query = _joined(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES])
         d_first = _contract(_CONTEXT["rows"], d_scores["rows"], keys["rows"])
-        d_query = tf.cast(tf.concat([d_first[:, :, None], d_query], axis=2), query.dtype)
-        d_key = _gather_back(tiling, d_scores, middle["query"], first["query"])
+        d_query = tf.cast(tf.where(tiling.is_first(), d_first[:, None], d_query), query.dtype)
+        d_key = _to_keys(tiling, random, d_scores, query, query[:, 0])
     with tf.name_scope("context"):
-        d_value = _gather_back(tiling, kept.probabilities, middle["scaled"], first["scaled"])
+        d_value = _to_keys(tiling, random, kept.probabilities, scaled, first_scaled)
     return d_query, d_key, d_value
 
 
-def _gather_back(
-    tiling: Tiling, weights: dict[str, tf.Tensor], middle: tf.Tensor, first: tf.Tensor
+def _to_keys(
+    tiling: Tiling,
+    random: RandomTiles,
+    weights: dict[str, tf.Tensor],
+    queries: tf.Tensor,
+    first: tf.Tensor,
 ) -> tf.Tensor:
-    """The gradient of keys (or values) from the weights by which each query used them."""
-    dtype = middle.dtype
-    parts = {p: tf.cast(_contract(_KEYS[p], weights[p], middle), dtype) for p in _PIECES}
-    rows = _contract(_KEYS["rows"], weights["rows"], first)
-    size, width = int(middle.shape[3]), int(middle.shape[4])
-    outer = parts["outer"]
-    edge = tf.zeros_like(outer[:, :, :1])
-    before = tf.concat([edge, outer[:, :, :-1]], axis=2)
-    after = tf.concat([outer[:, :, 1:], edge], axis=2)
-    shifts = tiling.shifts.shape[1]
-    place = tiling.seers() * shifts + np.arange(shifts, dtype=np.int32)
-    random = tf.gather(tf.reshape(parts["random"], [-1, size, width]), place)
-    total = rows[:, :, 1:] + tf.cast(parts["own"], tf.float32)
-    total += tf.cast(tf.where(_low(tiling), before, after), tf.float32)
-    for shift in range(shifts):
-        total += tf.cast(random[:, :, :, shift], tf.float32)
-    glob = rows[:, :, :1] + tf.cast(parts["global"], tf.float32)[:, :, None]
-    return tf.cast(tf.concat([glob, total], axis=2), dtype)
+    """The gradient of keys (or values) from the weights by which each query used them.
+
+    Args:
+        queries: [b, T, heads, size, rows]; `first`, [b, heads, size, rows], is tile 0 for "rows".
+    """
+    dtype = queries.dtype
+    parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PIECES}
+    total = _contract(_KEYS["rows"], weights["rows"], first) + tf.cast(parts["own"], tf.float32)
+    after, before = _neighbours(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
+    outer = tf.where(tiling.low(), before, after)
+    total += tf.cast(outer, tf.float32)
+    for part in random.keys_back(parts["random"]):
+        total += tf.cast(part, tf.float32)
+    shared = tf.cast(parts["global"], tf.float32)[:, None]
+    return tf.cast(total + tf.where(tiling.is_first(), shared, 0.0), dtype)
 
 
 def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
-    """Reduces a piece's scores over its keys: [heads, b, t, rows]."""
+    """Reduces a piece's scores over its keys: [b, T, heads, rows]."""
     return reduce(scores, axis=list(range(4, len(scores.shape))))
 
 
@@ -303,8 +278,8 @@ def _beside(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])
 
 
-def _joined(join: Callable[..., tf.Tensor], parts: dict[str, tf.Tensor]) -> tf.Tensor:
-    first, *others = parts.values()
+def _joined(join: Callable[..., tf.Tensor], parts: list[tf.Tensor]) -> tf.Tensor:
+    first, *others = parts
     for part in others:
         first = join(first, part)
     return first
