@@ -2,11 +2,11 @@
 
     make soak        (.venv/bin/python scripts/soak.py --kills 60)
 
-For each store (disk, loopback bucket) `--kills` SIGKILLs at seeded random instants, dealt in turn to
-start-up, input, step, save and between a save's files. After each kill the same command runs again;
-when a run finishes, its weights and optimiser state must equal the uninterrupted run's bit for
-bit, its metrics must repeat no step, and nothing temporary may be left. Prints kills survived out of
-tried. Takes about four seconds per kill on two cores.
+For each store (disk, loopback bucket) `--kills` SIGKILLs at seeded random instants, dealt in turn
+to start-up, input, step, save and between a save's files. After each kill the same command runs
+again; when a run finishes, its weights and optimiser state must equal the uninterrupted run's bit
+for bit, its metrics must repeat no step, and nothing temporary may be left. Prints kills survived
+out of tried. Takes about four seconds per kill on two cores.
 """
 
 from __future__ import annotations

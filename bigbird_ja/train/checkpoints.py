@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, StorageError, classify
 
 if TYPE_CHECKING:
     import numpy as np
@@ -352,16 +352,25 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
     """Writes a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
 
     Runs outside any graph, so it must be called in a thread of its own while a session trains.
+
+    Raises:
+        StorageError: the disk is full, or fails.
     """
     import tensorflow as tf
 
     names = sorted(values)
-    tf.raw_ops.SaveV2(
-        prefix=prefix,
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[tf.convert_to_tensor(values[name]) for name in names],
-    )
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(values[name]) for name in names],
+        )
+    except tf.errors.OpError as error:
+        # As an exception of ours: a session takes OutOfRangeError, which is what TensorFlow makes
+        # of EFBIG, for the end of the data, and ends as if all were well.
+        known = classify(error)
+        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
 
 
 def _sidecar(step: int) -> str:

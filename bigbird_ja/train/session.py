@@ -100,8 +100,14 @@ class Session:
                 self._saver.wait()
             finally:
                 self._recorder.close()
-        is_finished = self._recorder.step >= training.num_train_steps
-        return "finished" if is_finished else "interrupted"
+        if self._recorder.step >= training.num_train_steps:
+            return "finished"
+        if not self._stop.is_set():  # a session ends silently when its input does
+            raise StorageError(
+                f"the input ended at step {self._recorder.step}, before"
+                f" {training.num_train_steps}: check the data with `bigbird-ja check-data`"
+            )
+        return "interrupted"
 
     def results(self, reason: str) -> dict[str, Any]:
         """The `--json` results."""
