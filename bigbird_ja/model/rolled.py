@@ -159,7 +159,7 @@ def _biases(
     # A block of the tile sees only the outer block on its own side.
     low = tiling.low()
     biases["outer"] += np.where(low[:, None] == low, np.float32(_UNSEEN), np.float32(0.0))
-    unseen = random.unseen()
+    unseen = random.unseen(tiling.rows)
     if unseen is not None:
         biases["random"] += np.where(unseen, np.float32(_UNSEEN), np.float32(0.0))
     if document_ids is None:
@@ -185,7 +185,11 @@ def _forward(
     with tf.name_scope("scores"):
         keys = _views(tiling, random, key)
         biases = _biases(tiling, random, input_mask, document_ids)
-        scores = {p: _contract(_SCORES[p], query, keys[p]) + biases[p] for p in _PIECES}
+        scores = {
+            p: tf.cast(_contract(_SCORES[p], query, keys[p]) + biases[p], query.dtype)
+            for p in _PIECES
+        }
+        scores = {p: tf.cast(s, tf.float32) for p, s in scores.items()}
         rows = _contract(_SCORES["rows"], query[:, 0], keys["rows"]) + biases["rows"]
     with tf.name_scope("softmax"):
         maximum = _joined(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PIECES])
@@ -262,8 +266,7 @@ def _to_keys(
     after, before = _neighbours(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
     outer = tf.where(tiling.low(), before, after)
     total += tf.cast(outer, tf.float32)
-    for part in random.keys_back(parts["random"]):
-        total += tf.cast(part, tf.float32)
+    total += tf.cast(tf.add_n(random.keys_back(parts["random"])), tf.float32)
     shared = tf.cast(parts["global"], tf.float32)[:, None]
     return tf.cast(total + tf.where(tiling.is_first(), shared, 0.0), dtype)
 
