@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import re
+
+from bigbird_ja.redaction import redact
 
 
 class CommandError(Exception):
@@ -83,9 +86,7 @@ def classify(error: BaseException) -> CommandError | None:
         return OutOfMemory(f"out of memory on this machine: {error or 'allocation failed'}")
     if isinstance(error, OSError):
         return _classify_os_error(error)
-    text = str(error).strip()
-    first_line = text.splitlines()[0] if text else type(error).__name__
-    name = type(error).__name__
+    text, name, first_line = str(error), type(error).__name__, telling_line(error)
     if name == "ResourceExhaustedError":
         if "No space left" in text or "Disk quota exceeded" in text or "File too large" in text:
             return StorageError(f"disk full: {first_line}: free some space and run again")
@@ -97,10 +98,27 @@ def classify(error: BaseException) -> CommandError | None:
         return BadInput(f"permission denied: {first_line}: check the path and your credentials")
     if name in ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"):
         return StorageError(f"storage failed: {first_line}: run the same command again")
+    if name == "InternalError" and "File contents are inconsistent" in text:
+        # TensorFlow's words for a reply of the bucket that is complete but too short.
+        return StorageError(f"short reply: {first_line}: run the same command again")
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     return None
+
+
+def telling_line(error: BaseException) -> str:
+    """One line from an exception of TensorFlow: the words before the graph's nodes, without the
+    body of an HTTP answer, credentials removed."""
+    words = []
+    for line in str(error).splitlines():
+        line = line.strip()
+        if line.startswith(("[[", "Detected at node")):
+            break
+        if line and line != "Graph execution error:":
+            words.append(line)
+    text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", " ".join(words), flags=re.S)
+    return redact(text)[:400] or type(error).__name__
 
 
 def _classify_os_error(error: OSError) -> CommandError | None:
@@ -112,5 +130,8 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if isinstance(
         error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
     ) or (error.errno == errno.EROFS):
-        return BadInput(f"{where or error}: {error.strerror or 'not accessible'}: check the path")
+        check = "path and your permissions" if isinstance(error, PermissionError) else "path"
+        return BadInput(
+            f"{where or error}: {error.strerror or 'not accessible'}: check the {check}"
+        )
     return None

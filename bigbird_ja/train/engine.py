@@ -16,7 +16,14 @@ from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput, CommandError, Interrupted, StorageError, classify
+from bigbird_ja.errors import (
+    BadInput,
+    CommandError,
+    Interrupted,
+    StorageError,
+    classify,
+    telling_line,
+)
 from bigbird_ja.train import hosts, run_directory
 from bigbird_ja.train.checkpoints import CheckpointStore
 from bigbird_ja.train.lock import RunLock
@@ -115,7 +122,7 @@ def _end_of(error: BaseException) -> CommandError | None:
         what = error.strerror or "refused"
         return StorageError(f"{error.filename or error}: {what} in mid run: run again")
     if type(error).__name__ in ("PermissionDeniedError", "NotFoundError"):
-        return StorageError(f"refused in mid run: {str(error).splitlines()[0]}: run again")
+        return StorageError(f"refused in mid run: {telling_line(error)}: run again")
     return classify(error)
 
 
