@@ -130,8 +130,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if isinstance(
         error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
     ) or (error.errno == errno.EROFS):
-        check = "path and your permissions" if isinstance(error, PermissionError) else "path"
-        return BadInput(
-            f"{where or error}: {error.strerror or 'not accessible'}: check the {check}"
-        )
+        what = "path and your permissions" if isinstance(error, PermissionError) else "path"
+        why = error.strerror or "not accessible"
+        return BadInput(f"{where or error}: {why}: check the {what}")
     return None

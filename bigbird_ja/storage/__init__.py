@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import bucket, local, transfer
 from bigbird_ja.storage.checksum import crc32c_of_file, crc32c_text
 from bigbird_ja.storage.names import (
@@ -35,7 +35,9 @@ __all__ = [
     "TEMPORARY_PREFIX",
     "Policy",
     "Stat",
+    "StorageError",
     "base_name",
+    "bucket_location",
     "check_inside",
     "clean_temporary",
     "crc32c_of_file",
@@ -176,6 +178,11 @@ def delete(path: str, missing_ok: bool = True) -> None:
 def delete_many(paths: Iterable[str]) -> None:
     """Removes files, several at a time on a bucket; missing ones are fine."""
     transfer.run_all([partial(delete, path) for path in paths])
+
+
+def bucket_location(path: str) -> str | None:
+    """Region of the bucket of a gs:// path in lower case; None where it may not be asked."""
+    return bucket.location(path)
 
 
 def replace(source: str, target: str) -> None:
