@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.data import check
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.errors import BadInput
+from tests.data import synthetic
+
+
+def test_comes_back_as_it_was_written(tmp_path):
+    made = synthetic.write(tmp_path)
+    assert manifest_lib.load(str(tmp_path)) == made
+    assert manifest_lib.load(str(tmp_path)).fingerprint == made.fingerprint
+
+
+def test_fixes_every_key_that_a_data_set_fixes(tmp_path):
+    assert set(synthetic.write(tmp_path).fixed()) == set(config_lib.DATA_SET_KEYS)
+
+
+def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
+    made = synthetic.write(tmp_path)
+    same = dataclasses.replace(made, sources=("elsewhere",), created_by="another")
+    assert same.fingerprint == made.fingerprint
+    shard = dataclasses.replace(made.train_shards[0], sha256="0" * 64)
+    other = dataclasses.replace(made, train_shards=(shard, *made.train_shards[1:]))
+    assert other.fingerprint != made.fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.update(seq_length=65),
+        lambda v: v.update(version=99),
+        lambda v: v.pop("train"),
+        lambda v: v.update(unknown=1),
+        lambda v: v["train_shards"][0].update(name="../evil"),
+        lambda v: v["train_shards"][0].update(records=1),
+        lambda v: v["special_ids"].pop("sep"),
+    ],
+)
+def test_a_changed_manifest_is_refused(tmp_path, change):
+    synthetic.write(tmp_path)
+    path = tmp_path / "manifest.json"
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+    with pytest.raises(BadInput, match=r"manifest\.json|evil"):
+        manifest_lib.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"version": 1}', "\xff"])
+def test_what_is_no_manifest_is_refused(tmp_path, text):
+    (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput, match=r"manifest\.json"):
+        manifest_lib.load(str(tmp_path))
+
+
+def test_no_manifest_says_what_to_run(tmp_path):
+    with pytest.raises(BadInput, match="make-data"):
+        manifest_lib.load(str(tmp_path))
+
+
+def test_fast_check_finds_missing_extra_and_truncated_shards(tmp_path):
+    made = synthetic.write(tmp_path)
+    assert check.fast_check(str(tmp_path)) == made
+    path = tmp_path / made.train_shards[2].name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(BadInput, match=f"{path.name} has"):
+        check.fast_check(str(tmp_path))
+    path.unlink()
+    with pytest.raises(BadInput, match=f"{path.name} is missing"):
+        check.fast_check(str(tmp_path))
+    path.write_bytes(whole)
+    (tmp_path / "train-00009-of-00010.tfrecord").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"train-00009-of-00010.* is not in the manifest"):
+        check.fast_check(str(tmp_path))

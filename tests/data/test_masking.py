@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bigbird_ja.data import masking, static_masking
+from tests.data import synthetic
+
+RULE = static_masking.MaskingRule(200, tuple(range(11)), 6, 0, 12, 0.15, "whole_word")
+UNITS = ("subword", "whole_word", "span")
+
+
+def some_records(count, length, seed=0, vocab_size=200):
+    return synthetic.random_records(np.random.default_rng(seed), count, length, vocab_size)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("length,most", [(64, 12), (64, 64), (300, 40), (70_000, 50)])
+@pytest.mark.parametrize("specials", [tuple(range(11)), (0, 2, 3, 5, 6, 199)])
+def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials):
+    rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, special_ids=specials)
+    tokens, starts = some_records(3, length)
+    tokens[1, 1:] = 5  # nothing to predict
+    epoch, record = np.array([0, 3, 2**20]), np.array([5, 0, 2**30])
+    ours = static_masking.mask(tokens, starts, epoch, record, 2**40 + 7, rule)
+    theirs = masking.mask(
+        tf.constant(tokens), tf.constant(starts), tf.constant(epoch), tf.constant(record),
+        2**40 + 7, rule,
+    )  # fmt: skip
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name].numpy(), err_msg=name)
+        assert value.dtype == theirs[name].dtype.as_numpy_dtype
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_targets_are_what_the_rule_says(data):
+    length = data.draw(st.integers(4, 80))
+    most = data.draw(st.integers(1, length))
+    rule = dataclasses.replace(
+        RULE, unit=data.draw(st.sampled_from(UNITS)), max_predictions=most,
+        prob=data.draw(st.sampled_from([0.01, 0.15, 0.5])),
+    )  # fmt: skip
+    tokens = np.array([data.draw(st.lists(st.integers(0, 40), min_size=length, max_size=length))])
+    starts = np.array([data.draw(st.lists(st.booleans(), min_size=length, max_size=length))])
+    made = static_masking.mask(tokens, starts, 0, 0, data.draw(st.integers(0, 2**64 - 1)), rule)
+    ordinary = static_masking.is_ordinary(tokens, rule)[0]
+    n = int(ordinary.sum())
+    weights = made["masked_lm_weights"][0]
+    count = int(weights.sum())
+    wanted = min(most, max(1, round(rule.prob * n)), n)
+    positions = made["masked_lm_positions"][0][:count]
+    assert set(weights.tolist()) <= {0.0, 1.0} and (np.diff(weights) <= 0).all()
+    assert (np.diff(positions) > 0).all() and ordinary[positions].all()
+    np.testing.assert_array_equal(made["masked_lm_ids"][0][:count], tokens[0][positions])
+    assert not made["masked_lm_positions"][0][count:].any()
+    others = np.setdiff1d(np.arange(length), positions)
+    np.testing.assert_array_equal(made["input_ids"][0][others], tokens[0][others])
+    now = made["input_ids"][0][positions]
+    assert static_masking.is_ordinary(now, rule)[now != rule.mask_id].all()
+    assert count <= wanted and (count > 0) == (n > 0)
+    if rule.unit == "subword":
+        assert count == wanted
+    else:
+        words = words_of(ordinary, starts[0])
+        longest = max((len(w) for w in words), default=1)
+        assert count > wanted - longest
+        split = [w for w in words if 0 < len(set(w) & set(positions.tolist())) < len(w)]
+        assert not split or (len(split) == 1 and count == wanted)  # one word longer than the budget
+
+
+def words_of(ordinary, starts):
+    words = []
+    for at, is_word in enumerate(ordinary):
+        if not is_word:
+            continue
+        if starts[at] or at == 0 or not ordinary[at - 1]:
+            words.append([])
+        words[-1].append(at)
+    return words
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_eighty_ten_ten_and_every_token_alike(unit):
+    rule = dataclasses.replace(RULE, unit=unit, vocab_size=5000, max_predictions=600)
+    tokens, starts = some_records(40, 1024, vocab_size=5000)
+    hits = np.zeros(tokens.shape)
+    masked = random = kept = 0
+    for epoch in range(20):
+        made = static_masking.mask(tokens, starts, epoch, np.arange(40), 1, rule)
+        row, slot = np.nonzero(made["masked_lm_weights"])
+        at = made["masked_lm_positions"][row, slot]
+        hits[row, at] += 1
+        now, before = made["input_ids"][row, at], tokens[row, at]
+        masked += int((now == rule.mask_id).sum())
+        kept += int((now == before).sum())
+        random += int(((now != before) & (now != rule.mask_id)).sum())
+    total = masked + random + kept
+    assert abs(masked / total - 0.8) < 0.01
+    assert abs(random / total - 0.1) < 0.01 and abs(kept / total - 0.1) < 0.01
+    ordinary = static_masking.is_ordinary(tokens, rule)
+    early, late = hits[:, :300][ordinary[:, :300]].mean(), hits[:, 400:][ordinary[:, 400:]].mean()
+    assert abs(early / late - 1) < 0.06  # no part of a sequence is preferred
+
+
+def test_the_same_key_draws_the_same_and_any_other_does_not():
+    tokens, starts = some_records(1, 256)
+    rule = dataclasses.replace(RULE, max_predictions=40)
+
+    def drawn(epoch, record, seed):
+        return static_masking.mask(tokens, starts, epoch, record, seed, rule)["input_ids"].tobytes()
+
+    same = drawn(1, 2, 3)
+    assert same == drawn(1, 2, 3)
+    assert same not in (drawn(2, 2, 3), drawn(1, 3, 3), drawn(1, 2, 4))
+
+
+def test_spans_are_longer_than_words():
+    tokens, starts = some_records(30, 1024)
+
+    def runs(unit):
+        rule = dataclasses.replace(RULE, unit=unit, max_predictions=600)
+        made = static_masking.mask(tokens, starts, 0, np.arange(30), 1, rule)
+        joined = breaks = 0
+        for row in range(30):
+            count = int(made["masked_lm_weights"][row].sum())
+            gaps = np.diff(made["masked_lm_positions"][row][:count])
+            joined, breaks = joined + int((gaps == 1).sum()), breaks + int((gaps > 1).sum())
+        return joined / breaks
+
+    assert runs("span") > 1.4 * runs("whole_word") > 1.4 * runs("subword")

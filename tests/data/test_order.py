@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bigbird_ja.data import order
+from bigbird_ja.errors import BadInput
+
+
+@st.composite
+def layouts(draw):
+    readers = draw(st.sampled_from([1, 2, 4, 8]))
+    num_shards = readers * draw(st.integers(1, 4))
+    records = draw(st.integers(num_shards, num_shards * 6))
+    counts = [
+        records * (i + 1) // num_shards - records * i // num_shards for i in range(num_shards)
+    ]
+    counts = draw(st.permutations(counts))
+    window = draw(st.integers(1, 5))
+    return order.Layout(tuple(counts), readers, draw(st.integers(0, 2**63)), window)
+
+
+def flat(layout, batch_size, num_batches, step=0):
+    return list(
+        itertools.chain.from_iterable(
+            itertools.islice(order.batches(layout, batch_size, step), num_batches)
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(layouts(), st.integers(1, 9))
+def test_each_record_comes_once_per_epoch_in_its_epoch(layout, batch_size):
+    n = layout.num_records
+    epochs = 3
+    seen = flat(layout, batch_size, -(-epochs * n // batch_size))[: epochs * n]
+    for epoch in range(epochs):
+        part = seen[epoch * n : (epoch + 1) * n]
+        assert sorted(part) == [(epoch, record) for record in range(n)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(layouts(), st.integers(1, 9), st.integers(0, 40))
+def test_after_resume_comes_the_tail_of_the_uninterrupted_run(layout, batch_size, step):
+    whole = flat(layout, batch_size, step + 6)
+    assert flat(layout, batch_size, 6, step) == whole[step * batch_size :]
+
+
+@settings(max_examples=40, deadline=None)
+@given(layouts(), st.integers(1, 3), st.integers(0, 30))
+def test_any_number_of_hosts_makes_the_same_global_batches(layout, factor, step):
+    size = layout.num_readers * factor
+    alone = list(itertools.islice(order.batches(layout, size, step), 5))
+    for hosts in (h for h in (1, 2, 4, 8) if layout.num_readers % h == 0):
+        parts = [
+            list(itertools.islice(order.batches(layout, size, step, hosts, h), 5))
+            for h in range(hosts)
+        ]
+        for n, batch in enumerate(alone):
+            assert [batch[h::hosts] for h in range(hosts)] == [part[n] for part in parts]
+
+
+@settings(max_examples=40, deadline=None)
+@given(layouts(), st.integers(0, 5))
+def test_readers_own_whole_shards_and_no_two_the_same(layout, epoch):
+    owned = [order.reader_shards(layout, epoch, r).tolist() for r in range(layout.num_readers)]
+    assert sorted(itertools.chain.from_iterable(owned)) == list(range(len(layout.counts)))
+    for reader, shards in enumerate(owned):
+        assert len(shards) == layout.shards_per_reader
+        held = sum(layout.counts[s] for s in shards)
+        assert layout.num_readers == 1 or held == order.quota(layout, epoch, reader)
+
+
+def test_the_order_depends_on_epoch_and_seed():
+    layout = order.Layout((5,) * 16, 4, seed=1, window=2)
+    n = layout.num_records
+    both = flat(layout, 1, 2 * n)
+    first, second = [r for _, r in both[:n]], [r for _, r in both[n:]]
+    other = [r for _, r in flat(order.Layout((5,) * 16, 4, seed=2, window=2), 1, n)]
+    assert first != second and first != other
+
+
+def test_a_window_takes_only_its_own_shards():
+    layout = order.Layout((5,) * 24, 4, seed=1, window=2)
+    starts = layout.starts
+    for window, reader in itertools.product(range(9), range(4)):
+        shards = order.window_shards(layout, window, reader)
+        assert len(shards) == 2
+        records = order.window_records(layout, window, reader)
+        origin = np.searchsorted(starts, records, side="right") - 1
+        assert set(origin.tolist()) == set(shards.tolist())
+
+
+@pytest.mark.parametrize("num_shards,readers,window", [(64, 32, 8), (256, 32, 8), (64, 8, 4)])
+def test_neighbours_are_nearly_as_far_apart_as_in_a_full_shuffle(num_shards, readers, window):
+    layout = order.Layout((40,) * num_shards, readers, seed=3, window=window)
+    n = layout.num_records
+    found = np.array([r for _, r in flat(layout, 16, n // 16)])
+    shuffled = np.random.default_rng(0).permutation(n)
+    distance = np.abs(np.diff(found)).mean() / np.abs(np.diff(shuffled)).mean()
+    assert distance > 0.9, distance
+
+
+@pytest.mark.parametrize("step", [0, 1_000_000])
+def test_resuming_is_as_much_work_at_step_a_million_as_at_the_start(step, monkeypatch):
+    calls = []
+    whole = order.reader_shards
+    monkeypatch.setattr(order, "reader_shards", lambda *a: (calls.append(a), whole(*a))[1])
+    order.starts_of_host(order.Layout((170,) * 512, 32, seed=3, window=8), 16, step)
+    assert len(calls) == 32  # once for each reader
+
+
+def test_epochs_cross_batches_without_loss_where_shards_differ_by_one():
+    layout = order.Layout((4, 3, 4, 3, 3, 3), 2, seed=0, window=2)
+    seen = flat(layout, 7, 40)
+    assert sorted(seen[:280]) == sorted(itertools.product(range(14), range(20)))
+
+
+def test_records_made_elsewhere_have_one_reader_if_shards_are_unequal():
+    assert order.choose_num_readers((9, 2, 5)) == 1
+    assert order.choose_num_readers((5, 5, 4, 4)) == 4
+    assert order.choose_num_readers((5,) * 96) == 32
+    assert order.choose_num_readers((5,) * 10) == 2
+    layout = order.Layout((9, 2, 5), 1, seed=0, window=2)
+    assert sorted(flat(layout, 4, 4)) == [(0, record) for record in range(16)]
+
+
+def test_what_does_not_divide_is_refused():
+    layout = order.Layout((5,) * 8, 8, seed=1, window=2)
+    with pytest.raises(BadInput, match="readers"):
+        order.starts_of_host(layout, 12, 0, 3, 0)
+    with pytest.raises(BadInput, match="batch"):
+        order.starts_of_host(layout, 6, 0, 4, 0)
+    with pytest.raises(BadInput, match="hosts count"):
+        order.starts_of_host(layout, 8, 0, 2, 2)
+    with pytest.raises(ValueError):
+        order.Layout((5, 3), 2, 0, 1)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16, 32])
+def test_who_reads_what_is_a_partition_for_1_to_32_hosts(hosts):
+    layout = order.Layout((7,) * 64, 32, seed=1, window=2)
+    readers = [
+        start.reader
+        for host in range(hosts)
+        for start in order.starts_of_host(layout, 32, 1234, hosts, host)
+    ]
+    assert sorted(readers) == list(range(32))
