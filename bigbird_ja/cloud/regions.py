@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bigbird_ja import storage
 from bigbird_ja.cloud.accelerators import region_of
 from bigbird_ja.cloud.prices import Prices
@@ -46,3 +48,18 @@ def warning_for(
     except (OSError, storage.StorageError):
         return None
     return mismatch(path, location, zone, prices, bytes_per_epoch) if location else None
+
+
+def warnings_for(
+    paths: Iterable[str], zone: str | None, prices: Prices, bytes_per_epoch: int = 0
+) -> list[str]:
+    """`warning_for` of the first path on each bucket; the first path is the one that is read."""
+    said: list[str] = []
+    seen: set[str] = set()
+    for number, path in enumerate(paths):
+        bucket = storage.bucket_name(path) if storage.is_remote(path) else ""
+        if bucket and bucket not in seen:
+            seen.add(bucket)
+            warning = warning_for(path, zone, prices, 0 if number else bytes_per_epoch)
+            said += [warning] if warning else []
+    return said

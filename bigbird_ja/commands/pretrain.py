@@ -20,6 +20,7 @@ from absl import flags
 from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
+    from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.train.request import Effects
 
 EXAMPLE = (
@@ -114,6 +115,7 @@ def _prepare_and_train(
         config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
     )
     log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
+    _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: run the same command again")
@@ -136,6 +138,16 @@ def _prepare_and_train(
         effects=effects or Effects(accelerator=accelerator if args.use_tpu else None),
     )
     return engine.pretrain(request, stop)
+
+
+def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
+    """Says what a bucket in another region than the TPU costs, where both are known."""
+    from bigbird_ja.cloud import prices, regions
+    from bigbird_ja.console import log
+
+    size = sum(shard.bytes for shard in manifest.train_shards)
+    for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:
+        log(f"warning: {warning}")
 
 
 def _profile_range(text: str | None) -> tuple[int, int] | None:

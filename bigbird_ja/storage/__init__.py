@@ -27,6 +27,7 @@ from bigbird_ja.storage.names import (
     directory_of,
     is_remote,
     join,
+    split_remote,
 )
 from bigbird_ja.storage.retry import Policy, fault_count
 from bigbird_ja.storage.stat import Stat
@@ -38,6 +39,7 @@ __all__ = [
     "StorageError",
     "base_name",
     "bucket_location",
+    "bucket_name",
     "check_inside",
     "clean_temporary",
     "crc32c_of_file",
@@ -178,6 +180,11 @@ def delete(path: str, missing_ok: bool = True) -> None:
 def delete_many(paths: Iterable[str]) -> None:
     """Removes files, several at a time on a bucket; missing ones are fine."""
     transfer.run_all([partial(delete, path) for path in paths])
+
+
+def bucket_name(path: str) -> str:
+    """`bucket` of `gs://bucket/name`."""
+    return split_remote(path)[0]
 
 
 def bucket_location(path: str) -> str | None:

@@ -31,5 +31,7 @@ def test_the_bucket_is_asked(bucket: str, fake_gcs: FakeGcs) -> None:
     assert said is not None and "us-central1" in said
     for zone, path in ((None, bucket), ("us-east1-b", "/disk"), ("us-east1-b", "gs://no-such/x")):
         assert regions.warning_for(path, zone, PRICES) is None
+    paths = [f"{bucket}/data", f"{bucket}/run", "/disk"]
+    assert regions.warnings_for(paths, "europe-west4-a", PRICES) == [said]
     fake_gcs.fault("/b/b-", "status", code=403, times=-1)
     assert regions.warning_for(bucket, "europe-west4-a", PRICES) is None
