@@ -62,18 +62,18 @@ put_patiently() {
 
 upload_log() {
   [[ -f "$LOG" ]] || return 0
-  tail -c 65536 -- "$LOG" >"$WORK_DIR/tail.log.$BASHPID"
-  put_patiently "$WORK_DIR/tail.log.$BASHPID" "$SUPERVISOR_DIR/training.log"
-  rm -f -- "$WORK_DIR/tail.log.$BASHPID"
+  tail -c 65536 -- "$LOG" >"$WORK_DIR/tail.log.$$"
+  put_patiently "$WORK_DIR/tail.log.$$" "$SUPERVISOR_DIR/training.log"
+  rm -f -- "$WORK_DIR/tail.log.$$"
 }
 
 # report STATUS SELF_DELETED: tells the supervisor how training ended.
 report() {
   upload_log
   printf '{"attempt": %d, "status": %d, "self_deleted": %s, "time": %d}\n' \
-    "$ATTEMPT" "$1" "$2" "$(date +%s)" >"$WORK_DIR/exit.json.$BASHPID"
-  put_patiently "$WORK_DIR/exit.json.$BASHPID" "$SUPERVISOR_DIR/exit.json"
-  mv -f -- "$WORK_DIR/exit.json.$BASHPID" "$WORK_DIR/exit.json"
+    "$ATTEMPT" "$1" "$2" "$(date +%s)" >"$WORK_DIR/exit.json.$$"
+  put_patiently "$WORK_DIR/exit.json.$$" "$SUPERVISOR_DIR/exit.json"
+  mv -f -- "$WORK_DIR/exit.json.$$" "$WORK_DIR/exit.json"
 }
 
 # The image brings TensorFlow, built for its TPU driver: what pip installs must leave it alone, so

@@ -138,10 +138,17 @@ def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
         state, events = end(state, Ending.GAVE_UP, "bad_input", why)
         return Decision(state, events=tuple(events))
-    zone = open_zones[state.zone_index % len(open_zones)]
+    count = len(settings.zones)
+    index = next(
+        i % count
+        for i in range(state.zone_index, state.zone_index + count)
+        if settings.zones[i % count] in open_zones
+    )
+    zone = settings.zones[index]
     state = replace(
         enter(state, Phase.CREATING),
         zone=zone,
+        zone_index=index,
         used_zones=tuple(dict.fromkeys((*state.used_zones, zone))),
         attempt=state.attempt + 1,
         incarnation=0.0,
@@ -287,7 +294,11 @@ def _follow_heartbeat(state: RunState, seen: Observation) -> RunState:
     if heartbeat is None or heartbeat.signature == state.stale_heartbeat:
         return replace(state, quiet_seconds=quiet)
     if state.last_step < 0:
-        return replace(state, quiet_seconds=quiet, last_step=heartbeat.global_step)
+        # Past "starting" it has made steps before we looked: the shorter patience is right.
+        begun = heartbeat.state != "starting"
+        return replace(
+            state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
+        )
     if heartbeat.global_step == state.last_step:
         return replace(state, quiet_seconds=quiet)
     return replace(

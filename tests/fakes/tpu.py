@@ -100,7 +100,7 @@ class FakeTpu:
 
     def __enter__(self) -> FakeTpu:
         self._server.start()
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(
@@ -206,6 +206,8 @@ class FakeTpu:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the reply was lost")
             if word == "stuck":
                 return self._operation(done=False)
+            if queued is not None:
+                return self._operation(response=tpu_v2.QueuedResource.pb(queued))
             return self._operation(response=tpu_v2.Node.pb(node))
 
     def _boot(self, machine: Machine) -> None:

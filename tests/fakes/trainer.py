@@ -49,14 +49,16 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
+    start = step
     beat(model_dir, step, "starting")
     print(f"starting at {step} with {' '.join(arguments)}", flush=True)
     if behaviour.startswith("exit:"):
         print("something went wrong", flush=True)
         return int(behaviour.partition(":")[2])
-    while step < target and not stopped:
+    while step < target and (behaviour == "freeze" or not stopped):
         time.sleep(STEP_SECONDS)
-        if behaviour == "freeze" and step >= SAVE_EVERY:
+        if behaviour == "freeze" and step >= start + 15:
+            beat(model_dir, step, "training")  # alive by its own word only
             continue
         step += 1
         if step % 5 == 0:

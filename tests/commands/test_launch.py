@@ -1,0 +1,312 @@
+"""`launch`: dry run, refusals, and whole runs on a fake service with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bigbird_ja import cli
+from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
+from tests.cloud import support
+from tests.fakes.tpu import FakeTpu
+
+
+@pytest.fixture
+def root(tmp_path: object) -> str:
+    return str(tmp_path)
+
+
+@pytest.fixture
+def fake(root: str) -> Iterator[FakeTpu]:
+    # The disk is kept between nodes: installing the package is tested once, below.
+    with FakeTpu(f"{root}/vms", dict(os.environ), keep_disk=True) as server:
+        yield server
+
+
+def run_plain(*arguments: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = cli.run_command_line(list(arguments))
+    return status, out.getvalue(), err.getvalue()
+
+
+def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
+    status, out, _ = run_plain("launch", "--config=configs/base-4096.yaml", "--dry_run", "--json")
+    assert status == 0
+    result = json.loads(out.splitlines()[-1])
+    methods = [request["method"] for request in result["requests"]]
+    for method in ("storage.write", "ListNodes", "CreateNode", "GetOperation", "DeleteNode"):
+        assert method in methods
+    created = next(r["request"] for r in result["requests"] if r["method"] == "CreateNode")
+    assert created["node"]["accelerator_type"] == "v3-8"
+    assert created["node"]["runtime_version"] == "tpu-vm-tf-2.15.0-se"
+    assert created["node"]["scheduling_config"]["spot"] is True
+    script = created["node"]["metadata"]["startup-script"]
+    assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
+    assert result["cost"]["usd_per_hour"] > 0
+    assert result["cost"]["run"]["cost_usd"] > 0
+
+
+def test_dry_run_reads_well() -> None:
+    status, out, _ = run_plain("launch", "--dry_run", "--queued", "--name=a", "--project=q")
+    assert status == 0
+    assert "CreateQueuedResource" in out and "DeleteQueuedResource" in out
+    assert "\n    #!/bin/bash" not in out or "readonly RUN_NAME=a" in out
+    assert "days old" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--accelerator_type=v5litepod-8"], "90807"),
+        (["--accelerator_type=v6e-8"], "90807"),
+        (["--accelerator_type=v3-32"], "pod"),
+        (["--accelerator_type=A100"], "is a GPU"),
+        (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
+        (["--name=Bad_Name"], "lower-case"),
+        (["--pricing=preemptible", "--queued"], "--pricing=spot"),
+        (["--max_cost=-1"], "must be positive"),
+        (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
+        (["--bucket=/tmp/b"], "gs:// only"),
+        (["--prices=/nonexistent.yaml"], "no such file"),
+    ],
+)
+def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> None:
+    status, _, err = run_plain("launch", "--dry_run", *flags)
+    assert status == 2
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_force_and_v4_warn() -> None:
+    flags = ["--accelerator_type=v5litepod-8", "--force", "--zones=us-west4-a"]
+    status, _, err = run_plain("launch", "--dry_run", *flags)
+    assert status == 0
+    assert "90807" in err
+    status, _, err = run_plain("launch", "--dry_run", "--accelerator_type=v4-8")
+    assert status == 0
+    assert "unproven" in err
+
+
+@pytest.mark.parametrize("missing", ["name", "project", "bucket", "data_dir"])
+def test_what_is_needed_is_named(missing: str) -> None:
+    flags = {"name": "a", "project": "p", "bucket": "gs://b", "data_dir": "gs://b/data"}
+    given = [f"--{key}={value}" for key, value in flags.items() if key != missing]
+    status, _, err = run_plain("launch", *given)
+    assert status == 2
+    assert f"--{missing} is needed" in err
+
+
+def test_preempted_run_finishes_and_leaves_nothing(root: str) -> None:
+    """Killed before the first step, early, and late; then finished, each on a fresh machine."""
+    with FakeTpu(f"{root}/vms", dict(os.environ)) as fake:
+        check_preempted_run(root, fake)
+
+
+def check_preempted_run(root: str, fake: FakeTpu) -> None:
+
+    def preempt() -> None:
+        support.wait_until(lambda: fake.is_ready("run-1"))
+        fake.preempt("run-1")
+        for at in (30, 70):
+            support.wait_until(lambda at=at: support.step_of(root) >= at)
+            fake.preempt("run-1", grace=2.0 if at == 30 else 0.0)
+
+    preempting = support.in_background(preempt)
+    status, result = support.run(support.command(root, fake), fake)
+    preempting.join(1)
+    assert not preempting.is_alive()
+    assert (status, result["reason"]) == (0, "finished")
+    assert result["global_step"] == 100
+    assert (result["preemptions"], result["failures"]) == (3, 0)
+    assert fake.node_names() == []
+    assert fake.most_at_once == 1
+    assert len(fake.created_names) == 4
+    story = [event["event"] for event in support.events_of(root)]
+    assert story.count("preempted") == 3
+    assert story[-1] == "ended"
+    # The same command again: finished work costs nothing.
+    status, result = support.run(support.command(root, fake), fake)
+    assert (status, result["state"]) == (0, "ended")
+    assert len(fake.created_names) == 4
+
+
+def test_queued_resources_stockout_and_next_zone(root: str, fake: FakeTpu) -> None:
+    fake.script.append("stockout")
+    status, _ = support.run(support.command(root, fake, "--queued", steps=40), fake)
+    assert status == 0
+    (name,) = fake.created_names
+    assert "/us-central1-b/" in name
+    assert fake.node_names() == fake.queued_names() == []
+
+
+@pytest.mark.parametrize(
+    ("word", "words"), [("permission", "roles/tpu.admin"), ("quota", "Quotas page")]
+)
+def test_refusals_of_the_service_are_bad_input(
+    root: str, fake: FakeTpu, word: str, words: str
+) -> None:
+    fake.script += [word, word]
+    status, result = support.run(support.command(root, fake), fake)
+    assert (status, result["reason"]) == (2, "bad_input")
+    assert words in result["error"]
+    assert fake.created_names == []
+
+
+def test_api_that_is_off_is_said_before_renting(root: str, fake: FakeTpu) -> None:
+    fake.list_script.append("disabled")
+    status, result = support.run(support.command(root, fake), fake)
+    assert status == 2
+    assert "gcloud services enable tpu.googleapis.com" in result["error"]
+    assert fake.created_names == []
+
+
+def test_same_failure_three_times(root: str) -> None:
+    environ = {**os.environ, "FAKE_TRAINER": "exit:70"}
+    with FakeTpu(f"{root}/failing", environ, keep_disk=True) as failing:
+        status, result = support.run(support.command(root, failing), failing)
+        assert failing.node_names() == []
+        assert len(failing.created_names) == 3
+    assert (status, result["reason"]) == (70, "diverged")
+    assert "something went wrong" in result["error"]
+    assert result["failures"] == 3
+
+
+def test_frozen_trainer_is_replaced(root: str) -> None:
+    """Its heartbeat is old and its VM says READY."""
+    environ = {**os.environ, "FAKE_TRAINER": "freeze"}
+    with FakeTpu(f"{root}/freezing", environ, keep_disk=True) as freezing:
+        flags = ["--stall_minutes=0.02", "--startup_minutes=0.5"]
+        status, result = support.run(support.command(root, freezing, *flags), freezing)
+        assert freezing.node_names() == []
+    assert (status, result["reason"]) == (76, "stalled")
+    assert result["failures"] == 3
+
+
+def test_max_cost_ends_and_deletes(root: str, fake: FakeTpu) -> None:
+    flags = ["--max_cost=0.0009"]  # 1.35 seconds of a v3-8 at 2.4 dollars an hour
+    status, result = support.run(support.command(root, fake, *flags, steps=100_000), fake)
+    assert (status, result["reason"], result["ending"]) == (75, "interrupted", "budget")
+    assert fake.node_names() == []
+    assert result["cost_usd"] < 0.003
+
+
+def start(root: str, fake: FakeTpu, *more: str, steps: int = 400) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bigbird_ja", *support.command(root, fake, *more, steps=steps)],
+        env={**os.environ, EMULATOR_VARIABLE: fake.address},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_killed_supervisor_is_followed_by_one_that_adopts(root: str, fake: FakeTpu) -> None:
+    process = start(root, fake)
+    support.wait_until(lambda: support.step_of(root) >= 10)
+    process.kill()
+    process.communicate()
+    status, result = support.run(support.command(root, fake, steps=400), fake)
+    assert (status, result["global_step"], result["preemptions"]) == (0, 400, 0)
+    assert len(fake.created_names) == 1
+    assert fake.node_names() == []
+
+
+def test_second_supervisor_is_refused(root: str, fake: FakeTpu) -> None:
+    process = start(root, fake)
+    try:
+        support.wait_until(lambda: support.step_of(root) >= 10)
+        status, result = support.run(support.command(root, fake, steps=400), fake)
+        assert status == 2
+        assert f"process {process.pid}" in result["error"]
+        # And `down` does not delete under its hands.
+        arguments = ["down", "--project=p", f"--bucket={root}/bucket", "--yes", "--json"]
+        status, result = support.run(arguments, fake)
+        assert status == 2
+        assert "is watched" in result["error"]
+        assert len(fake.node_names()) == 1
+    finally:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out.splitlines()[-1])["global_step"] == 400
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "left"), [("ask", 75, 0), ("delete", 75, 0), ("detach", 0, 1)]
+)
+def test_ctrl_c_without_a_terminal(
+    root: str, fake: FakeTpu, policy: str, status: int, left: int
+) -> None:
+    process = start(root, fake, f"--on_interrupt={policy}", steps=100_000)
+    support.wait_until(lambda: support.step_of(root) >= 10)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert len(fake.node_names()) == left
+    assert b"Traceback" not in err
+    result = json.loads(out.splitlines()[-1])
+    assert result.get("ending", result.get("state")) == ("detached" if left else "interrupted")
+
+
+def test_other_config_under_the_same_name_is_refused(root: str, fake: FakeTpu) -> None:
+    status, _ = support.run(support.command(root, fake, steps=10), fake)
+    assert status == 0
+    more = ["--set=model.num_layers=3"]
+    status, result = support.run(support.command(root, fake, *more, steps=10), fake)
+    assert status == 2
+    assert "model.num_layers: 2 -> 3" in result["error"]
+
+
+def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:
+    flags = ["--on_interrupt=detach", "--vm_ended_seconds=1"]
+    process = start(root, fake, *flags, steps=60)
+    support.wait_until(lambda: support.step_of(root) >= 5)
+    process.kill()
+    process.communicate()
+    support.wait_until(lambda: fake.node_names() == [])
+    assert "HTTP DELETE" in fake.requests
+    with open(f"{root}/bucket/run-1/supervisor/exit.json", encoding="utf-8") as file:
+        assert json.load(file)["status"] == 0
+
+
+def test_no_secret_reaches_the_files(root: str, fake: FakeTpu) -> None:
+    status, _ = support.run(support.command(root, fake, steps=10), fake)
+    assert status == 0
+    for directory, _, names in os.walk(f"{root}/bucket"):
+        for name in names:
+            with open(os.path.join(directory, name), "rb") as file:
+                assert not re.search(rb"token-of-the-vm|Bearer", file.read()) or name.endswith(
+                    ".whl"
+                )
+
+
+def test_stale_lock_of_another_host_is_taken_over_after_watching(root: str) -> None:
+    from bigbird_ja.cloud.lock import LostLock, SupervisorLock
+
+    path = f"{root}/lock.json"
+    with open(path, "w", encoding="utf-8") as file:
+        values = {"host": "elsewhere", "pid": 1, "token": "x", "beat": 1, "time": time.time() - 999}
+        json.dump(values, file)
+    said: list[str] = []
+    slept: list[float] = []
+    first = SupervisorLock(path, time.time, slept.append)
+    first.acquire(said.append)
+    assert slept == [60.0] and "took over" in said[0]
+    first.beat()
+    second = SupervisorLock(path, lambda: time.time() + 9999, lambda seconds: first.beat())
+    with pytest.raises(Exception, match="another `launch` watches"):
+        second.acquire(said.append)
+    os.unlink(path)
+    with pytest.raises(LostLock):
+        first.beat()
