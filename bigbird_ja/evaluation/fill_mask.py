@@ -20,8 +20,9 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
     """Ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
 
     The mask stands where a token stood, as in training: what follows it begins no new text and
-    gets no space in front; a space before it goes with it, as with Hugging Face's tokenizer. For
-    that each mask travels through SentencePiece as a marker that is always one piece.
+    gets no space in front; a space before it goes with it, the one in front of every text too, as
+    with Hugging Face's tokenizer. For that each mask travels through SentencePiece as a marker that
+    is always one piece.
     """
     marker = "_NEWLINE_"
     special = tokenizer.special
@@ -34,6 +35,8 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
             is_mask.append(True)
     joined = marker.join([*(piece.rstrip() for piece in pieces[:-1]), pieces[-1]])
     ids = tokenizer.encode(joined)
+    if len(pieces) > 1 and not pieces[0].strip() and tokenizer.pieces[ids[0]] == "▁":
+        ids = ids[1:]
     markers = iter(is_mask)
     return [special.mask if i == special.newline and next(markers) else i for i in ids]
 

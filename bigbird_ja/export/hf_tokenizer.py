@@ -1,0 +1,191 @@
+"""Our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
+
+`AutoTokenizer` loads `tokenizer.json` into `BigBirdTokenizerFast`. We write that file ourselves:
+the conversion that transformers would do on loading strips spaces in front of the markers, does not
+compose half-width kana with their voicing marks, and needs another protobuf than TensorFlow 2.15.
+What makes the ids the same:
+
+- the whole text is normalised first (the model's own rules, then NFC, which composes what the
+  rules leave apart because Hugging Face applies them per character), and only then cut at the
+  markers, as SentencePiece does;
+- a space in front of the text only, not in front of what follows `[MASK]`;
+- `text.model_proto.round_scores`, so that float32 and float64 sums agree.
+
+Control pieces written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens there, as
+everywhere in Hugging Face; to SentencePiece they are ordinary characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, Tokenizer
+
+_SPACE = "▁"
+_MASK = "[MASK]"
+
+# transformers' name for the part that each control piece plays.
+_ROLES = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": _MASK,
+}
+
+
+def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
+    """The tokenizer's files: name -> content.
+
+    Args:
+        tokenizer: ours.
+        model_max_length: tokens that the model takes.
+    """
+    return {
+        "spiece.model": tokenizer.model_bytes,
+        "tokenizer.json": _json(tokenizer_json(tokenizer), indent=None),
+        "tokenizer_config.json": _json(_config(tokenizer, model_max_length)),
+        "special_tokens_map.json": _json(
+            {role: _as_token(piece) for role, piece in _ROLES.items()}
+        ),
+    }
+
+
+def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of `tokenizer.json`, the format of the `tokenizers` library."""
+    settings = model_proto.settings(tokenizer.model_bytes)
+    ids = {piece: tokenizer.pieces.index(piece) for piece in CONTROL_PIECES}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": i, **_as_token(piece), "special": True}
+            for piece, i in sorted(ids.items(), key=lambda item: item[1])
+        ],
+        "normalizer": _normalizer(settings),
+        "pre_tokenizer": _pre_tokenizer(settings),
+        "post_processor": _post_processor(ids),
+        "decoder": _metaspace("always" if settings.add_dummy_prefix else "never"),
+        "model": _model(tokenizer, settings),
+    }
+
+
+def _normalizer(settings: model_proto.ModelSettings) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    if settings.charsmap:
+        charsmap = base64.b64encode(settings.charsmap).decode()
+        steps += [{"type": "Precompiled", "precompiled_charsmap": charsmap}, {"type": "NFC"}]
+    if settings.remove_extra_whitespaces:
+        steps += [
+            {"type": "Strip", "strip_left": False, "strip_right": True},
+            {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        ]
+    return {"type": "Sequence", "normalizers": steps}
+
+
+def _pre_tokenizer(settings: model_proto.ModelSettings) -> dict[str, Any]:
+    markers = {
+        "type": "Split",
+        "pattern": {"Regex": "|".join(USER_PIECES)},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    # "first": only where the text begins, as SentencePiece adds its space.
+    spaces = _metaspace("first" if settings.add_dummy_prefix else "never")
+    return {"type": "Sequence", "pretokenizers": [spaces, markers]}
+
+
+def _metaspace(prepend_scheme: str) -> dict[str, Any]:
+    return {
+        "type": "Metaspace",
+        "replacement": _SPACE,
+        "prepend_scheme": prepend_scheme,
+        "split": False,
+    }
+
+
+def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
+    def special(name: str, segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": segment}}
+
+    def text(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    single = [special("[CLS]", 0), text("A", 0), special("[SEP]", 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), special("[SEP]", 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
+        },
+    }
+
+
+def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[str, Any]:
+    scores = model_proto.scores(tokenizer.model_bytes)
+    if settings.model_type == model_proto.UNIGRAM:
+        return {
+            "type": "Unigram",
+            "unk_id": tokenizer.special.unk,
+            "vocab": [list(pair) for pair in zip(tokenizer.pieces, scores, strict=True)],
+            "byte_fallback": False,
+        }
+    vocabulary = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": "<unk>",
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": True,
+        "byte_fallback": False,
+        "ignore_merges": True,  # a marker is one piece that no merge makes
+        "vocab": vocabulary,
+        "merges": _merges(vocabulary, scores),
+    }
+
+
+def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
+    """Which neighbours join, in order: SentencePiece keeps only what comes out, with its rank."""
+    found = []
+    for piece, i in vocabulary.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in vocabulary and right in vocabulary:
+                found.append((-scores[i], vocabulary[left], vocabulary[right], left, right))
+    return [[left, right] for *_, left, right in sorted(found)]
+
+
+def _config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "BigBirdTokenizer",
+        "model_max_length": model_max_length,
+        "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": {
+            str(tokenizer.pieces.index(piece)): {**_as_token(piece), "special": True}
+            for piece in CONTROL_PIECES
+        },
+        **_ROLES,
+    }
+
+
+def _as_token(piece: str) -> dict[str, Any]:
+    """How a special token is found in text: a mask takes the space before it along."""
+    return {
+        "content": piece,
+        "lstrip": piece == _MASK,
+        "normalized": False,
+        "rstrip": False,
+        "single_word": False,
+    }
+
+
+def _json(value: Any, indent: int | None = 2) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

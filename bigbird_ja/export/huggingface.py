@@ -1,0 +1,99 @@
+"""A folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.export import hf_tokenizer, model_card, parity
+from bigbird_ja.export.source import Source
+from bigbird_ja.model import hf_names
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the card says that no file knows, and how much is compared."""
+
+    name: str
+    license: str = "other"
+    data_license: str | None = None
+    cost_usd: float | None = None
+    data_dir: str | None = None  # for the comparison on held-out records
+    parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
+
+
+def model_config(source: Source) -> dict[str, Any]:
+    """`config.json`: a `BigBirdConfig`."""
+    model, special = source.config.model, source.tokenizer.special
+    sparse = model.attention_type != "original_full"
+    return {
+        "architectures": [
+            "BigBirdForPreTraining" if source.config.data.nsp else "BigBirdForMaskedLM"
+        ],
+        "model_type": "big_bird",
+        "vocab_size": model.vocab_size,
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "intermediate_size": model.intermediate_size,
+        "hidden_act": model.hidden_act,
+        "hidden_dropout_prob": model.hidden_dropout_prob,
+        # Ours drops nothing there; Hugging Face's would, in fine-tuning.
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": model.max_position_embeddings,
+        "type_vocab_size": model.type_vocab_size,
+        "initializer_range": model.initializer_range,
+        "layer_norm_eps": model.layer_norm_eps,
+        "attention_type": "block_sparse" if sparse else "original_full",
+        "block_size": model.block_size,
+        "num_random_blocks": model.num_random_blocks,
+        "use_bias": True,
+        "rescale_embeddings": False,
+        "tie_word_embeddings": True,
+        "pad_token_id": special.pad,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "sep_token_id": special.sep,
+        "torch_dtype": "float32",
+    }
+
+
+def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
+    """Writes the folder's files into an empty local directory.
+
+    Returns:
+        The parity report.
+
+    Raises:
+        BadInput: safetensors is not installed.
+    """
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise BadInput(
+            "--format=huggingface needs safetensors: pip install 'bigbird-ja[huggingface]'"
+        ) from error
+    for name, data in hf_tokenizer.files(
+        source.tokenizer, source.config.model.max_position_embeddings or 0
+    ).items():
+        _write(directory, name, data)
+    _write(directory, "config.json", _json(model_config(source)))
+    weights = hf_names.to_hugging_face(source.params)
+    save_file(weights, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+    report = parity.compare(directory, source, options.data_dir, options.parity_sequences)
+    _write(directory, "parity_report.json", _json(report))
+    _write(directory, "parity_report.md", parity.as_markdown(report).encode())
+    _write(directory, "README.md", model_card.text(source, options, report).encode())
+    return report
+
+
+def _write(directory: str, name: str, data: bytes) -> None:
+    with open(os.path.join(directory, name), "wb") as file:
+        file.write(data)
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

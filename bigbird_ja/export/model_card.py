@@ -1,0 +1,186 @@
+"""The generated model card: what the run's own files say, and what they do not say left open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bigbird_ja import __version__
+from bigbird_ja.console import human_count, human_time
+from bigbird_ja.export.source import Source, cost_usd
+from bigbird_ja.model import pattern
+
+if TYPE_CHECKING:
+    from bigbird_ja.export.huggingface import Options
+
+
+def text(source: Source, options: Options, report: dict[str, Any]) -> str:
+    """README.md of the folder."""
+    parts = [
+        _front_matter(options),
+        f"# {options.name}",
+        "A Japanese BigBird encoder (block-sparse attention, Zaheer et al. 2020), pretrained from"
+        f" scratch with bigbird-ja {__version__} to fill in masked tokens.",
+        _usage(source),
+        _training(source, options),
+        _results(source),
+        _attention(source, report),
+        _limits(source, options),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(options: Options) -> str:
+    lines = [
+        "---",
+        "language: ja",
+        f"license: {options.license}",
+        "library_name: transformers",
+        "pipeline_tag: fill-mask",
+        "mask_token: '[MASK]'",
+        "tags:\n- bigbird\n- long-context",
+        "---",
+    ]
+    return "\n".join(lines)
+
+
+def _usage(source: Source) -> str:
+    return f"""## How to use
+
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model="PATH_TO_THIS_FOLDER")
+for candidate in fill("日本の首都は[MASK]です。"):
+    print(candidate["token_str"], round(candidate["score"], 4))
+```
+
+```python
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("PATH_TO_THIS_FOLDER")
+model = AutoModel.from_pretrained("PATH_TO_THIS_FOLDER", add_pooling_layer=False)
+inputs = tokenizer("長い文章。", return_tensors="pt")
+vectors = model(**inputs).last_hidden_state
+```
+
+Texts may have up to {source.config.model.max_position_embeddings:,} tokens. Structure is written
+with the markers of Wiki40b: `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAGRAPH_`,
+`_NEWLINE_`."""
+
+
+def _training(source: Source, options: Options) -> str:
+    config, meta = source.config, source.meta
+    model, training = config.model, config.training
+    cost = options.cost_usd if options.cost_usd is not None else cost_usd(source)
+    rows = [
+        ("parameters", human_count(sum(value.size for value in source.params.values()))),
+        (
+            "architecture",
+            f"{model.num_layers} layers, hidden {model.hidden_size},"
+            f" {model.num_attention_heads} heads, MLP {model.intermediate_size}",
+        ),
+        (
+            "attention",
+            f"{model.attention_type}, blocks of {model.block_size}, {model.num_random_blocks}"
+            f" random blocks (`{model.random_pattern}`, seed {model.pattern_seed})",
+        ),
+        ("vocabulary", f"{model.vocab_size:,} SentencePiece pieces"),
+        ("sequence length in training", f"{config.data.seq_length:,} tokens"),
+        ("optimiser steps", f"{meta.step:,} of {training.num_train_steps:,}"),
+        ("sequences per step", f"{training.global_batch_size}"),
+        ("tokens seen", human_count(meta.tokens_seen)),
+        (
+            "optimiser",
+            f"AdamW, peak learning rate {training.learning_rate:g},"
+            f" {training.warmup_steps:,} warm-up steps, {training.schedule}",
+        ),
+        ("masking", f"{config.data.masking}, {config.data.mask_unit}"),
+        ("next-sentence task", "yes" if config.data.nsp else "no"),
+        ("training time", human_time(meta.train_seconds)),
+        ("interruptions survived", str(meta.interruptions)),
+        ("cost", "not recorded" if cost is None else f"{cost:,.2f} USD"),
+        ("data", _data(source, options)),
+        ("data fingerprint", f"`{meta.data_fingerprint[:16]}`"),
+        ("config fingerprint", f"`{meta.config_fingerprint[:16]}`"),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"## Training\n\n| | |\n|---|---|\n{table}"
+
+
+def _data(source: Source, options: Options) -> str:
+    names = "Japanese text"
+    if options.data_dir:
+        from bigbird_ja.data import manifest as manifest_lib
+
+        manifest = manifest_lib.load(options.data_dir)
+        used = ", ".join(manifest.sources) or names
+        names = f"{used}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
+    return f"{names}; licence: {options.data_license or 'not stated'}"
+
+
+def _results(source: Source) -> str:
+    rows = []
+    if source.metrics:
+        rows.append(
+            f"- training loss at step {source.metrics['step']:,}: {source.metrics['loss']:.4f}"
+        )
+    found = source.evaluation
+    if found:
+        rows += [
+            f"- masked-LM loss on held-out text: {found['masked_lm_loss']:.4f} nats"
+            f" (perplexity {found['perplexity']:.2f})",
+            f"- masked-LM accuracy on held-out text: {found['masked_lm_accuracy']:.2%}",
+        ]
+        if found.get("bits_per_character"):
+            rows.append(f"- bits per masked character: {found['bits_per_character']:.3f}")
+    else:
+        rows.append("- not evaluated on held-out text (`bigbird-ja evaluate` does)")
+    return "## Results\n\n" + "\n".join(rows)
+
+
+def _attention(source: Source, report: dict[str, Any]) -> str:
+    if source.config.model.attention_type == "original_full":
+        return ""
+    lines = [
+        "## Random blocks in transformers",
+        "transformers does not read a random plan from a checkpoint: in training it draws blocks of"
+        " its own, and outside training it points every random block at block 0. The model was"
+        f" trained with the `{source.config.model.random_pattern}` pattern of bigbird-ja. Texts of"
+        f" up to {pattern.shortest_sparse(source.config.model) - 1:,}"
+        " tokens get full attention and are not affected.",
+    ]
+    losses = report.get("masked_lm_loss")
+    if losses:
+        where = f"{report['sequences']} {report['text']} of {report['sequence_length']:,} tokens"
+        change = losses["hugging_face_block_sparse"] - losses["ours"]
+        full = losses["hugging_face_original_full"]
+        lines.append(
+            f"Measured on {where}: masked-LM loss {losses['ours']:.4f} with the trained plan,"
+            f" {losses['hugging_face_block_sparse']:.4f} ({change:+.4f}) with transformers'"
+            f" `block_sparse`, {full:.4f} ({full - losses['ours']:+.4f}) with"
+            ' `attention_type="original_full"`.'
+        )
+    else:
+        why = report.get("not_compared", "not measured")
+        lines.append(f"What that changes in masked-LM loss was not measured ({why}).")
+    lines.append("`parity_report.md` says what else was compared.")
+    return "\n\n".join(lines)
+
+
+def _limits(source: Source, options: Options) -> str:
+    lines = [
+        "- It predicts what its training text makes likely, true or not, with that text's biases.",
+        "- It fills in masks and gives vectors; for a task of your own it needs fine-tuning.",
+        "- Spaces are pieces of their own (`▁`); Japanese text without them starts with one.",
+    ]
+    if source.meta.step < source.config.training.num_train_steps:
+        lines.append("- Training was not finished at this checkpoint.")
+    if source.extended_from:
+        lines.append(
+            f"- Position embeddings beyond {source.extended_from:,} are copies of the trained ones"
+            f" (extended to {source.config.model.max_position_embeddings:,}) and were not trained:"
+            " continue pretraining on long text before relying on them."
+        )
+    if options.license == "other":
+        lines.append("- No licence was stated when it was exported.")
+    return "## Limits\n\n" + "\n".join(lines)

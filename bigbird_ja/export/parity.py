@@ -1,0 +1,373 @@
+"""Does the exported folder compute what our model computes? Measured with PyTorch, where installed.
+
+Compared: token ids (on generated articles, on hard cases, and on held-out text); scores in full
+attention; scores in block-sparse attention over the same random plan, for the `independent`
+pattern; masked-LM loss on held-out records of ours, of Hugging Face's block-sparse attention as it
+runs (outside training it points every random block at block 0), and of its full attention.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.export.source import Source
+
+TOLERANCE = 1e-4  # of scores (logits), absolute
+_ARTICLES = 20
+_HARD_TEXTS = (
+    "",
+    " 前と後ろに空白 ",
+    "半角ｶﾞｷﾞｸﾞﾊﾟﾋﾟ、全角ＡＢＣ１２３、㌔㍍①Ⅳ",
+    "か\u3099き\u3099は\u309a　（濁点が別の文字）",
+    "改行\nと\r\nタブ\tと  二つの空白",
+    "_START_ARTICLE_ 題 _START_SECTION_ 節 _START_PARAGRAPH_ 段落_NEWLINE_次の行",
+    "絵文字😀👨‍👩‍👧と珍しい字𠮷野家、ヷヸ",
+    "「入れ子の『引用』です。」？！……――",
+)
+
+
+def compare(
+    directory: str, source: Source, data_dir: str | None, num_sequences: int
+) -> dict[str, Any]:
+    """The parity report of a folder: what was compared, with figures, and what was not and why.
+
+    Args:
+        directory: the Hugging Face folder, complete but for report and card.
+        source: what it was made from.
+        data_dir: held-out records to compare on; None: generated text alone.
+        num_sequences: how many records; 0 compares no model.
+    """
+    report: dict[str, Any] = {"tolerance": TOLERANCE, "step": source.meta.step, "versions": {}}
+    try:
+        import transformers
+    except ImportError:
+        report["not_compared"] = "transformers is not installed: neither token ids nor scores"
+        return report
+    report["versions"]["transformers"] = transformers.__version__
+    with _quiet():
+        report["tokenizer"] = _compare_tokenizers(directory, source, transformers)
+        try:
+            import torch
+        except ImportError:
+            report["not_compared"] = "PyTorch is not installed: token ids alone were compared"
+            return report
+        report["versions"]["torch"] = torch.__version__
+        if not num_sequences:
+            report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
+            return report
+        report.update(_compare_models(directory, source, data_dir, num_sequences))
+    return report
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers warns of what is meant: no pooler, short sequences in full attention."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _compare_tokenizers(directory: str, source: Source, transformers: Any) -> dict[str, Any]:
+    from bigbird_ja.text import sample
+
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    texts = [*_HARD_TEXTS, *sample.documents(_ARTICLES, seed=2)]
+    ours = source.tokenizer.encode_batch(texts)
+    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    same = [mine == other for mine, other in zip(ours, found, strict=True)]
+    return {
+        "class": type(theirs).__name__,
+        "texts": len(texts),
+        "tokens": sum(map(len, ours)),
+        "identical_texts": sum(same),
+        "agrees": all(same),
+    }
+
+
+def _compare_models(
+    directory: str, source: Source, data_dir: str | None, num_sequences: int
+) -> dict[str, Any]:
+    batch = _records(source, data_dir, num_sequences)
+    theirs = _load(directory)
+    config = source.config
+    result: dict[str, Any] = {
+        "sequences": len(batch["input_ids"]),
+        "sequence_length": batch["input_ids"].shape[1],
+        "text": "held-out records" if data_dir else "generated articles",
+        "original_full": _difference(
+            _our_scores(source, "original_full", batch), _their_scores(theirs("full"), batch), batch
+        ),
+    }
+    sparse = config.model.attention_type != "original_full"
+    if not sparse:
+        result["block_sparse"] = {"compared": False, "why": "the model has full attention"}
+    elif (blocks := _random_blocks(source, batch["input_ids"].shape[1])) is None:
+        why = "the sequences are so short that attention is full"
+        result["block_sparse"] = {"compared": False, "why": why}
+    else:
+        with _same_plan(blocks):
+            model = theirs("sparse", num_random_blocks=blocks[0].shape[-1])
+            found = _their_scores(model, batch)
+        ours = _our_scores(source, "block_sparse", batch)
+        result["block_sparse"] = {"compared": True, **_difference(ours, found, batch)}
+    result["masked_lm_loss"] = _losses(source, theirs, batch, sparse)
+    return result
+
+
+def _records(source: Source, data_dir: str | None, count: int) -> dict[str, np.ndarray]:
+    """Masked records: held-out ones, or generated text masked here."""
+    if data_dir:
+        from bigbird_ja.data import manifest as manifest_lib
+        from bigbird_ja.data import pipeline
+
+        manifest = manifest_lib.load(data_dir)
+        count = min(count, manifest.eval.sequences)
+        batches = pipeline.eval_batches(manifest, data_dir, batch_size=count)
+        return {name: value.numpy() for name, value in next(iter(batches)).items()}
+    return _generated_records(source, count)
+
+
+def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
+    from bigbird_ja.text import sample
+
+    special = source.tokenizer.special
+    length = source.config.data.seq_length or source.config.model.max_position_embeddings
+    assert length is not None
+    ids = itertools.chain.from_iterable(
+        source.tokenizer.encode(text) for text in itertools.chain(*_endless(sample))
+    )
+    random = np.random.Generator(np.random.PCG64(0))
+    rows = np.array([list(itertools.islice(ids, length)) for _ in range(count)], np.int32)
+    rows[:, 0], rows[:, -1] = special.cls, special.sep
+    rows[0, length * 2 // 3 :] = special.pad  # one row that ends early
+    number = max(1, length // 8)
+    used = length * 2 // 3 - 2
+    places = np.stack(
+        [np.sort(random.permutation(used)[:number]) + 1 for _ in range(count)]
+    ).astype(np.int32)
+    truth = np.take_along_axis(rows, places, axis=1)
+    np.put_along_axis(rows, places, special.mask, axis=1)
+    return {
+        "input_ids": rows,
+        "segment_ids": np.zeros_like(rows),
+        "masked_lm_positions": places,
+        "masked_lm_ids": truth,
+        "masked_lm_weights": np.ones(places.shape, np.float32),
+    }
+
+
+def _endless(sample: Any) -> Iterator[Iterator[str]]:
+    for seed in itertools.count(3):
+        yield sample.documents(50, seed=seed)
+
+
+def _load(directory: str) -> Any:
+    """A function from `full` or `sparse` to Hugging Face's model of that attention."""
+    import transformers
+
+    def load(kind: str, **changes: Any) -> Any:
+        attention = {"full": "original_full", "sparse": "block_sparse"}[kind]
+        model = transformers.AutoModelForMaskedLM.from_pretrained(
+            directory, attention_type=attention, **changes
+        )
+        return model.eval()
+
+    return load
+
+
+def _their_scores(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Hugging Face's logits at the masked places: float32 [b, P, vocabulary]."""
+    import torch
+
+    found = []
+    for row in range(len(batch["input_ids"])):  # one at a time: base models at 4,096 are large
+        ids = torch.from_numpy(batch["input_ids"][row : row + 1].astype(np.int64))
+        with torch.no_grad():
+            logits = model(
+                input_ids=ids,
+                attention_mask=(ids != 0).long(),
+                token_type_ids=torch.from_numpy(
+                    batch["segment_ids"][row : row + 1].astype(np.int64)
+                ),
+            )
+        logits = logits[0] if not hasattr(logits, "logits") else logits.logits
+        found.append(logits[0].numpy()[batch["masked_lm_positions"][row]])
+    return np.stack(found)
+
+
+def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Our logits at the masked places: float32 [b, P, vocabulary]."""
+    import tensorflow as tf
+
+    from bigbird_ja.evaluation.forward import inference_config
+    from bigbird_ja.model import heads
+    from bigbird_ja.model.encoder import encode
+
+    config = inference_config(source.config)
+    config_lib.put(config, "model.attention_type", attention)
+    params = {name: tf.constant(value) for name, value in source.params.items()}
+
+    @tf.function
+    def run(ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        hidden = encode(params, config, ids, segments)
+        return heads.masked_lm_logits(params, config, hidden, positions)
+
+    names = ("input_ids", "segment_ids", "masked_lm_positions")
+    rows = range(len(batch["input_ids"]))
+    return np.concatenate(
+        [run(*(tf.constant(batch[name][r : r + 1], tf.int32) for name in names)) for r in rows]
+    )
+
+
+def _difference(
+    ours: np.ndarray, theirs: np.ndarray, batch: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    counted = batch["masked_lm_weights"] > 0
+    gap = np.abs(ours - theirs)[counted]
+    return {
+        "largest_difference": float(gap.max()),
+        "mean_difference": float(gap.mean()),
+        "largest_score": float(np.abs(ours[counted]).max()),
+        "predictions": int(counted.sum()),
+        "agrees": bool(gap.max() <= TOLERANCE),
+    }
+
+
+def _losses(
+    source: Source, theirs: Any, batch: dict[str, np.ndarray], sparse: bool
+) -> dict[str, float]:
+    """Mean masked-LM loss (nats) of each way to run the same weights on the same records."""
+    found = {
+        "ours": _loss(_our_scores(source, source.config.model.attention_type, batch), batch),
+        "hugging_face_original_full": _loss(_their_scores(theirs("full"), batch), batch),
+    }
+    if sparse:
+        found["hugging_face_block_sparse"] = _loss(_their_scores(theirs("sparse"), batch), batch)
+    return found
+
+
+def _loss(scores: np.ndarray, batch: dict[str, np.ndarray]) -> float:
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    ids = batch["masked_lm_ids"].astype(np.int64)[..., None]
+    losses = -np.take_along_axis(logs, ids, axis=-1)[..., 0]
+    weights = batch["masked_lm_weights"]
+    return float((losses * weights).sum() / weights.sum())
+
+
+def _random_blocks(source: Source, length: int) -> list[np.ndarray] | None:
+    """Each layer's random blocks as Hugging Face wants them: int64 [heads, n - 2, most per row].
+
+    Rows with fewer are filled up with block 0, which every row sees anyway: `_same_plan` counts
+    it once. None where attention is full.
+    """
+    from bigbird_ja.model import pattern
+
+    if pattern.is_full(source.config, length):
+        return None
+    layers = []
+    for layer in range(source.config.model.num_layers):
+        mask = pattern.block_mask(source.config, layer, length)[:, 1:-1].copy()
+        row = np.arange(1, mask.shape[2] - 1)[:, None]
+        column = np.arange(mask.shape[2])[None, :]
+        mask &= (abs(row - column) > 1) & (column > 0) & (column < mask.shape[2] - 1)
+        most = int(mask.sum(axis=-1).max())
+        blocks = np.argsort(~mask, axis=-1, kind="stable")[:, :, :most]
+        layers.append(np.where(np.take_along_axis(mask, blocks, axis=-1), blocks, 0))
+    most = max(blocks.shape[-1] for blocks in layers)
+    return [np.pad(b, [(0, 0), (0, 0), (0, most - b.shape[-1])]) for b in layers]
+
+
+@contextmanager
+def _same_plan(blocks: Sequence[np.ndarray]) -> Iterator[None]:
+    """Gives Hugging Face's attention our random blocks instead of its own."""
+    from transformers.models.big_bird import modeling_big_bird
+
+    attention = modeling_big_bird.BigBirdBlockSparseAttention
+    heads = {layer: itertools.cycle(plan) for layer, plan in enumerate(blocks)}
+    plain_mask = attention._create_rand_mask_from_inputs
+
+    def all_heads(self: Any, *_: Any, **__: Any) -> list[np.ndarray]:
+        return list(blocks[self.seed])
+
+    def next_head(self: Any, *_: Any, **__: Any) -> np.ndarray:
+        # At 1,024, 3,072 and 4,096 tokens Hugging Face asks once per head, in their order.
+        return next(heads[self.seed])
+
+    def once(from_mask: Any, to_mask: Any, plan: Any, *rest: Any) -> Any:
+        """The mask of the random part without global blocks: those are seen already."""
+        mask = plain_mask(from_mask, to_mask, plan, *rest)
+        is_random = (plan > 0) & (plan < to_mask.shape[1] - 1)
+        return mask * is_random.repeat_interleave(to_mask.shape[2], dim=-1)[:, :, :, None]
+
+    changes = {
+        "_bigbird_block_rand_mask_with_head": all_heads,
+        "_bigbird_block_rand_mask": next_head,
+        "_create_rand_mask_from_inputs": staticmethod(once),
+    }
+    before = {name: attention.__dict__[name] for name in changes}
+    try:
+        for name, function in changes.items():
+            setattr(attention, name, function)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(attention, name, function)
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """The report for people."""
+    lines = ["# Parity report", ""]
+    versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
+    lines.append(f"Checkpoint of step {report['step']:,}. Compared with: {versions or 'nothing'}.")
+    if "tokenizer" in report:
+        found = report["tokenizer"]
+        lines += [
+            "",
+            f"- Token ids ({found['class']}): identical in {found['identical_texts']} of"
+            f" {found['texts']} texts, {found['tokens']:,} tokens (generated articles and hard"
+            " cases).",
+        ]
+    if "original_full" in report:
+        lines += _model_lines(report)
+    if "not_compared" in report:
+        lines += ["", f"Not compared: {report['not_compared']}."]
+    return "\n".join(lines) + "\n"
+
+
+def _model_lines(report: dict[str, Any]) -> list[str]:
+    where = f"{report['sequences']} sequences of {report['sequence_length']:,} ({report['text']})"
+    lines = [f"- Scores in `original_full` on {where}: {_gap(report['original_full'])}."]
+    sparse = report["block_sparse"]
+    if sparse["compared"]:
+        lines.append(f"- Scores in `block_sparse`, the same random plan: {_gap(sparse)}.")
+    else:
+        lines.append(
+            f"- Scores in `block_sparse` over the same plan: not compared: {sparse['why']}."
+        )
+    losses = report["masked_lm_loss"]
+    lines.append(
+        "- Masked-LM loss on the same records: "
+        + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in losses.items())
+        + " nats."
+    )
+    return lines
+
+
+def _gap(found: dict[str, Any]) -> str:
+    verdict = "agrees" if found["agrees"] else "DOES NOT AGREE"
+    return (
+        f"{verdict}, largest difference {found['largest_difference']:.2g} of scores up to"
+        f" {found['largest_score']:.3g}"
+    )

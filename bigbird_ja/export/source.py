@@ -1,0 +1,90 @@
+"""What is exported: a checkpoint's model, its tokenizer, and what the run's files say about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.train import run_log
+from bigbird_ja.train.checkpoints import Meta, load_parameters
+
+POSITIONS = "bert/embeddings/position_embeddings"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model with its story."""
+
+    model_dir: str
+    config: Config
+    params: dict[str, np.ndarray]
+    meta: Meta
+    tokenizer: Tokenizer
+    metrics: dict[str, Any] | None = None  # the last logged step up to the checkpoint
+    evaluation: dict[str, Any] | None = None  # the newest one of this step
+    events: list[dict[str, Any]] = field(default_factory=list)
+    extended_from: int | None = None  # positions trained, where they were extended
+
+
+def load(model_dir: str, step: int | None = None) -> Source:
+    """Reads MODEL_DIR.
+
+    Raises:
+        BadInput: no checkpoint, or no tokenizer.
+    """
+    config, params, meta = load_parameters(model_dir, step)
+    tokenizer = tokenizer_lib.load(storage.join(model_dir, "tokenizer.model"))
+    metrics = [m for m in run_log.read_metrics(model_dir) if m.get("step", 0) <= meta.step]
+    evaluations = [
+        line
+        for line in run_log.read_lines(storage.join(model_dir, run_log.EVAL))
+        if line.get("step") == meta.step and "masked_lm_loss" in line
+    ]
+    return Source(
+        model_dir=model_dir,
+        config=config,
+        params=params,
+        meta=meta,
+        tokenizer=tokenizer,
+        metrics=metrics[-1] if metrics else None,
+        evaluation=evaluations[-1] if evaluations else None,
+        events=run_log.read_events(model_dir),
+    )
+
+
+def extend_positions(source: Source, max_position: int) -> Source:
+    """The same model for longer sequences: its position embeddings repeated, end to end.
+
+    Copies keep what neighbouring positions mean to each other, which new random ones would not
+    (Beltagy et al. 2020, section 5); continued pretraining has to do the rest.
+
+    Raises:
+        BadInput: fewer positions than trained.
+    """
+    trained = source.params[POSITIONS]
+    if max_position < len(trained):
+        raise BadInput(
+            f"--max_position={max_position}: the model was trained with {len(trained)} positions;"
+            " it can be extended, not cut"
+        )
+    if max_position == len(trained):
+        return source
+    copies = -(-max_position // len(trained))
+    config = config_lib.copy(source.config)
+    config.model.max_position_embeddings = max_position
+    params = {**source.params, POSITIONS: np.tile(trained, (copies, 1))[:max_position]}
+    return replace(source, config=config, params=params, extended_from=len(trained))
+
+
+def cost_usd(source: Source) -> float | None:
+    """What the run cost, as the supervisor's events say; None where nobody counted."""
+    costs = [e["cost_usd"] for e in source.events if isinstance(e.get("cost_usd"), (int, float))]
+    return float(costs[-1]) if costs else None
