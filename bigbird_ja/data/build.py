@@ -27,7 +27,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.data.settings import DataSettings, differences
 from bigbird_ja.data.workers import Workers
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -267,10 +267,19 @@ def write_shard(task: tuple[int, int]) -> shards.MadeShard:
         path = os.path.join(_worker["work"], "shards", name)
     made = shards.write_shard(plan, task[1], _worker["settings"], path)
     if path != target:
-        storage.upload(path, target)
+        _upload(path, target)
         os.unlink(path)
     storage.write_text(note, json.dumps(dataclasses.asdict(made)))
     return made
+
+
+def _upload(path: str, target: str) -> None:
+    try:
+        storage.upload(path, target)
+    except PermissionError as error:  # the lock was written here: this was permitted before
+        raise StorageError(
+            f"{target}: {error.strerror} in mid run: run the same command again"
+        ) from error
 
 
 def read_note(path: str) -> shards.MadeShard | None:
