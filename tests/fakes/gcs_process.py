@@ -17,51 +17,15 @@ from urllib.parse import quote
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class FakeGcs:
-    """A running fake bucket; use as a context manager.
+class FakeBucket:
+    """Talks to a running fake bucket: orders faults, looks into it, as a test or another program.
 
-    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
-    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
-    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
-    so give it to a child, not to this process.
+    Args:
+        url: its plain door.
     """
 
-    def __init__(self, buckets: tuple[str, ...] = ("bucket",), location: str = "US-CENTRAL1"):
-        self._buckets, self._location = buckets, location
-
-    def __enter__(self) -> FakeGcs:
-        self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
-        ca_file = str(Path(self._directory.name) / "ca.pem")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.env = environment(self.url, ca_file)
-        for name in self._buckets:
-            self.create_bucket(name, self._location)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._directory.cleanup()
-
-    def environ(self, **more: str) -> dict[str, str]:
-        """The whole environment of a child process."""
-        return {**os.environ, **self.env, **more}
+    def __init__(self, url: str) -> None:
+        self.url = url
 
     def fault(self, match: str, do: str, **how: Any) -> None:
         """Orders a fault: see `gcs_faults.Rule`. `times` is 1 unless said; -1 is for ever."""
@@ -109,6 +73,53 @@ class FakeGcs:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=30) as response:
             return response.read()
+
+
+class FakeGcs(FakeBucket):
+    """A running fake bucket; use as a context manager.
+
+    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
+    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
+    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
+    so give it to a child, not to this process.
+    """
+
+    def __init__(self, buckets: tuple[str, ...] = ("bucket",), location: str = "US-CENTRAL1"):
+        self._buckets, self._location = buckets, location
+
+    def __enter__(self) -> FakeGcs:
+        self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
+        ca_file = str(Path(self._directory.name) / "ca.pem")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = environment(self.url, ca_file)
+        for name in self._buckets:
+            self.create_bucket(name, self._location)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._directory.cleanup()
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """The whole environment of a child process."""
+        return {**os.environ, **self.env, **more}
 
 
 def environment(url: str, ca_file: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -21,20 +20,15 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 
-URL, BASE = sys.argv[1], f"gs://{sys.argv[2]}"
+from tests.fakes.gcs_process import FakeBucket
+
+FAKE, BASE = FakeBucket(sys.argv[1]), f"gs://{sys.argv[2]}"
 RECORD = b"r" * 84  # 100 bytes in the file, with length and checksums
-
-
-def call(method: str, path: str, body: Any = None) -> None:
-    """Talks to the fake's own door."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(URL + path, data=data, method=method)
-    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).read()
 
 
 def fault(match: str, do: str, **how: Any) -> None:
     """Orders a fault."""
-    call("POST", "/_fake/fault", {"match": match, "do": do, **how})
+    FAKE.fault(match, do, **how)
 
 
 def outcome(action: Callable[[], Any]) -> Any:
@@ -44,7 +38,7 @@ def outcome(action: Callable[[], Any]) -> Any:
     except Exception as error:
         return type(error).__name__
     finally:
-        call("DELETE", "/_fake/fault")
+        FAKE.clear()
 
 
 def write(name: str, data: bytes) -> None:
