@@ -9,8 +9,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.rolled import rolled_attention
-from bigbird_ja.model.sparse import sparse_attention
-from bigbird_ja.model.tiling import RolledTiles
+from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
 
 
 @tf.autograph.experimental.do_not_convert
@@ -40,10 +39,6 @@ def attention(
     """
     length = int(query.shape[1])
     plans = pattern.random_plan(config, length)
-    blocks = plans[layer].blocks if plans else None
-    if blocks is not None and config.model.attention_type == "block_sparse":
-        size = config.model.block_size
-        return sparse_attention(query, key, value, input_mask, document_ids, blocks, size)
     mask = None
     if plans is not None:
         mask = pattern.dense_mask(config, layer, length)
@@ -53,11 +48,48 @@ def attention(
 def is_tiled(config: Config, length: int) -> bool:
     """Whether sequences of this length go through `tiled_self_attention`, rolled by one block."""
     model = config.model
-    return (
-        model.attention_type == "block_sparse"
-        and model.random_pattern == "rolled"
-        and not pattern.is_full(config, length)
-    )
+    return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
+
+
+def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RandomTiles:
+    """How the random keys of a layer are laid beside its tiles."""
+    if plan.shifts is not None:
+        return RolledTiles(plan.shifts, tiles)
+    assert plan.blocks is not None
+    return IndependentTiles(plan.blocks, tiles)
+
+
+def attend(
+    params: Parameters,
+    config: Config,
+    scope: str,
+    hidden: tf.Tensor,
+    shape: tuple[int, int],
+    input_mask: tf.Tensor,
+    document_ids: tf.Tensor | None,
+    layer: int,
+) -> tf.Tensor:
+    """Projections, attention and output projection of one layer, whichever way suits.
+
+    Where `is_tiled`, everything per token comes rolled by one block.
+
+    Args:
+        params: with the layer's kernels and biases.
+        scope: the layer's, in the names of `params`.
+        hidden: [b * S, hidden] in the compute dtype.
+        shape: (b, S).
+        input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
+        document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
+        layer: its number.
+
+    Returns:
+        [b * S, hidden].
+
+    Raises:
+        ValueError: a length that the block-sparse pattern cannot be laid over.
+    """
+    way = tiled_self_attention if is_tiled(config, shape[1]) else self_attention
+    return way(params, config, scope, hidden, shape, input_mask, document_ids, layer)
 
 
 def self_attention(
@@ -70,19 +102,7 @@ def self_attention(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """Projections, attention and output projection of one layer.
-
-    Args:
-        params: with the layer's kernels and biases.
-        scope: the layer's, in the names of `params`.
-        hidden: [b * S, hidden].
-        shape: (b, S).
-        input_mask, document_ids: as for `attention`.
-        layer: its number.
-
-    Returns:
-        [b * S, hidden].
-    """
+    """As `attend`, with all scores at once."""
     with tf.name_scope("attention/projections"):
         split = [*shape, config.model.num_attention_heads, -1]
         query, key, value = (
@@ -128,9 +148,7 @@ def tiled_self_attention(
         query, key, value = project("query", size**-0.5), project("key", 1.0), project("value", 1.0)
         mask = tf.reshape(input_mask, tiles)
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
-    shifts = plans[layer].shifts
-    assert shifts is not None
-    random = RolledTiles(shifts, tiles[1])
+    random = random_tiles(plans[layer], tiles[1])
     context = rolled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bigbird_ja.config import Config
-from bigbird_ja.model.attention import is_tiled, self_attention, tiled_self_attention
+from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import dropout, fold_in
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
@@ -105,7 +105,6 @@ def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: i
 
     def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
         params = dict(zip(names, weights, strict=True))
-        attend = tiled_self_attention if is_tiled(config, shape[1]) else self_attention
         output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
         with tf.name_scope("attention/output"):
             output = _drop(config, output, dropout_key, place) + hidden

@@ -40,7 +40,7 @@ class RandomTiles(Protocol):
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
         """A number per token, [b, T, rows] -> [b, T, heads or 1, m, rows]."""
 
-    def unseen(self) -> np.ndarray | None:
+    def unseen(self, rows: int) -> np.ndarray | None:
         """bool, broadcasts to [b, T, heads, query rows, m, key rows]: not seen after all."""
 
 
@@ -60,12 +60,13 @@ class RolledTiles:
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
         places = self._flat(batch, self._others(-1)) * shifts + np.arange(shifts, dtype=np.int32)
         flat = _flatten(parts, 4)
-        return [tf.gather(flat, places[..., shift]) for shift in range(shifts)]
+        back = [tf.gather(flat, places[..., shift]) for shift in range(shifts)]
+        return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
         return tf.gather(rows, self._others(1), axis=1)
 
-    def unseen(self) -> None:
+    def unseen(self, rows: int) -> None:
         return None
 
     def _others(self, sign: int) -> np.ndarray:
@@ -79,6 +80,79 @@ class RolledTiles:
         heads = len(self.shifts)
         sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * self.tiles
         return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
+
+
+class IndependentTiles:
+    """Every block sees random blocks of its own.
+
+    The first block of a tile finds them in the first half of the lanes of the tiles laid out, the
+    second block in the second half; a block that lies in the other half of its own tile is taken
+    from a copy of the keys with halves exchanged. Whole tiles are gathered and joined by selection,
+    which costs less than moving half tiles.
+    """
+
+    def __init__(self, blocks: np.ndarray, tiles: int) -> None:
+        """
+        Args:
+            blocks: int32 [heads, n - 2, m], for rows 1..n-2.
+            tiles: T = n / 2.
+        """
+        heads, _, self._slots = blocks.shape
+        self._tiles = tiles
+        wanted = blocks.reshape(heads, tiles - 1, 2, self._slots).transpose(1, 0, 2, 3)
+        # Block c lies in tile (c + 1) // 2, half (c + 1) % 2; tiles T.. are the exchanged ones.
+        exchanged = (wanted + 1) % 2 != np.arange(2)[:, None]
+        source = (wanted + 1) // 2 + tiles * exchanged
+        source = np.concatenate([np.zeros_like(source[:1]), source]).astype(np.int32)
+        self._source = [source[:, :, half] for half in (0, 1)]  # [T, heads, m] each
+
+    def keys(self, keys: tf.Tensor) -> tf.Tensor:
+        both = tf.concat([keys, _exchange(keys)], axis=1)
+        batch = int(keys.shape[0])
+        first, second = (
+            tf.gather(_flatten(both, 3), self._flat(batch, source)) for source in self._source
+        )
+        return tf.where(_low(keys), first, second)
+
+    def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
+        batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
+        zero = tf.zeros([], parts.dtype)
+        halves = (tf.where(_low(parts), parts, zero), tf.where(_low(parts), zero, parts))
+        places = [self._flat(batch, source).reshape(-1) for source in self._source]
+        summed = tf.math.unsorted_segment_sum(
+            tf.cast(tf.concat([_flatten(half, 4) for half in halves], axis=0), tf.float32),
+            tf.constant(np.concatenate(places)),
+            batch * 2 * self._tiles * heads,
+        )
+        summed = tf.reshape(summed, [batch, 2 * self._tiles, heads, size, rows])
+        summed = tf.cast(summed, parts.dtype)
+        return [summed[:, : self._tiles], _exchange(summed[:, self._tiles :])]
+
+    def numbers(self, rows: tf.Tensor) -> tf.Tensor:
+        both = tf.concat([rows, _exchange(rows)], axis=1)
+        first, second = (tf.gather(both, source, axis=1) for source in self._source)
+        return tf.where(_low(rows), first, second)
+
+    def unseen(self, rows: int) -> np.ndarray:
+        low = np.arange(rows) < rows // 2
+        return low[:, None, None] != low
+
+    def _flat(self, batch: int, tile: np.ndarray) -> np.ndarray:
+        """Tiles [T, heads, m] of the doubled keys as places: int32 [b, T, heads, m]."""
+        heads = tile.shape[1]
+        sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * 2 * self._tiles
+        return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
+
+
+def _exchange(values: tf.Tensor) -> tf.Tensor:
+    """The two halves of the last axis, exchanged."""
+    return tf.roll(values, int(values.shape[-1]) // 2, axis=-1)
+
+
+def _low(values: tf.Tensor) -> np.ndarray:
+    """bool [rows]: the first block of a tile, for [..., rows]."""
+    rows = int(values.shape[-1])
+    return np.arange(rows) < rows // 2
 
 
 def _flatten(values: tf.Tensor, leading: int) -> tf.Tensor:
