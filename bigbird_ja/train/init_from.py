@@ -1,0 +1,219 @@
+"""Warm start: parameters of a finished model as the first values of a new run.
+
+Three kinds of source: a Hugging Face folder (`model.safetensors`), a MODEL_DIR of ours, and a
+TensorFlow checkpoint with the names of Google's BigBird. Optimiser state is never taken: resuming
+is another thing. What a source lacks keeps its random first value; a table says which came whence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.config import Config
+from bigbird_ja.console import table
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model import hf_names
+from bigbird_ja.model.params import ParameterSpec, parameter_specs
+from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters, read_variables
+
+_WEIGHTS = "model.safetensors"
+_INITIAL = "random first value"
+_POSITIONS = "bert/embeddings/position_embeddings"
+# Without these a warm start is a mistake, whatever else matched.
+_ESSENTIAL = "bert/encoder/"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The variables of a source, by our names where we know them."""
+
+    kind: str
+    values: Mapping[str, np.ndarray]
+    theirs: Mapping[str, str]  # our name -> the source's
+
+
+def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], str]:
+    """First values from another model.
+
+    Args:
+        source: a folder or a checkpoint's prefix, on disk or gs://.
+        config: of the new run, completed by a data set.
+
+    Returns:
+        The parameters that the source has, float32 by our names, and the table for people.
+
+    Raises:
+        BadInput: nothing there, not readable, or of another architecture.
+    """
+    specs = parameter_specs(config)
+    found = _read(source, specs)
+    taken: dict[str, np.ndarray] = {}
+    rows = []
+    for name, spec in specs.items():
+        value, how = _take(name, spec, found)
+        if value is not None:
+            taken[name] = value
+        rows.append((name, "x".join(map(str, spec.shape)), how))
+    _check(source, rows, taken)
+    header = f"first values from {source} ({found.kind}):"
+    return taken, f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
+
+
+def _take(name: str, spec: ParameterSpec, found: Found) -> tuple[np.ndarray | None, str]:
+    """The value for one parameter, or None, and where it comes from."""
+    value = found.values.get(name)
+    if value is None:
+        return None, f"{_INITIAL} (not in the source)"
+    value = np.asarray(value, np.float32)
+    theirs = found.theirs.get(name, name)
+    if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
+        value = value.reshape(spec.shape)  # attention kernels with the head axis split
+    if value.shape == spec.shape:
+        return value, theirs
+    if name == _POSITIONS and value.shape[1:] == spec.shape[1:]:
+        return _fit_positions(value, spec.shape[0]), (
+            f"{theirs}: {len(value):,} positions "
+            + ("repeated" if len(value) < spec.shape[0] else "cut")
+        )
+    return None, f"{_INITIAL} ({theirs} has shape {'x'.join(map(str, value.shape))})"
+
+
+def _fit_positions(value: np.ndarray, count: int) -> np.ndarray:
+    """Fewer positions: the first ones. More: repeated end to end, as `export --max_position`."""
+    copies = -(-count // len(value))
+    return np.tile(value, (copies, 1))[:count]
+
+
+def _check(source: str, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]) -> None:
+    lacking = [
+        (name, how) for name, _, how in rows if name not in taken and name.startswith(_ESSENTIAL)
+    ]
+    if lacking:
+        name, how = lacking[0]
+        raise BadInput(
+            f"--init_from {source}: {len(lacking)} variables of the encoder do not fit this config,"
+            f" first {name}: {how.removeprefix(_INITIAL).strip(' ()')}: use the source's model.*"
+            " settings"
+        )
+
+
+def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Layers after the first in one line each: a table of 200 lines is not read."""
+    shown = []
+    for name, shape, how in rows:
+        if not name.startswith("bert/encoder/layer_"):
+            shown.append((name, shape, how))
+            continue
+        layer = name.split("/")[2]
+        if layer == "layer_0":
+            shown.append((name, shape, how))
+        elif name.endswith("query/kernel"):
+            group = [r for r in rows if r[0].startswith(f"bert/encoder/{layer}/")]
+            shown.append((f"bert/encoder/{layer}/*", f"{len(group)} variables", "as layer_0"))
+    return shown
+
+
+def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Found:
+    if storage.exists(storage.join(source, _WEIGHTS)):
+        return _read_hugging_face(source, specs)
+    if _is_run(source):
+        _, params, meta = load_parameters(source)
+        return Found(f"a run of ours, step {meta.step:,}", params, {})
+    prefix = _checkpoint_prefix(source)
+    if prefix is not None:
+        return _read_google(prefix, specs)
+    if storage.exists(storage.join(source, "pytorch_model.bin")):
+        raise BadInput(
+            f"--init_from {source}: pytorch_model.bin is a pickle, which is never opened: save the"
+            " model with safe_serialization=True, as model.safetensors"
+        )
+    raise BadInput(
+        f"--init_from {source}: neither a Hugging Face folder ({_WEIGHTS}), nor a MODEL_DIR, nor a"
+        " TensorFlow checkpoint (give PREFIX of PREFIX.index)"
+    )
+
+
+def _is_run(source: str) -> bool:
+    if not storage.exists(storage.join(source, "config.yaml")):
+        return False
+    return bool(CheckpointStore(source).steps())
+
+
+def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+    except ImportError as error:
+        raise BadInput(
+            "--init_from a Hugging Face folder needs safetensors: pip install"
+            " 'bigbird-ja[huggingface]'"
+        ) from error
+    path = storage.join(source, _WEIGHTS)
+    try:
+        state = load(storage.read_bytes(path))
+    except (SafetensorError, KeyError) as error:
+        raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
+    kind = _model_type(source)
+    if kind != "big_bird":
+        raise BadInput(f"--init_from {source}: a {kind} model; a big_bird one is needed")
+    values, theirs = {}, {}
+    for name in specs:
+        theirs[name] = hf_names.hugging_face_name(name)
+        if theirs[name] in state:
+            value = state[theirs[name]]
+            values[name] = value.T if hf_names.is_transposed(name) else value
+    return Found("a Hugging Face folder", values, theirs)
+
+
+def _model_type(source: str) -> str:
+    path = storage.join(source, "config.json")
+    try:
+        return str(json.loads(storage.read_text(path)).get("model_type", "unknown"))
+    except (FileNotFoundError, ValueError) as error:
+        raise BadInput(f"{path}: missing or not JSON: is this a Hugging Face folder?") from error
+
+
+def _checkpoint_prefix(source: str) -> str | None:
+    """The prefix of a TensorFlow checkpoint: given itself, or its .index, or its directory."""
+    prefix = source.removesuffix(".index")
+    if storage.exists(f"{prefix}.index"):
+        return prefix
+    if storage.is_remote(source) or os.path.isdir(source):
+        names = [name for name in storage.list_files(source) if name.endswith(".index")]
+        if len(names) > 1:
+            raise BadInput(
+                f"--init_from {source}: several checkpoints ({', '.join(names[:4])}): give one's"
+                " prefix"
+            )
+        if names:
+            return storage.join(source, names[0].removesuffix(".index"))
+    return None
+
+
+def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
+    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+        local = prefix
+        if storage.is_remote(prefix):
+            local = os.path.join(scratch, storage.base_name(prefix))
+            directory, base = storage.directory_of(prefix), storage.base_name(prefix)
+            names = [n for n in storage.list_files(directory) if n.startswith(f"{base}.")]
+            storage.download_many(
+                [(storage.join(directory, n), os.path.join(scratch, n)) for n in names]
+            )
+        variables = read_variables(local)
+    theirs = {}
+    for name in specs:
+        # Some BigBird checkpoints have the first layer norm where BERT has it.
+        for other in (name, name.replace("bert/encoder/LayerNorm", "bert/embeddings/LayerNorm")):
+            if other in variables:
+                theirs[name] = other
+                break
+    values = {name: variables[other] for name, other in theirs.items()}
+    return Found("a TensorFlow checkpoint", values, theirs)
