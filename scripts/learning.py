@@ -1,0 +1,98 @@
+"""What the learning benchmarks share: data from the generated corpus, and one training loop.
+
+The step is the one that `pretrain` runs, compiled for the CPU; there is no engine around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja import cli
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import Config
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import pipeline
+from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.train.step import initial_slots, train_step
+
+Batch = dict[str, np.ndarray]
+
+
+def generated_data(work_dir: str, documents: int = 1200) -> str:
+    """Makes the generated corpus, its tokenizer and its data set, once; returns DATA_DIR."""
+    root = pathlib.Path(work_dir)
+    root.mkdir(parents=True, exist_ok=True)
+    preset = config_lib.preset_path("tiny-cpu")
+    corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
+    for arguments in (
+        ["sample", "--output", corpus, f"--documents={documents}"],
+        ["tokenize", f"--config={preset}", f"--input={corpus}", f"--output_prefix={prefix}"],
+        ["make-data", f"--config={preset}", f"--input={corpus}"]
+        + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
+    ):
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = cli.run_command_line(arguments)
+        if status:
+            raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
+    return data
+
+
+def config_for(data_dir: str, *sets: str) -> Config:
+    """The tiny preset with further settings, completed by the data set."""
+    config, _ = config_lib.resolve(config_lib.preset_path("tiny-cpu"), sets)
+    return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
+
+
+def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
+    """The batches that `pretrain` would see, from step 0 on."""
+    batches = pipeline.batches(
+        manifest_lib.load(data_dir),
+        data_dir,
+        seed=config.data.seed,
+        global_batch_size=config.training.global_batch_size,
+        shuffle_window=config.data.shuffle_window,
+    )
+    return batches.as_numpy_iterator()
+
+
+def train(
+    config: Config,
+    batches: Iterator[Batch],
+    each_step: Callable[[int, dict[str, float]], None],
+) -> dict[str, tf.Variable]:
+    """Trains for `training.num_train_steps` and returns the parameters.
+
+    Args:
+        config: completed; its training.seed draws the initial weights and dropout.
+        batches: one per step.
+        each_step: told the step (from 1) and its metrics.
+    """
+    params = {
+        name: tf.Variable(value)
+        for name, value in initial_parameters(config, config.training.seed).items()
+    }
+    slots = {
+        slot: {name: tf.Variable(value) for name, value in values.items()}
+        for slot, values in initial_slots(params).items()
+    }
+
+    @tf.function(jit_compile=True, reduce_retracing=True)
+    def step(global_step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        new_params, new_slots, metrics = train_step(config, params, slots, global_step, batch)
+        for name, value in new_params.items():
+            params[name].assign(value)
+            for slot in slots:
+                slots[slot][name].assign(new_slots[slot][name])
+        return metrics
+
+    for number in range(config.training.num_train_steps):
+        batch = {name: tf.constant(value) for name, value in next(batches).items()}
+        metrics = step(tf.constant(number, tf.int64), batch)
+        each_step(number + 1, {name: float(value) for name, value in metrics.items()})
+    return params
