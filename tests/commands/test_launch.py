@@ -242,9 +242,7 @@ def test_second_supervisor_is_refused(root: str, fake: FakeTpu) -> None:
     assert json.loads(out.splitlines()[-1])["global_step"] == 400
 
 
-@pytest.mark.parametrize(
-    ("policy", "status", "left"), [("ask", 75, 0), ("delete", 75, 0), ("detach", 0, 1)]
-)
+@pytest.mark.parametrize(("policy", "status", "left"), [("ask", 75, 0), ("detach", 0, 1)])
 def test_ctrl_c_without_a_terminal(
     root: str, fake: FakeTpu, policy: str, status: int, left: int
 ) -> None:

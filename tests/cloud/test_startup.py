@@ -1,0 +1,206 @@
+"""The start-up script: safe filling, shellcheck, and its two services on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bigbird_ja.cloud import startup, wheel
+from bigbird_ja.cloud.startup import Startup
+from bigbird_ja.errors import BadInput
+from tests.cloud.support import wait_until
+from tests.fakes.tpu import FakeTpu
+
+HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
+
+
+def told(**changes: object) -> Startup:
+    values: dict[str, object] = {
+        "run_name": "run-1",
+        "supervisor_dir": "gs://b/run-1/supervisor",
+        "model_dir": "gs://b/run-1/model",
+        "wheel": "gs://b/packages/0/x.whl",
+        "wheel_sha256": "0",
+        "pretrain_flags": ["--config=c", "--use_tpu"],
+        **changes,
+    }
+    return Startup(**values)  # type: ignore[arg-type]
+
+
+def test_hostile_values_stay_words() -> None:
+    script = startup.fill(
+        told(model_dir=HOSTILE, pretrain_flags=[HOSTILE, "--x"]), "p", "z", 1, False
+    )
+    head = script.split("WORK_DIR=")[0]
+    probe = f'{head}\nprintf "%s\\n" "$MODEL_DIR" "${{PRETRAIN_FLAGS[@]}}" "$NODE"'
+    out = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == [HOSTILE, HOSTILE, "--x", "projects/p/locations/z/nodes/run-1"]
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\0b", "a\rb"])
+def test_control_characters_are_refused(bad: str) -> None:
+    with pytest.raises(BadInput, match="control characters"):
+        startup.fill(told(model_dir=bad), "p", "z", 1, False)
+
+
+def test_template_and_values_must_agree() -> None:
+    with pytest.raises(ValueError, match="UNKNOWN"):
+        startup.substitute("x=@@UNKNOWN@@", {})
+    with pytest.raises(ValueError, match="EXTRA"):
+        startup.substitute("x=1", {"EXTRA": "1"})
+
+
+def test_queued_resources_are_deleted_by_their_own_name() -> None:
+    assert "queuedResources/run-1" in startup.fill(told(), "p", "z", 1, True)
+    assert "queuedResources/run-1" not in startup.fill(told(), "p", "z", 1, False)
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+@pytest.mark.parametrize("filled", [False, True])
+def test_shellcheck_is_clean(tmp_path: object, filled: bool) -> None:
+    path = f"{tmp_path}/startup.sh"
+    text = startup.fill(told(), "p", "z", 1, True) if filled else startup.template()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    # In a filled script constants meet constants; that is what a template is for.
+    allowed = ["--exclude=SC2050,SC2194,SC2157"] if filled else []
+    done = subprocess.run(["shellcheck", *allowed, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_script_fits_into_metadata() -> None:
+    assert len(startup.fill(told(), "p", "z", 1, False).encode()) < 16_000
+
+
+def boot(root: str, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = f"{root}/script"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(script)
+    for name in ("supervisor", "model", "vm"):
+        os.makedirs(f"{root}/{name}", exist_ok=True)
+    env = {**os.environ, "BIGBIRD_JA_VM_DIR": f"{root}/vm", **environ}
+    return subprocess.run(["bash", path], env=env, capture_output=True, text=True, timeout=120)
+
+
+def local(root: str, **changes: object) -> Startup:
+    packed = wheel.build()
+    path = wheel.upload(f"{root}/bucket", packed)
+    values: dict[str, object] = {
+        "supervisor_dir": f"{root}/supervisor",
+        "model_dir": f"{root}/model",
+        "wheel": path,
+        "wheel_sha256": packed.sha256,
+        "python": sys.executable,
+        **changes,
+    }
+    return told(**values)
+
+
+def test_systemd_units_start_watch_before_and_train_after_installing(tmp_path: object) -> None:
+    """With a `systemctl` that only notes what it is told."""
+    root = str(tmp_path)
+    os.makedirs(f"{root}/bin")
+    with open(f"{root}/bin/systemctl", "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/bash\necho "$*" >>{root}/calls\n')
+    os.chmod(f"{root}/bin/systemctl", 0o755)
+    os.makedirs(f"{root}/units")
+    script = startup.fill(local(root), "p", "z", 1, False)
+    path = f"{root}/bin:{os.environ['PATH']}"
+    done = boot(root, script, PATH=path, BIGBIRD_JA_UNIT_DIR=f"{root}/units")
+    assert done.returncode == 0, done.stderr
+    with open(f"{root}/calls", encoding="utf-8") as file:
+        assert file.read().splitlines() == [
+            "daemon-reload",
+            "start --no-block bigbird-ja-watch.service",
+            "start --no-block bigbird-ja-train.service",
+        ]
+    with open(f"{root}/units/bigbird-ja-train.service", encoding="utf-8") as file:
+        unit = file.read()
+    assert "KillMode=mixed" in unit  # SIGTERM goes to the script, which passes it on
+    assert f"ExecStart=/bin/bash {root}/vm/startup.sh train" in unit
+    with open(f"{root}/vm/startup.sh", encoding="utf-8") as file:
+        assert file.read() == script
+    assert os.path.exists(f"{root}/vm/package/bigbird_ja/cloud/prices.yaml")
+
+
+def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> None:
+    root = str(tmp_path)
+    changed = local(root, service_manager="none", wheel_sha256="0" * 64)
+    done = boot(root, startup.fill(changed, "p", "z", 7, False))
+    assert done.returncode == 1
+    with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
+        assert '"attempt": 7, "status": 1' in file.read()
+    with open(f"{root}/supervisor/training.log", encoding="utf-8") as file:
+        assert "installation failed" in file.read()
+
+
+def test_dead_man_deletes_a_vm_that_never_gave_a_sign(tmp_path: object) -> None:
+    """Even before anything was installed, and with no token in a process list."""
+    root = str(tmp_path)
+    with FakeTpu(f"{root}/vms") as fake:
+        stalled = local(
+            root, api=f"{fake.url}/v2", metadata=fake.url, poll_seconds=1, stalled_seconds=1
+        )
+        script = startup.fill(stalled, "p", "z", 1, False)
+        boot_path = f"{root}/startup.sh"
+        os.makedirs(f"{root}/vm")
+        os.makedirs(f"{root}/supervisor")
+        with open(boot_path, "w", encoding="utf-8") as file:
+            file.write(script)
+        from bigbird_ja.cloud.tpu import GcpTpus, TpuSpec, emulator_client
+
+        GcpTpus("p", emulator_client(fake.address)).create(
+            TpuSpec("run-1", "v3-8", "i"), "z", 1, {}
+        )
+        process = subprocess.Popen(
+            ["bash", boot_path, "watch"], env={**os.environ, "BIGBIRD_JA_VM_DIR": f"{root}/vm"}
+        )
+        try:
+            wait_until(lambda: fake.node_names() == [])
+        finally:
+            process.kill()
+            process.wait()
+    with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
+        assert '"status": 76, "self_deleted": true' in file.read()
+
+
+def test_wheel_is_reproducible_and_installs(tmp_path: object) -> None:
+    first, second = wheel.build(), wheel.build()
+    assert first.content == second.content
+    path = f"{tmp_path}/{first.file_name}"
+    with open(path, "wb") as file:
+        file.write(first.content)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", f"{tmp_path}/site", path], check=True)
+    code = "import bigbird_ja.cloud.startup as s; print(len(s.template()), s.__file__)"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}/site"},
+        cwd=str(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert str(tmp_path) in out
+
+
+def test_wheel_hash_is_of_the_content(tmp_path: object) -> None:
+    os.makedirs(f"{tmp_path}/pkg")
+    with open(f"{tmp_path}/pkg/a.py", "w", encoding="utf-8") as file:
+        file.write("x = 1\n")
+    before = wheel.build(f"{tmp_path}/pkg")
+    os.utime(f"{tmp_path}/pkg/a.py", (0, 0))
+    assert wheel.build(f"{tmp_path}/pkg").sha256 == before.sha256
+    with open(f"{tmp_path}/pkg/a.py", "a", encoding="utf-8") as file:
+        file.write("y = 2\n")
+    assert wheel.build(f"{tmp_path}/pkg").sha256 != before.sha256
+
+
+def test_vm_never_installs_tensorflow() -> None:
+    for requirement in wheel.requirements():
+        assert not requirement.startswith(("tensorflow", "keras", "numpy", "protobuf"))
+        assert "==" in requirement
