@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bigbird_ja import cli
+from bigbird_ja.data import build
+from tests.data import making
+from tests.data.test_adopt import write_classic
+
+
+@pytest.fixture(scope="module", params=["dynamic", "static"])
+def data(request, tmp_path_factory, sample_corpus, tokenizer_path):
+    directory = str(tmp_path_factory.mktemp(request.param) / "data")
+    build.make_data(
+        making.request(
+            sample_corpus, tokenizer_path, directory, masking=request.param, dupe_factor=2
+        )
+    )
+    return directory
+
+
+def run(capsys, *arguments):
+    status = cli.run_command_line(["check-data", *arguments, "--json"])
+    captured = capsys.readouterr()
+    return status, json.loads(captured.out.strip().splitlines()[-1]), captured
+
+
+def test_all_is_well(data, tmp_path, capsys):
+    picture = tmp_path / "x.png"
+    status, result, captured = run(
+        capsys, f"--data_dir={data}", f"--plot={picture}", "--color=always", "--examples=2"
+    )
+    assert status == 0 and result["problems"] == [] and picture.exists()
+    assert result["documents"] == 60 and result["density"] > 0.97
+    for text in ("density", "documents per sequence", "tokens per epoch", "length of documents"):
+        assert text in captured.out
+    assert "\x1b[1;31m[MASK](" in captured.out
+    assert ("|" in captured.out.split("masked examples")[1]) or "static" in captured.out
+
+
+def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys):
+    import shutil
+
+    shutil.copytree(data, tmp_path / "data")
+    shard = next((tmp_path / "data").glob("train-*"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}")
+    assert status == 2 and result["reason"] == "bad_input"
+    assert any(shard.name in problem for problem in result["problems"])
+    assert result["sequences"] > 0
+    assert shard.name in captured.err.strip().splitlines()[-1]
+
+
+def test_adopts_records_made_elsewhere(tmp_path, capsys):
+    write_classic(tmp_path / "a.tfrecord", 5)
+    write_classic(tmp_path / "b.tfrecord", 3)
+    where = f"--data_dir={tmp_path}"
+    status, result, _ = run(capsys, where, "--adopt")
+    assert status == 2 and "--pad_id" in result["error"]
+    ids = ["--pad_id=0", "--cls_id=2", "--sep_id=3", "--mask_id=4", "--vocab_size=200"]
+    status, result, _ = run(capsys, where, "--adopt", "--adopt_eval_files=b.*", *ids)
+    assert status == 0 and result["problems"] == []
+    assert (result["train_sequences"], result["eval_sequences"]) == (5, 3)
+
+
+def test_no_data_is_bad_input(tmp_path, capsys):
+    assert run(capsys, f"--data_dir={tmp_path}")[0] == 2
+    assert run(capsys)[0] == 2

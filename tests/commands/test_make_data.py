@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.data import making
+
+SMALL = [
+    "--seq_length=128", "--max_predictions_per_seq=20", "--num_shards=4", "--num_workers=1",
+    "--eval_fraction=0.1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inputs(sample_corpus, tokenizer_path):
+    return [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
+
+
+def test_makes_says_and_finds_it_finished(tmp_path, inputs, run_cli):
+    command = ["make-data", *inputs, *SMALL, f"--output_dir={tmp_path / 'data'}", "--json"]
+    first = run_cli(*command)
+    assert first.status == 0, first.stderr
+    result = first.json
+    promised = "documents tokens sequences shards density mean_predictions seconds"
+    assert set(promised.split()) <= set(result)
+    assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
+    assert 15 < result["mean_predictions"] <= 20
+    before = making.digests(str(tmp_path / "data"))
+    again = run_cli(*command)
+    assert again.status == 0 and "finished already" in again.stderr
+    assert making.digests(str(tmp_path / "data")) == before
+    other = run_cli(*command, "--seed=9")
+    assert other.status == 2 and "--seed (12345 there, 9 asked for)" in other.stderr
+    assert other.json["reason"] == "bad_input" and len(other.stderr.strip().splitlines()) < 12
+    assert making.digests(str(tmp_path / "data")) == before
+
+
+@pytest.mark.parametrize(
+    "change,says",
+    [
+        (["--input=/nowhere/x.jsonl"], "/nowhere/x.jsonl"),
+        (["--tokenizer=/nowhere/x.model"], "/nowhere/x.model"),
+        (["--seq_length=4"], "seq_length"),
+        (["--max_predictions_per_seq=500"], "max_predictions_per_seq"),
+        (["--masked_lm_prob=2"], "masked_lm_prob"),
+        (["--eval_fraction=0.9"], "eval_fraction"),
+        (["--masking=sometimes"], "masking"),
+        (["--num_workers=0"], "num_workers"),
+        (["--input_mask"], "input_mask"),
+        (["--beam_options=--x"], "beam"),
+        (["--output_dir="], "--output_dir is missing"),
+        (["--set=make_data.seq_lenth=128"], "seq_length"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, inputs, change, says, capsys):
+    from bigbird_ja import cli
+
+    output = tmp_path / "data"
+    command = ["make-data", *inputs, *SMALL, f"--output_dir={output}", *change, "--json"]
+    if change[0].startswith("--input=/"):
+        command = [c for c in command if c != inputs[0]]
+    assert cli.run_command_line(command) == 2
+    captured = capsys.readouterr()
+    last = captured.err.strip().splitlines()[-1]
+    assert last.startswith("bigbird-ja: ") and says in last
+    assert json.loads(captured.out.strip().splitlines()[-1])["reason"] == "bad_input"
+    assert not output.exists()
+
+
+def test_a_directory_that_may_not_be_written_is_bad_input(tmp_path, inputs, capsys):
+    from bigbird_ja import cli
+
+    (tmp_path / "file").write_text("")
+    command = ["make-data", *inputs, *SMALL, f"--output_dir={tmp_path / 'file' / 'data'}"]
+    assert cli.run_command_line(command) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_to_a_bucket_and_from_it(bucket, fake_gcs, inputs, run_cli, tmp_path):
+    from bigbird_ja import storage
+
+    source = storage.join(bucket, "corpus.jsonl")
+    storage.write_bytes(source, Path(inputs[0].split("=", 1)[1]).read_bytes())
+    output = storage.join(bucket, "data")
+    environ = {**fake_gcs.environ(), "XDG_CACHE_HOME": str(tmp_path)}
+    ended = run_cli(
+        "make-data", f"--input={source}", inputs[1], *SMALL, f"--output_dir={output}", "--json",
+        env=environ,
+    )  # fmt: skip
+    assert ended.status == 0, ended.stderr
+    names = storage.list_files(output)
+    assert "manifest.json" in names and len(names) == 2 + ended.json["shards"]
+    assert list(tmp_path.rglob("*.block")) == []
+
+
+def test_mecab_boundaries(tmp_path, inputs, capsys):
+    pytest.importorskip("fugashi")
+    from bigbird_ja import cli
+
+    command = ["make-data", *inputs, *SMALL, "--word_boundaries=mecab", "--nsp"]
+    assert cli.run_command_line([*command, f"--output_dir={tmp_path / 'data'}"]) == 0

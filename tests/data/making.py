@@ -1,0 +1,65 @@
+"""Small data sets made for real: corpus, tokenizer, `make_data`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja.config_schema import MakeDataConfig
+from bigbird_ja.data import build, settings
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.text import corpus as corpus_lib
+from bigbird_ja.text import tokenizer as tokenizer_lib
+
+SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1, "num_shards": 4}
+
+
+def write_corpus(path: Path, texts: Sequence[str]) -> str:
+    """A .jsonl file of documents."""
+    lines = [json.dumps({"text": text}) + "\n" for text in texts]
+    path.write_text("".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def request(
+    corpus: str, tokenizer_path: str, output: str, num_workers: int = 1, **changes: Any
+) -> build.Request:
+    """What `make-data` would ask for."""
+    options = {k: changes.pop(k) for k in ("overwrite", "work_dir") if k in changes}
+    input_mask = changes.pop("input_mask", False)
+    opened = corpus_lib.open_corpus([corpus])
+    tokenizer = tokenizer_lib.load(tokenizer_path)
+    config = MakeDataConfig(**{**SMALL, **changes})
+    made = settings.settings_of(config, tokenizer, opened.fingerprint, input_mask)
+    return build.Request(opened, tokenizer, made, output, num_workers, **options)
+
+
+def digests(directory: str) -> dict[str, str]:
+    """Name to SHA-256 of every file."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(Path(directory).iterdir())
+        if path.is_file()
+    }
+
+
+def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
+    """int32 [S] of every dynamic record of a split, shard after shard."""
+    from bigbird_ja.data import records_ops
+
+    for shard in manifest.shards(split):
+        for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
+            yield from records_ops.parse_dynamic(manifest, batch)["tokens"].numpy()
+
+
+def pieces_of(tokens: np.ndarray, special: Any) -> list[list[int]]:
+    """The packed texts of one record."""
+    inside = tokens[1:][tokens[1:] != special.pad]
+    ends = np.flatnonzero(inside == special.sep)
+    return [part[part != special.sep].tolist() for part in np.split(inside, ends + 1)[: len(ends)]]
