@@ -12,6 +12,7 @@ import pytest
 from bigbird_ja.text import sample
 from tests import command_line
 from tests.fakes.gcs_process import FakeGcs
+from tests.train.zygote import Zygote
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +74,12 @@ def tokenizer_path(sample_corpus: str, tmp_path_factory: pytest.TempPathFactory)
 def run_cli() -> Callable[..., command_line.Ended]:
     """`run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
     return command_line.run_cli
+
+
+@pytest.fixture(scope="session")
+def zygote(fake_gcs: FakeGcs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Starts `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
+    fake bucket."""
+    environ = fake_gcs.environ(PYTHONUNBUFFERED="1")
+    with Zygote(tmp_path_factory.mktemp("commands"), environ) as running:
+        yield running

@@ -143,7 +143,10 @@ def _load_initial(request: Request) -> Mapping[str, Any] | None:
 @contextlib.contextmanager
 def _directory(model_dir: str) -> Iterator[None]:
     """MODEL_DIR; removed again where the run was refused before anything was written."""
-    storage.make_directory(model_dir)
+    try:
+        storage.make_directory(model_dir)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInput(f"{model_dir}: not a directory: choose another --model_dir") from error
     try:
         yield
     finally:

@@ -3,8 +3,8 @@
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
 - MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
-  raise) for a preemption and builds sessions for ever. Values are given to variables once: a second
-  session ends the run with the error that the first one met.
+  raise) for a preemption and builds sessions for ever. There is one session: a second one ends the
+  run with the error that the first one met.
 - Its graceful-shutdown mode may freeze for good after a lame worker: off.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,27 +23,22 @@ from bigbird_ja.errors import BadInput, CommandError, StorageError, classify
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 
-class OnlyOnce:
-    """Wraps what initialises a session: the second time it raises what ended the first session.
+class OneSession:
+    """Called when a session is initialised; the second time raises what ended the first."""
 
-    Args:
-        init: gives the variables their values.
-    """
-
-    def __init__(self, init: Callable[[], Mapping[str, Any]]) -> None:
-        self._init: Callable[[], Mapping[str, Any]] | None = init
+    def __init__(self) -> None:
+        self._count = 0
         self.causes = _Causes()
 
-    def __call__(self) -> Mapping[str, Any]:
-        """The values; once.
+    def __call__(self) -> None:
+        """Counts a session.
 
         Raises:
-            CommandError: a session was lost.
+            CommandError: there was one before, and it was lost.
         """
-        if self._init is None:
+        self._count += 1
+        if self._count > 1:
             raise self._lost()
-        init, self._init = self._init, None
-        return init()
 
     def _lost(self) -> CommandError:
         cause = self.causes.last

@@ -28,7 +28,8 @@ class TrainGraph:
 
     Args:
         config: completed by a data set.
-        init: gives every variable of a checkpoint its value, by name; called once per session.
+        init: gives every variable of a checkpoint its value, by name.
+        initialised: called once per session; raises for a second one.
         training_hooks: hooks that must come after TPUEstimator's own.
     """
 
@@ -36,9 +37,11 @@ class TrainGraph:
         self,
         config: Config,
         init: Callable[[], Mapping[str, Any]],
+        initialised: Callable[[], None] = lambda: None,
         training_hooks: tuple[Any, ...] = (),
     ) -> None:
         self._config, self._init, self._training_hooks = config, init, training_hooks
+        self._initialised = initialised
         self.metric_names: list[str] = []
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> Any:
@@ -129,16 +132,22 @@ class TrainGraph:
         ]
 
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
-        # TensorFlow would otherwise add a saver of its own over all variables.
-        saver = tf.compat.v1.train.Saver([self.global_step], max_to_keep=1)
-        return tf.compat.v1.train.Scaffold(saver=saver, init_fn=self._load)
-
-    def _load(self, scaffold: Any, session: Any) -> None:
         values = self._init()
         variables = {**self.variables, "global_step": self.global_step}
-        # One run for all of them: each run of another set of ops optimises the whole graph anew.
+        # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
+        # once (each run of another set of ops does it anew).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
-        session.run([v.initializer for v in variables.values()], feeds)
+
+        def initialised(scaffold: Any, session: Any) -> None:
+            self._initialised()
+            feeds.clear()  # the state is three times the model: one copy is enough
+
+        return tf.compat.v1.train.Scaffold(
+            # TensorFlow would otherwise add a saver of its own over all variables.
+            saver=tf.compat.v1.train.Saver([self.global_step], max_to_keep=1),
+            init_feed_dict=feeds,
+            init_fn=initialised,
+        )
 
 
 def make_input_fn(
@@ -183,11 +192,9 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 
 
 def _variable(name: str, shape: Any, dtype: tf.DType, value: int = 0) -> tf.Variable:
+    initializer = (  # a large constant would be a part of the graph
+        tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
+    )
     return tf.compat.v1.get_variable(
-        name,
-        shape,
-        dtype,
-        initializer=tf.compat.v1.constant_initializer(value),
-        use_resource=True,
-        trainable=False,
+        name, shape, dtype, initializer=initializer, use_resource=True, trainable=False
     )

@@ -127,10 +127,13 @@ class Recorder:
             self._board.sync()
 
     def close(self) -> None:
-        """Ends the progress line and TensorBoard's file."""
+        """Ends the progress line and TensorBoard's file. Never raises: it would hide the cause."""
         self.progress.close()
         if self._board is not None:
-            self._board.close()
+            try:
+                self._board.close()
+            except Exception as failure:
+                self._effects.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
         """Writes down why the run ended. Never raises: the end itself is what must be told."""

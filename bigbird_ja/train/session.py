@@ -76,11 +76,13 @@ class Session:
 
         request, training = self._request, self._config.training
         self._guard = DataGuard(request.manifest, request.data_dir)
-        init = estimator.OnlyOnce(self._initial_values)
-        estimator.quiet_logging(init.causes)
+        one_session = estimator.OneSession()
+        estimator.quiet_logging(one_session.causes)
         if not request.use_tpu:
             estimator.enable_determinism()
-        graph = TrainGraph(self._config, init, (ReinstallSignals(self._stop),))
+        graph = TrainGraph(
+            self._config, self._initial_values, one_session, (ReinstallSignals(self._stop),)
+        )
         hooks = [
             TrainHook(graph, self, self._stop, training.num_train_steps, training.log_every_steps),
             *self._profile_hooks(graph),
@@ -98,6 +100,7 @@ class Session:
                 )
                 self._recorder.heartbeat.write(state="saving")
                 self._saver.wait()
+                self._recorder.sync()
             finally:
                 self._recorder.close()
         if self._recorder.step >= training.num_train_steps:

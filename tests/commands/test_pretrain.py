@@ -1,0 +1,400 @@
+"""`pretrain` as users run it: real processes, a tiny model, every way to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import cli
+from bigbird_ja.train import run_log
+from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters
+from tests.data import synthetic
+from tests.fakes.gcs_process import FakeGcs
+from tests.train import killing
+from tests.train.zygote import Ended, Zygote
+
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Paths of a tiny config and a tiny data set."""
+    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
+    return str(config), str(data)
+
+
+@pytest.fixture(scope="module")
+def flags(inputs: tuple[str, str]) -> list[str]:
+    config, data = inputs
+    return ["pretrain", "--config", config, "--data_dir", data, "--num_train_steps", str(STEPS)]
+
+
+@pytest.fixture(scope="module")
+def finished(
+    zygote: Zygote, flags: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Ended]:
+    """A run that was left alone."""
+    model = tmp_path_factory.mktemp("finished") / "model"
+    ended = zygote.run(*flags, "--model_dir", str(model), "--json")
+    assert ended.status == 0, ended.err
+    return model, ended
+
+
+def copy(finished: tuple[Path, Ended], directory: Path) -> Path:
+    return Path(shutil.copytree(finished[0], directory / "model"))
+
+
+def events(model: Path) -> list[str]:
+    return [event["event"] for event in run_log.read_events(str(model))]
+
+
+def test_a_run_leaves_what_the_contract_names(finished: tuple[Path, Ended]) -> None:
+    model, ended = finished
+    result = ended.result
+    assert (result["global_step"], result["reason"]) == (STEPS, "finished")
+    records = run_log.read_metrics(str(model))
+    assert [r["step"] for r in records] == [4, 8, 12, 16, 20, 24, 28, STEPS]
+    assert records[-1]["loss"] == result["loss"] > 0
+    for key in ("masked_lm_accuracy", "learning_rate", "tokens_per_second", "time"):
+        assert all(isinstance(record[key], float) for record in records)
+    beat = run_log.read_heartbeat(str(model))
+    assert beat is not None
+    assert (beat["global_step"], beat["state"], beat["reason"]) == (STEPS, "stopped", "finished")
+    assert {"run", "time", "tokens_per_second", "host", "pid"} <= beat.keys()
+    assert events(model) == ["started"] + ["saved"] * 6 + ["finished"]
+    names = {path.name for path in model.iterdir()}
+    assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
+    assert not [name for name in names if name.startswith(".") or name == "lock.json"]
+    assert CheckpointStore(str(model)).steps() == [25, 30]
+    line = ended.err.splitlines()[-1]
+    for part in (f"step {STEPS} of {STEPS}", "100.0%", "loss", "accuracy", "tokens/s/core", "ETA"):
+        assert part in line
+    assert "Traceback" not in ended.err
+
+
+def test_tensorflow_and_tensorboard_find_their_files(finished: tuple[Path, Ended]) -> None:
+    import tensorflow as tf
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model, ended = finished
+    assert tf.train.latest_checkpoint(str(model)) == str(model / f"model.ckpt-{STEPS}")
+    board = EventAccumulator(str(model))
+    board.Reload()
+    last = board.Scalars("train/loss")[-1]
+    assert last.step == STEPS and last.value == pytest.approx(ended.result["loss"])
+    assert "speed/tokens_per_second" in board.Tags()["scalars"]
+
+
+def test_parameters_load_without_the_optimisers_state(finished: tuple[Path, Ended]) -> None:
+    config, params, meta = load_parameters(str(finished[0]))
+    assert meta.step == STEPS and meta.tokens_seen > 0 and meta.train_seconds > 0
+    assert config.model.vocab_size == 200
+    assert params["bert/embeddings/word_embeddings"].shape == (200, 32)
+    assert not [name for name in params if "adam" in name or name == "global_step"]
+
+
+def test_on_finished_work_it_says_so(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended]
+) -> None:
+    again = zygote.run(*flags, "--model_dir", str(finished[0]), "--json")
+    assert again.status == 0 and "nothing left to do" in again.err
+    assert again.result["loss"] == finished[1].result["loss"]
+    assert events(finished[0]).count("finished") == 1
+
+
+def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json"]
+    running = zygote.start(*here)
+    running.wait_for(model / "metrics.jsonl", '"step": 4')
+    running.send(signal.SIGTERM)
+    ended = running.wait()
+    if ended.status == 0:
+        pytest.skip("this machine was done before the signal came")
+    assert ended.status == 75, ended.err
+    step = ended.result["global_step"]
+    assert ended.result["reason"] == "interrupted" and ended.result["loss"] > 0
+    assert CheckpointStore(str(model)).steps()[-1] == step
+    assert "SIGTERM" in ended.err.splitlines()[-1]
+    beat = run_log.read_heartbeat(str(model))
+    assert beat is not None and beat["reason"] == "interrupted"
+    resumed = zygote.run(*here)
+    assert resumed.status == 0 and resumed.result["interruptions"] == 1
+    assert resumed.result["train_seconds"] > ended.result["train_seconds"]
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+    steps = [record["step"] for record in run_log.read_metrics(str(model))]
+    assert steps == sorted({4, 8, 12, 16, 20, 24, 28, STEPS, step})
+
+
+def test_a_second_ctrl_c_leaves_at_once(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    running = zygote.start(*flags, "--model_dir", str(model), "--json", hang_at=["step", 14])
+    running.wait_for(running.hung)
+    running.wait_for(model / "events.jsonl", '"global_step": 10')
+    running.send(signal.SIGINT)
+    running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
+    running.send(signal.SIGINT)
+    ended = running.wait()
+    assert ended.status == 75 and ended.result["reason"] == "interrupted"
+    assert CheckpointStore(str(model), str(tmp_path)).latest_good().meta.step == 10  # type: ignore[union-attr]
+
+
+def test_the_watchdog_ends_a_frozen_run_with_stacks(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = str(tmp_path / "model")
+    ended = zygote.run(
+        *flags, "--model_dir", model, "--json", "--set", "training.stall_minutes=0.2",
+        hang_at=["step", 3],
+    )  # fmt: skip
+    assert ended.status == 76 and ended.result["reason"] == "stalled"
+    assert "zygote.py" in ended.err and "most recent call first" in ended.err
+    beat = run_log.read_heartbeat(model)
+    assert beat is not None and (beat["state"], beat["reason"]) == ("stopped", "stalled")
+    assert run_log.read_events(model)[-1]["reason"] == "stalled"
+
+
+def test_two_trainers_on_one_model_dir_the_second_is_refused(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json"]
+    first = zygote.start(*here, hang_at=["step", 2])
+    first.wait_for(first.hung)
+    second = zygote.run(*here)
+    assert second.status == 2 and f"process {first.pid}" in second.err
+    first.send(signal.SIGKILL)
+    assert first.wait().status == -signal.SIGKILL
+    third = zygote.run(*here)
+    assert third.status == 0 and "took over the stale lock" in third.err
+    assert "lock_taken_over" in events(model)
+
+
+def test_a_nan_is_named_with_its_step(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
+    # Without epsilon, Adam divides zero by zero for every row that had no gradient.
+    ended = zygote.run(
+        *flags, "--model_dir", model, "--json", "--set", "training.adam_epsilon=0",
+        "--set", "training.weight_decay=0",
+    )  # fmt: skip
+    assert ended.status == 70 and ended.result["reason"] == "diverged"
+    assert "step 2: " in ended.err and "Traceback" not in ended.err
+    assert run_log.read_events(model)[-1]["reason"] == "diverged"
+
+
+def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copy(finished, tmp_path)
+    flags = [*flags[:-1], str(STEPS + 10), "--model_dir", str(model), "--json"]
+    before = killing.digest(str(model))
+    full = zygote.run(*flags, limits={"FSIZE": 200_000})
+    assert full.status == 74 and full.result["reason"] == "io_error", full.err
+    assert "Traceback" not in full.err
+    assert killing.digest(str(model)) == before
+    assert [n for n in os.listdir(model) if n.startswith((".", "incomplete"))] == []
+    assert zygote.run(*flags).result["global_step"] == STEPS + 10
+
+
+def test_memory_that_runs_out_ends_with_71(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = str(tmp_path / "model")
+    ended = zygote.run(
+        *flags, "--model_dir", model, "--json", "--set", "model.intermediate_size=1000000",
+        limits={"AS": 1 << 29},
+    )  # fmt: skip
+    assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copy(finished, tmp_path)
+    data = model / f"model.ckpt-{STEPS}.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[1000] ^= 1
+    data.write_bytes(bytes(content))
+    ended = zygote.run(*flags, "--model_dir", str(model), "--json")
+    assert ended.status == 0 and "checkpoint 30 is damaged" in ended.err
+    assert (model / f"damaged-{data.name}").exists()
+    assert "set_aside" in events(model)
+    assert run_log.read_events(str(model))[-7:][0]["event"] != "started"
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+
+
+def test_with_no_good_checkpoint_left_it_stops(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copy(finished, tmp_path)
+    for step in (25, 30):
+        os.truncate(model / f"model.ckpt-{step}.index", 100)
+    for _ in range(2):  # and the second time too, when all are set aside already
+        ended = zygote.run(*flags, "--model_dir", str(model), "--json")
+        assert ended.status == 74 and "no good checkpoint is left" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_on_a_bucket_killed_and_resumed_the_weights_are_the_same(
+    zygote: Zygote, flags: list[str], inputs: tuple[str, str], finished: tuple[Path, Ended],
+    fake_gcs: FakeGcs, bucket: str,
+) -> None:  # fmt: skip
+    for path in Path(inputs[1]).iterdir():
+        fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
+    model = f"{bucket}/model"
+    here = [*flags, "--data_dir", f"{bucket}/data", "--model_dir", model, "--json"]
+    running = zygote.start(*here, hang_at=["step", 20])
+    running.wait_for(running.hung)
+    while not run_log.read_events(model)[-1].get("global_step"):
+        pass
+    running.send(signal.SIGKILL)
+    running.wait()
+    fake_gcs.fault("upload", "status", code=503, times=3)
+    fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
+    ended = zygote.run(*here)
+    assert ended.status == 0, ended.err
+    assert ended.result["interruptions"] == 1
+    assert killing.digest(model) == killing.digest(str(finished[0]))
+    steps = [record["step"] for record in run_log.read_metrics(model)]
+    assert steps == [4, 8, 12, 16, 20, 24, 28, STEPS]
+    names = [name.rpartition("/")[2] for name in fake_gcs.names(bucket.removeprefix("gs://"))]
+    assert [name for name in names if name.startswith("events.out.")]
+    assert "lock.json" not in names
+
+
+def test_a_bucket_that_goes_on_refusing_ends_the_run_with_the_cause(
+    zygote: Zygote, flags: list[str], fake_gcs: FakeGcs, bucket: str
+) -> None:
+    model = f"{bucket}/model"
+    running = zygote.start(*flags, "--model_dir", model, "--json", hang_at=["step", 3])
+    running.wait_for(running.hung)
+    fake_gcs.fault("/upload/", "status", code=503, times=-1)
+    running.hung.unlink()
+    ended = running.wait()
+    fake_gcs.clear()
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+    assert "model.ckpt-5" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    assert CheckpointStore(model).steps() == []
+
+
+def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_again(
+    zygote: Zygote, flags: list[str], inputs: tuple[str, str], fake_gcs: FakeGcs, bucket: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    for path in Path(inputs[1]).iterdir():
+        fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
+    fake_gcs.fault("GET storage.googleapis.com/.*tfrecord", "status", code=503, times=-1)
+    ended = zygote.run(
+        *flags, "--data_dir", f"{bucket}/data", "--model_dir", str(tmp_path / "model"), "--json"
+    )
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+
+
+def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
+    zygote: Zygote, flags: list[str], fake_gcs: FakeGcs, bucket: str
+) -> None:
+    for code in (403, 503):
+        fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
+        ended = zygote.run(*flags, "--model_dir", f"{bucket}/model", "--json")
+        fake_gcs.clear()
+        assert ended.status in (2, 74) and "Traceback" not in ended.err, ended.err
+    assert fake_gcs.names(bucket.removeprefix("gs://")) == []
+
+
+def test_a_profile_is_captured_and_summed_up(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    ended = zygote.run(*flags, "--model_dir", str(model), "--profile_steps", "10:14", "--json")
+    assert ended.status == 0, ended.err
+    assert list(model.glob("plugins/profile/*/*.xplane.pb"))
+    at = ended.err.index("profile of 5 steps")
+    lines = ended.err[at:].splitlines()[:10]
+    assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
+
+
+def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str) -> None:
+    """The command ends with 2 and one line that holds `words`."""
+    assert cli.run_command_line(flags) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if "bigbird-ja:" in line]
+    assert len(error) == 1
+    for word in words:
+        assert word in error[0]
+
+
+def test_bad_input_is_refused_before_anything_is_written(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model)]
+    odd = ["training.global_batch_size=6", "training.gradient_accumulation_steps=4"]
+    refused([*here, "--set", odd[0], "--set", odd[1]], capsys, "not divisible")
+    refused([*here, "--use_tpu", "--set", "tpu.num_cores=8"], capsys, "4", "8 cores", "use 8")
+    refused([*here, "--data_dir", str(tmp_path / "none")], capsys, "none")
+    refused([*here, "--set", "model.vocab_size=300"], capsys, "vocab_size=300", "200")
+    refused([*here, "--set", "data.seq_length=128"], capsys, "seq_length=128", "64")
+    refused([*here, "--profile_steps", "9"], capsys, "FIRST:LAST")
+    refused([*here, "--mode", "eval"], capsys, "mode")
+    refused(flags, capsys, "--model_dir")
+    refused([*here, "--set", "trainig.seed=1"], capsys, "training")
+    assert not model.exists()
+    (tmp_path / "file").write_text("x")
+    refused([*flags, "--model_dir", str(tmp_path / "file")], capsys, "file")
+    refused([*flags, "--model_dir", "/proc/model"], capsys, "/proc/model")
+
+
+def test_a_truncated_shard_is_named(
+    inputs: tuple[str, str], flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    data = Path(shutil.copytree(inputs[1], tmp_path / "data"))
+    shard = sorted(data.glob("train-*"))[1]
+    os.truncate(shard, shard.stat().st_size - 10)
+    model = tmp_path / "model"
+    refused([*flags, "--data_dir", str(data), "--model_dir", str(model)], capsys, shard.name)
+    assert not model.exists()
+
+
+def test_a_model_dir_of_another_run_is_refused(
+    inputs: tuple[str, str], flags: list[str], finished: tuple[Path, Ended], tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    model = copy(finished, tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    here = [*flags, "--model_dir", str(model)]
+    refused([*here, "--set", "training.seed=7"], capsys, "training.seed: 12345 -> 7")
+    synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
+    refused([*here, "--data_dir", str(tmp_path / "other")], capsys, "other data")
+    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+
+
+def test_overwrite_moves_the_old_run_aside(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copy(finished, tmp_path)
+    ended = zygote.run(
+        *flags, "--model_dir", str(model), "--set", "training.seed=7", "--overwrite", "--json"
+    )
+    assert ended.status == 0 and "replaced-1" in ended.err
+    assert killing.digest(str(model) + ".replaced-1") == killing.digest(str(finished[0]))
+    assert killing.digest(str(model)) != killing.digest(str(finished[0]))
+
+
+def test_the_help_shows_defaults_and_an_example(capsys: pytest.CaptureFixture) -> None:
+    with contextlib.suppress(SystemExit):
+        assert cli.run_command_line(["pretrain", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--num_train_steps" in text and "Example:" in text
+
+
+def test_results_are_one_json_object(finished: tuple[Path, Ended]) -> None:
+    assert json.loads(finished[1].out.splitlines()[-1]) == finished[1].result
+    assert len(finished[1].out.splitlines()) == 1

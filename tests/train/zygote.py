@@ -1,0 +1,198 @@
+"""Runs `bigbird-ja` commands as real processes that start in two seconds instead of eight.
+
+`python -m tests.train.zygote` imports TensorFlow once, never uses it, and forks a child per request
+(a line of JSON on its standard input). `Zygote` is the test's side of it. The pytest process itself
+must not fork: other tests have used TensorFlow in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Ended:
+    """How a command ended."""
+
+    status: int  # or minus the signal
+    out: str
+    err: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The `--json` results."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+class Command:
+    """A running command.
+
+    Args:
+        zygote: that forked it.
+        pid: of the process.
+        directory: holds its `out` and `err`.
+    """
+
+    def __init__(self, zygote: Zygote, pid: int, directory: Path) -> None:
+        self._zygote, self.pid, self._directory = zygote, pid, directory
+        self.hung = directory / "hung"
+
+    def wait(self) -> Ended:
+        """Waits for its end."""
+        status = self._zygote.ask({"wait": self.pid})["status"]
+        return Ended(status, self.read("out"), self.read("err"))
+
+    def read(self, stream: str) -> str:
+        """What it has printed to `out` or `err` so far."""
+        return (self._directory / stream).read_text(errors="replace")
+
+    def send(self, number: int) -> None:
+        """Sends a signal."""
+        os.kill(self.pid, number)
+
+    def wait_for(self, file: Path, text: str = "", seconds: float = 120.0) -> None:
+        """Waits until a file exists and contains a text."""
+        deadline = time.monotonic() + seconds
+        while not (file.exists() and text in file.read_text(errors="replace")):
+            assert time.monotonic() < deadline, f"{file} never held {text!r}: {self.read('err')}"
+            time.sleep(0.05)
+
+
+class Zygote:
+    """Starts commands; use as a context manager.
+
+    Args:
+        directory: for the commands' output.
+        environ: of the process that imports TensorFlow.
+    """
+
+    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+        self._directory, self._environ, self._count = directory, dict(environ), 0
+
+    def __enter__(self) -> Zygote:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.train.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environ,
+            cwd=ROOT,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._process.stdout.close()
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """One request, one answer."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def start(self, *arguments: str, **how: Any) -> Command:
+        """Starts `bigbird-ja ARGUMENTS`.
+
+        Args:
+            how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
+                create the file `hung`, until that is removed; `limits={"FSIZE": bytes}` sets
+                resource limits ("AS": on top of what the process has when it starts).
+        """
+        self._count += 1
+        directory = self._directory / str(self._count)
+        directory.mkdir()
+        request = {"arguments": arguments, "directory": str(directory), **how}
+        return Command(self, self.ask(request)["pid"], directory)
+
+    def run(self, *arguments: str, **how: Any) -> Ended:
+        """Starts a command and waits for its end."""
+        return self.start(*arguments, **how).wait()
+
+
+def main() -> None:
+    """The process that forks."""
+    from tests.train.killing import import_trainer
+
+    import_trainer()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            status = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+            answer = {"status": status}
+        else:
+            answer = {"pid": os.fork()}
+            if answer["pid"] == 0:
+                _command(**request)
+        print(json.dumps(answer), flush=True)
+
+
+def _command(
+    arguments: Sequence[str],
+    directory: str,
+    hang_at: tuple[str, int] | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    status = 1
+    with contextlib.suppress(BaseException):
+        os.setpgid(0, 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        for name, value in (limits or {}).items():
+            if name == "AS":
+                value += (
+                    int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                )
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+        status = _run(arguments, directory, hang_at)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
+    from bigbird_ja import cli
+    from bigbird_ja.commands import pretrain
+    from bigbird_ja.train.request import Effects
+
+    count = 0
+
+    def mark(phase: str) -> None:
+        nonlocal count
+        assert hang_at is not None
+        count += phase == hang_at[0]
+        if phase == hang_at[0] and count == hang_at[1]:
+            hung = Path(directory, "hung")
+            hung.touch()
+            while hung.exists():
+                time.sleep(0.1)
+
+    if hang_at:
+        pretrain.run = lambda args: pretrain.run_with(args, Effects(mark=mark))
+    return cli.run_command_line(list(arguments))
+
+
+if __name__ == "__main__":
+    main()
