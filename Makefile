@@ -38,37 +38,37 @@ audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the networ
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --no-deps
 
 bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece
-	@$(BIN)/python scripts/bench_data.py
+	@$(BIN)/python -m scripts.bench_data
 
 bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
-	@$(BIN)/python scripts/bench_step.py
+	@$(BIN)/python -m scripts.bench_step
 
 bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
-	@$(BIN)/python scripts/bench_length.py
+	@$(BIN)/python -m scripts.bench_length
 
 bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
-	@$(BIN)/python scripts/bench_cpu_step.py
+	@$(BIN)/python -m scripts.bench_cpu_step
 
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
-	@$(BIN)/python scripts/bench_checkpoint.py
+	@$(BIN)/python -m scripts.bench_checkpoint
 
 bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended cleanly
-	@$(BIN)/python scripts/bench_faults.py
+	@$(BIN)/python -m scripts.bench_faults
 
 bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
-	@$(BIN)/python scripts/bench_patterns.py
+	@$(BIN)/python -m scripts.bench_patterns
 
 bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
-	@$(BIN)/python scripts/bench_precision.py
+	@$(BIN)/python -m scripts.bench_precision
 
 probe: $(STAMP) ## train the long-context probe (half an hour) and draw its curve for the docs
-	@$(BIN)/python scripts/probe.py
+	@$(BIN)/python -m scripts.probe
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopback bucket
-	@$(BIN)/python scripts/soak.py
+	@$(BIN)/python -m scripts.soak
 
 docs: $(STAMP) ## write docs/commands/ from the flags
-	@$(BIN)/python scripts/make_command_docs.py
+	@$(BIN)/python -m scripts.make_command_docs
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
