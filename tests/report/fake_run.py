@@ -1,0 +1,104 @@
+"""A MODEL_DIR as a long, often interrupted run leaves it: logs only, no checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from bigbird_ja import config as config_lib
+
+START = 1_700_000_000.0  # UNIX seconds
+STEP_SECONDS = 2.0
+EVERY = 50
+
+
+def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int = 0) -> Path:
+    """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
+    directory.mkdir(parents=True)
+    rng = random.Random(seed)
+    config = config_lib.without_data_set(config_lib.Config())
+    config.training.num_train_steps = total
+    config.training.learning_rate = 1e-4 * (1 + seed)
+    (directory / "config.yaml").write_text(config_lib.to_yaml(config))
+    stops = [steps // 4, steps // 2, steps * 3 // 4, steps]
+    endings = ["interrupted", None, "preempted", None]
+    metrics, events, time, step = [], [], START, 0
+    for number, (stop, ending) in enumerate(zip(stops, endings, strict=True)):
+        events.append(_event("resumed" if number else "started", time, step))
+        while step < stop:
+            step += EVERY
+            time += EVERY * STEP_SECONDS
+            loss = 9 * math.exp(-step / 2500) + 2 + rng.gauss(0, 0.12)
+            metrics.append(
+                {
+                    "step": step, "loss": loss, "masked_lm_accuracy": 0.6 * (1 - loss / 11),
+                    "learning_rate": 1e-4 * min(1, step / 1000),
+                    "tokens_per_second": 65_000 + rng.gauss(0, 1500),
+                    "time": time, "train_seconds": step * STEP_SECONDS,
+                }
+            )  # fmt: skip
+            if step % 500 == 0:
+                events.append(_event("saved", time, step))
+        if ending:
+            events.append(_event(ending, time + 5, step))
+        if number < 3:
+            time += 1200
+    heartbeat = {
+        "run": directory.name, "global_step": step, "time": time, "state": "training",
+        "reason": None, "tokens_per_second": 65_000.0, "host": "vm", "pid": 1,
+        "num_train_steps": total,
+    }  # fmt: skip
+    (directory / "heartbeat.json").write_text(json.dumps(heartbeat))
+    evaluations = [evaluation(step) for step in range(2000, steps + 1, 2000)]
+    evaluations.append({"step": steps, "time": time, "probe": probe()})
+    for name, lines in (("metrics", metrics), ("events", events), ("eval", evaluations)):
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        (directory / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    return directory
+
+
+def end_of(directory: Path) -> float:
+    """When the heartbeat was last written."""
+    return float(json.loads((directory / "heartbeat.json").read_text())["time"])
+
+
+def evaluation(step: int) -> dict[str, Any]:
+    """A line of eval.jsonl."""
+    loss = 9 * math.exp(-step / 2500) + 2.1
+    edges = [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    spans: list[tuple[int | None, int | None]] = [*zip(edges[:-1], edges[1:], strict=True)]
+    rows = [
+        {"from": low, "to": high, "count": 100, "loss": loss, "accuracy": 0.5 - 0.04 * i}
+        for i, (low, high) in enumerate([*spans, (None, None)])
+    ]
+    return {
+        "step": step, "time": START + step * STEP_SECONDS, "masked_lm_loss": loss,
+        "masked_lm_accuracy": 0.6 * (1 - loss / 11), "perplexity": math.exp(loss),
+        "by_position": rows[:8], "by_distance": rows,
+        "examples": [
+            {"before": "日本の首都は", "truth": "東京", "guess": "東京", "probability": 0.91,
+             "after": "である。"},
+            {"before": "<b>江戸</b>時代の", "truth": "将軍", "guess": "人", "probability": 0.08,
+             "after": "として知られる & 。"},
+        ],
+    }  # fmt: skip
+
+
+def probe() -> dict[str, Any]:
+    """What the probe found."""
+    edges = [0, 64, 128, 256, 512, 1024, 2048]
+    return {
+        "cases": 600, "window_tokens": 512,
+        "by_distance": [
+            {"from": low, "to": high, "count": 100, "model": 0.9 - 0.03 * i,
+             "window": 0.88 if high <= 512 else 0.05, "unigram": 0.02}
+            for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+        ],
+    }  # fmt: skip
+
+
+def _event(name: str, time: float, step: int) -> dict[str, Any]:
+    return {"event": name, "time": time, "host": "vm", "pid": 1, "global_step": step}
