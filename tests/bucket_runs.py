@@ -265,7 +265,7 @@ def uploads_fail_for_ever(stage: Stage) -> Outcome:
     def fail(_: killing.Trainer) -> None:
         stage.fake.fault("upload", "status", times=-1)
 
-    return stage.pretrain("uploads", {AFTER_FIRST_SAVE: fail})
+    return stage.pretrain("failing", {AFTER_FIRST_SAVE: fail})
 
 
 @scenario

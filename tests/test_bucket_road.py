@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.bucket_runs import SAVE_EVERY, STEPS
-from tests.fakes.gcs_process import ROOT, FakeGcs
+from tests.fakes.gcs_process import ROOT, TOKEN, FakeGcs
 
 Told = dict[str, dict[str, Any]]
 
@@ -36,6 +36,11 @@ def run_scenarios(scratch: Path, *names: str) -> Told:
             e for e in fake.log() if "googleapis" in e["request"] and "upload" in e["request"]
         ]
         told["uploads by TensorFlow"] = {"count": len(outside)}
+        places = [f"gs://bucket/{name}" for name in fake.names("bucket")]
+        told["places with the token"] = {
+            "objects": [place for place in places if TOKEN.encode() in fake.get(place)],
+            "logs": [str(log) for log in scratch.glob("*.log") if TOKEN in log.read_text()],
+        }
     return told
 
 
@@ -75,6 +80,10 @@ def test_everything_is_made_on_the_bucket(told: Told) -> None:
 
 def test_tensorflow_never_writes_to_the_bucket(told: Told) -> None:
     assert told["uploads by TensorFlow"]["count"] == 0
+
+
+def test_the_access_token_is_in_no_object_and_no_log(told: Told) -> None:
+    assert told["places with the token"] == {"objects": [], "logs": []}
 
 
 def test_killed_in_a_save_and_resumed_under_faults_ends_with_the_same_weights(told: Told) -> None:

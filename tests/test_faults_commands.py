@@ -50,6 +50,10 @@ def test_and_goes_on_where_it_was_once_the_list_can_be_read(told: Told) -> None:
     assert after["digest"] == told["reference"]["digest"]
 
 
+def test_the_access_token_is_in_no_message_about_a_failure(told: Told) -> None:
+    assert told["places with the token"] == {"objects": [], "logs": []}
+
+
 def test_data_that_stay_unavailable_end_the_run(told: Told) -> None:
     assert_ended(told["data_unavailable_for_ever"], 74, "io_error", "503", "tfrecord")
 
@@ -70,12 +74,12 @@ def test_a_shard_replaced_under_the_run_stops_it_before_the_next_checkpoint(told
 
 
 def test_credentials_that_expire_end_the_run_with_the_last_checkpoint_intact(told: Told) -> None:
-    assert_ended(told["credentials_expire"], 74, "io_error", "gs://bucket/expired/", "401")
+    assert_ended(told["credentials_expire"], 74, "io_error", "gs://bucket/expired", "401")
     assert told["credentials_expire"]["saved"] == [SAVE_EVERY]
 
 
 def test_uploads_that_keep_failing_end_the_run_with_the_last_checkpoint_intact(told: Told) -> None:
-    assert_ended(told["uploads_fail_for_ever"], 74, "io_error", "gs://bucket/uploads/", "503")
+    assert_ended(told["uploads_fail_for_ever"], 74, "io_error", "gs://bucket/failing", "503")
     assert told["uploads_fail_for_ever"]["saved"] == [SAVE_EVERY]
 
 

@@ -20,7 +20,14 @@ MiB = 1 << 20
 
 def _parameters() -> list[Any]:
     """The matrix; where an operation takes the same road as another, it runs with the slow ones."""
-    alike = {"500 burst", "503 for ever", "reset for ever"}
+    alike = {
+        "500 burst",
+        "429 burst",
+        "30 % random 503",
+        "slow answer",
+        "503 for ever",
+        "reset for ever",
+    }
     road = {"upload", "stream", "list", "exists", "delete", "delete if", "swap"}
     return [
         pytest.param(

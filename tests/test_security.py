@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bigbird_ja import cli
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.redaction import RedactingFilter, redact
@@ -117,6 +118,13 @@ def test_the_log_filter(caplog: pytest.LogCaptureFixture) -> None:
         logger.info("plain %d", 1)
     assert "secret-token" not in caplog.text and "the bucket" in caplog.text
     assert "plain 1" in caplog.text
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_no_flag_takes_a_credential(name: str) -> None:
+    # What is in a flag is in the process list, for every user of the machine to read.
+    for flag in cli.command_flags(cli.load_command(name)):
+        assert not re.search(r"token(?!iz)|password|secret|credential|private|api_key", flag), flag
 
 
 def test_yaml_cannot_make_objects(tmp_path: Path) -> None:

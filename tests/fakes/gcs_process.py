@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "ya29.the-token-of-the-fake"  # looks like Google's, so that a leak of it is found
 
 
 class FakeBucket:
@@ -130,7 +131,7 @@ def environment(url: str, ca_file: str) -> dict[str, str]:
         "no_proxy": "",
         "NO_PROXY": "",
         "CURL_CA_BUNDLE": ca_file,
-        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x",
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": TOKEN,
         "NO_GCE_CHECK": "true",
         "STORAGE_EMULATOR_HOST": url,
         "GOOGLE_CLOUD_PROJECT": "test",
