@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from absl import logging
+
 from bigbird_ja.errors import BadInput
 
 PREFIX = "tfds:"
@@ -154,7 +156,12 @@ def _prepared(name: str, data_dir: str) -> Any:
 @functools.lru_cache(maxsize=4)
 def _open_builder(name: str, data_dir: str) -> Any:
     tfds = _import_tfds()
-    builder = tfds.builder(name, data_dir=data_dir)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    finally:
+        logging.set_verbosity(verbosity)
     if not builder.is_prepared():
         raise LookupError(name)
     return builder

@@ -160,18 +160,19 @@ def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
 class ScriptMarker:
     """Marks by looking pieces up: no text is read, some hundred million tokens a second."""
 
+    # Codes of what a token ends in: its last character's class, + _INNER where a word starts
+    # inside it. Codes of what it begins with: its first character's class, or _SYMBOL.
+    _INNER = _NUM_CLASSES
+    _SYMBOL = _NUM_CLASSES
+
     def __init__(self, tokenizer: Tokenizer) -> None:
-        size = tokenizer.vocab_size
-        self._first = np.full(size, OTHER, np.uint8)
-        self._last = np.full(size, OTHER, np.uint8)
-        self._has_inner = np.zeros(size, bool)
-        for i, piece in enumerate(tokenizer.pieces):
-            if tokenizer.is_text_piece[i] and piece:
-                self._first[i] = _class_table()[ord(piece[0])]
-                only_marks = all(_class_table()[ord(c)] == MARK for c in piece)
-                self._last[i] = MARK if only_marks else _classes(piece)[-1]
-                self._has_inner[i] = len(script_boundaries(piece)) > 1
-        self._is_symbol = ~tokenizer.is_text_piece
+        self._first = np.full(tokenizer.vocab_size, self._SYMBOL, np.uint8)
+        self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
+        ids = np.flatnonzero(tokenizer.is_text_piece)
+        self._first[ids], self._last[ids] = _edges([tokenizer.pieces[i] for i in ids])
+        table = np.ones((2, _NUM_CLASSES, _NUM_CLASSES + 1), bool)
+        table[0, :, : self._SYMBOL] = _starts_between()
+        self._starts = table.reshape(-1)
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """See `WordMarker`; `texts` is not looked at."""
@@ -191,15 +192,37 @@ class ScriptMarker:
         starts = np.ones(len(ids), bool)
         if len(ids) > 1:
             last = self._last[ids[:-1]]
-            marks = last == MARK
-            if marks.any():  # "ー" alone ends in the class of what it follows
-                last = last[np.maximum.accumulate(np.where(marks, 0, np.arange(len(last))))]
-            starts[1:] = _starts_between()[last, self._first[ids[1:]]]
-            starts[1:] |= self._has_inner[ids[:-1]]
-            starts[1:] |= self._is_symbol[ids[1:]]
+            marks = np.flatnonzero(last == MARK)
+            if len(marks):  # "ー" alone ends in the class of what it follows
+                source = np.arange(len(last))
+                source[marks] = 0
+                source = np.maximum.accumulate(source)[marks]
+                last[marks] = last[source] % self._INNER
+            starts[1:] = self._starts[last * np.uint8(_NUM_CLASSES + 1) + self._first[ids[1:]]]
         heads = np.cumsum(lengths) - lengths
         starts[heads[np.asarray(lengths) > 0]] = True
         return starts
+
+
+def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 [pieces] twice: `ScriptMarker`'s codes of the beginning and end of each piece."""
+    if not pieces:
+        return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
+    codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), "<u4")
+    lengths = np.array([len(piece) for piece in pieces])
+    heads = np.cumsum(lengths) - lengths
+    is_head = np.zeros(len(codes), bool)
+    is_head[heads] = True
+    raw = _class_table()[codes]
+    marks = raw == MARK
+    source = np.maximum.accumulate(np.where(marks & ~is_head, 0, np.arange(len(raw))))
+    kinds = np.where(raw[source] == MARK, KATAKANA, raw[source])
+    starts = np.zeros(len(raw), bool)
+    starts[1:] = _starts_between()[kinds[:-1], kinds[1:]]
+    has_inner = np.logical_or.reduceat(starts & ~marks & ~is_head, heads)
+    only_marks = np.logical_and.reduceat(marks, heads)
+    last = np.where(only_marks, MARK, kinds[heads + lengths - 1])
+    return raw[heads], (last + ScriptMarker._INNER * has_inner).astype(np.uint8)
 
 
 class MecabMarker:
