@@ -4,7 +4,7 @@ No Python callback, so it runs wherever `tf.data` does; no generator with a stat
 record in the same epoch is masked the same way after any restart and on any number of hosts.
 `tf.not_equal` instead of `!=`: inside a TF1 graph, which is where TPUEstimator builds its input,
 the operator compares Python objects. The cost is kept low by hashing instead of a random call per
-record, and by finding the last token taken with one top_k of max_predictions + 1, not a sort.
+record, and by selecting the last token taken instead of sorting.
 """
 
 from __future__ import annotations
@@ -127,21 +127,29 @@ def _thresholds(
     keys: tf.Tensor, words: tf.Tensor, budget: tf.Tensor, rule: MaskingRule
 ) -> tf.Tensor:
     """[b] of the type of `keys`: the priority of the last token taken."""
-    length = keys.shape[1]
-    most = min(rule.max_predictions + 1, length)
-    first = tf.math.top_k(keys, most).values
-    low_bits = tf.constant((1 << position_bits(length)) - 1, keys.dtype)
-    positions = length - 1 - tf.cast(tf.bitwise.bitwise_and(first, low_bits), tf.int32)
-    is_token = first >= 0
-    word = tf.gather(words, tf.where(is_token, positions, 0), batch_dims=1)
-    word = tf.where(is_token, word, -1)
-    at_budget = tf.gather(word, tf.minimum(budget, most - 1), batch_dims=1)
-    following = tf.where(budget < most, at_budget, -1)
-    is_whole = tf.not_equal(word, following[:, None]) & (tf.range(most)[None, :] < budget[:, None])
-    whole = tf.reduce_sum(tf.cast(is_whole, tf.int32), axis=1)
-    taken = tf.where(whole > 0, whole, budget)
-    last = tf.gather(first, tf.maximum(taken - 1, 0), batch_dims=1)
-    return tf.where(taken > 0, last, tf.constant(keys.dtype.max, keys.dtype))
+    highest, lowest = tf.constant(keys.dtype.max, keys.dtype), tf.constant(-1, keys.dtype)
+    # nth_element takes one n for all rows: each is filled up with priorities above all others, so
+    # that the last token of its own budget comes at the same place.
+    most = rule.max_predictions
+    is_filled = tf.range(most)[None, :] < most - budget[:, None]
+    filled = tf.concat([keys, tf.where(is_filled, highest, lowest)], axis=1)
+    last = tf.raw_ops.NthElement(input=filled, n=most - 1, reverse=True)[:, None]
+    chosen = keys >= last
+    following = tf.reduce_max(tf.where(chosen, lowest, keys), axis=1)[:, None]
+    word = _word_at(words, following)
+    is_whole = chosen & tf.not_equal(words, word)
+    last_whole = tf.reduce_min(tf.where(is_whole, keys, highest), axis=1, keepdims=True)
+    is_cut = (following >= 0) & (last_whole < highest)
+    taken = tf.where(is_cut, last_whole, last)
+    return tf.where(budget > 0, taken[:, 0], highest)
+
+
+def _word_at(words: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """int32 [b, 1]: the word of the token with this priority."""
+    length = words.shape[1]
+    low_bits = tf.constant((1 << position_bits(length)) - 1, key.dtype)
+    late = tf.cast(tf.bitwise.bitwise_and(tf.maximum(key, 0), low_bits), tf.int32)
+    return tf.gather(words, tf.maximum(length - 1 - late, 0), batch_dims=1)
 
 
 def _replacements(

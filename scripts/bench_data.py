@@ -1,0 +1,214 @@
+"""`make-data` and the input pipeline against the ancestor and raw SentencePiece.
+
+    make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
+
+Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
+`--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
+figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
+text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
+`--large_gb=2` also shows that memory does not grow with the corpus (a quarter of an hour).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from absl import app, flags
+
+from bigbird_ja.console import human_bytes, table
+
+ANCESTOR_MB_PER_SECOND = 0.21
+ANCESTOR_BYTES_PER_BYTE = 35.0
+
+_INPUT = flags.DEFINE_string("input", None, "A .jsonl or .jsonl.gz of documents.")
+_TOKENIZER = flags.DEFINE_string("tokenizer", None, "A .model file; else one is trained.")
+_WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
+_LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
+_PIPELINE = flags.DEFINE_bool("pipeline", True, "Also the input pipeline.")
+
+
+@dataclass
+class Run:
+    """One command: seconds by the clock and of processor time, peak memory, its results."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int  # of all processes together
+    results: dict[str, Any]
+
+
+def run(*arguments: str) -> Run:
+    """Runs `bigbird-ja` and watches it."""
+    command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    peak = [0]
+    watcher = threading.Thread(target=_watch, args=(process, peak), daemon=True)
+    watcher.start()
+    output = process.communicate()[0].decode()
+    seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    watcher.join()
+    return Run(seconds, cpu, peak[0], json.loads(output.strip().splitlines()[-1]))
+
+
+def _watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
+    while process.poll() is None:
+        peak[0] = max(peak[0], sum(map(_private_bytes, _family(process.pid))))
+        time.sleep(0.2)
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            for child in file.read().split():
+                yield from _family(int(child))
+    except OSError:
+        return
+
+
+def _private_bytes(pid: int) -> int:
+    """Proportional set size: what is shared is divided among those who share it."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    except OSError:
+        return 0
+
+
+def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
+    """Rows: SentencePiece alone, one core, one call, whole documents and sentences."""
+    from bigbird_ja.text import sentences, tokenizer, words
+
+    loaded = tokenizer.load(tokenizer_path)
+    part = texts[: max(1, len(texts) // 4)]
+    split = [s for text in part for s in sentences.split(text)]
+    megabytes = sum(len(text.encode()) for text in part) / 1e6
+    rows = []
+    for name, items in (("sentences", split), ("documents", part)):
+        cpu = time.process_time()
+        ids = loaded.encode_arrays(items)
+        rows.append([f"raw SentencePiece, {name}", megabytes / (time.process_time() - cpu)])
+    for kind in ("script", "mecab"):
+        few = part if kind == "script" else part[: len(part) // 8]
+        size = sum(len(text.encode()) for text in few) / 1e6
+        marker = words.word_marker(kind, loaded)
+        cpu = time.process_time()
+        marker(few, ids[: len(few)])
+        rows.append([f"word boundaries, {kind}", size / (time.process_time() - cpu)])
+    return rows
+
+
+def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
+    """Rows: make-data from text to finished shards, in the modes that have a target."""
+    common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
+    rows = []
+
+    def row(name: str, megabytes: float, done: Run, less: Run | None = None) -> None:
+        seconds = done.seconds - (less.seconds if less else 0)
+        cpu = done.cpu_seconds - (less.cpu_seconds if less else 0)
+        rate, per_core = megabytes / seconds, megabytes / cpu
+        stored = done.results["bytes"] / (size * (2 if less else 1))
+        rows.append(
+            [name, rate, rate / ANCESTOR_MB_PER_SECOND, per_core, stored,
+             ANCESTOR_BYTES_PER_BYTE / stored, human_bytes(done.peak_bytes)]
+        )  # fmt: skip
+
+    once = run("make-data", f"--input={text}", f"--output_dir={work}/dynamic", *common)
+    row("dynamic, start-up included", size / 1e6, once)
+    both = [f"--input={text}", f"--input={double}"]
+    twice = run("make-data", *both, f"--output_dir={work}/twice", *common)
+    row("dynamic, steady state", size / 1e6, twice, once)
+    static = ["--masking=static", "--dupe_factor=10"]
+    done = run("make-data", f"--input={text}", f"--output_dir={work}/static", *common, *static)
+    row("static, ten duplicates", size / 1e6, done)
+    mecab = "--word_boundaries=mecab"
+    done = run("make-data", f"--input={text}", f"--output_dir={work}/mecab", *common, mecab)
+    row("dynamic, words by mecab", size / 1e6, done)
+    return rows
+
+
+def large(gigabytes: float, tokenizer: str, work: str) -> str:
+    """One line: peak memory on a large generated corpus."""
+    from bigbird_ja.text import sample
+
+    path = f"{work}/large.jsonl"
+    blocks = [json.dumps({"text": t}) + "\n" for t in sample.documents(500, seed=1)]
+    written = 0
+    with open(path, "w") as file:
+        # The same articles again and again: memory is measured here, not text.
+        for block in itertools.cycle(blocks):
+            written += file.write(block)
+            if written > gigabytes * 1e9 * 1.7:  # \\uXXXX takes six bytes, UTF-8 three and more
+                break
+    done = run("make-data", f"--input={path}", f"--tokenizer={tokenizer}",
+               f"--output_dir={work}/large", f"--num_workers={_WORKERS.value}")  # fmt: skip
+    size = os.path.getsize(path)
+    return (
+        f"{human_bytes(size)} of JSON, {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
+        f" at most {human_bytes(done.peak_bytes)} of memory in all processes together"
+    )
+
+
+def _texts(path: str) -> list[str]:
+    from bigbird_ja.text import corpus
+
+    return [document.text for document in corpus.open_corpus([path]).documents()]
+
+
+def _prepare(work: str) -> tuple[str, str]:
+    source = _INPUT.value or os.environ.get("BIGBIRD_JA_REAL_TEXT")
+    if not source:
+        source = f"{work}/sample.jsonl"
+        run("sample", f"--output={source}", "--documents=4000")
+    tokenizer = _TOKENIZER.value
+    if not tokenizer:
+        run("tokenize", f"--input={source}", f"--output_prefix={work}/ja")
+        tokenizer = f"{work}/ja.model"
+    return source, tokenizer
+
+
+def main(_: list[str]) -> None:
+    """Measures and prints."""
+    with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
+        source, tokenizer = _prepare(work)
+        texts = _texts(source)
+        size = sum(len(text.encode()) for text in texts)
+        double = f"{work}/double.jsonl"
+        with open(double, "w", encoding="utf-8") as file:
+            for text in texts:
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        print(f"{source}: {size / 1e6:.1f} MB of text, {len(texts):,} documents")
+        print(table(raw_rates(texts, tokenizer), ["on one core", "MB/s"]))
+        del texts
+        rows = make_rates(source, double, size, tokenizer, work)
+        header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
+                  "x smaller", "memory"]  # fmt: skip
+        print(f"\n{table(rows, header)}")
+        if _LARGE.value:
+            print(f"\n{large(_LARGE.value, tokenizer, work)}")
+        if _PIPELINE.value:
+            for name in ("dynamic", "static"):
+                print(flush=True)
+                command = [sys.executable, "-m", "scripts.bench_pipeline"]
+                subprocess.run([*command, f"--data_dir={work}/{name}"], check=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,88 @@
+"""How many sequences a second the input pipeline delivers, and where its time goes.
+
+    python scripts/bench_pipeline.py --data_dir=data [--batch_size=16] [--seconds=8]
+
+Each stage is measured with all before it; the difference is its own cost. "cpu" is the processor
+time of the whole process, which tells more than the clock on a machine that is busy otherwise.
+Bounds: 3,200 sequences of 4,096 per second with dynamic masks on two cores (ten times what a v3-8
+takes), 15,700 with static ones.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from absl import app, flags
+
+from bigbird_ja import tensorflow_env
+from bigbird_ja.console import human_bytes, table
+
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "What `make-data` wrote.", required=True)
+_BATCH = flags.DEFINE_integer("batch_size", 16, "Sequences per batch.")
+_SECONDS = flags.DEFINE_float("seconds", 8.0, "How long each stage runs.")
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of the pipeline.")
+
+
+def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dict[str, float]:
+    """Prints the stages; returns `sequences_per_second` and `cpu_us` of the last."""
+    tensorflow_env.prepare(os.environ)
+    import resource
+
+    import tensorflow as tf
+
+    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data import pipeline, records_ops
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    manifest = manifest_lib.load(data_dir)
+    order = {"seed": 1, "global_batch_size": batch_size}
+    read = pipeline.record_batches(manifest, data_dir, **order)
+    parse = records_ops.parse_dynamic if manifest.masking == "dynamic" else records_ops.parse_static
+    parsed = read.map(
+        lambda s, epoch, record: parse(manifest, s), num_parallel_calls=threads, deterministic=True
+    )
+    stages = {
+        "read, check, shuffle, batch": read,
+        "+ parse": parsed,
+        "+ mask, document ids: all": pipeline.batches(manifest, data_dir, **order),
+    }
+    rows, before, result = [], 0.0, {}
+    for name, dataset in stages.items():
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = threads
+        iterator = iter(dataset.with_options(options))
+        rate, cpu = _rate(iterator, batch_size, seconds)
+        del iterator  # its windows with it
+        rows.append([name, round(rate), round(cpu, 1), round(cpu - before, 1), round(2e6 / cpu)])
+        before = cpu
+        result = {"sequences_per_second": rate, "cpu_us": cpu}
+    header = ["stage", "sequences/s", "cpu us each", "of it its own", "at 2 idle cores"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"{data_dir}: {manifest.masking} masks, {manifest.seq_length} tokens, batch {batch_size}")
+    print(table(rows, header))
+    print(f"memory at most {human_bytes(peak)}, TensorFlow included")
+    return result
+
+
+def _rate(iterator: Iterator[object], batch_size: int, seconds: float) -> tuple[float, float]:
+    """Sequences per second, and microseconds of processor time for each."""
+    for _ in range(max(1, 256 // batch_size)):
+        next(iterator)
+    began, cpu, count = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(8):
+            next(iterator)
+        count += 8 * batch_size
+    wall = time.perf_counter() - began
+    return count / wall, (time.process_time() - cpu) / count * 1e6
+
+
+def main(_: list[str]) -> None:
+    """Measures one data set."""
+    measure(_DATA_DIR.value, _BATCH.value, _SECONDS.value, _THREADS.value)
+
+
+if __name__ == "__main__":
+    app.run(main)
