@@ -1,0 +1,210 @@
+"""Checkpoints on disk and on a bucket: saving, damage, what is left of a kill, retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja import storage
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.train.checkpoints import (
+    CheckpointStore,
+    Meta,
+    read_variables,
+    to_remove,
+    write_variables,
+)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "bucket":
+        return f"{request.getfixturevalue('bucket')}/run"
+    (tmp_path / "run").mkdir()
+    return str(tmp_path / "run")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL between two files."""
+
+
+def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, int]]]:
+    reports: list[tuple[str, int]] = []
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(exist_ok=True)
+    store = CheckpointStore(
+        place, str(scratch), lambda event, step, text: reports.append((event, step))
+    )
+    return store, reports
+
+
+def save(store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3) -> Meta:
+    prefix = str(tmp_path / "scratch" / f"model.ckpt-{step}")
+    write_variables(prefix, {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)})
+    meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0)
+    return store.publish(prefix, meta, keep_last, 0)
+
+
+def flip(place: str, name: str) -> None:
+    path = storage.join(place, name)
+    data = bytearray(storage.read_bytes(path))
+    data[len(data) // 2] ^= 1
+    storage.write_bytes(path, bytes(data))
+
+
+def test_what_is_saved_is_read_back(place: str, tmp_path: Path) -> None:
+    store, reports = make(place, tmp_path)
+    assert store.latest_good() is None and not store.has_any()
+    save(store, tmp_path, 10)
+    saved = save(store, tmp_path, 20)
+    found = store.latest_good()
+    assert found is not None and found.meta == saved and store.steps() == [10, 20]
+    values = read_variables(found.prefix)
+    assert values["global_step"] == 20 and (values["a/b"] == 20).all()
+    state = storage.read_text(storage.join(place, "checkpoint")).splitlines()
+    assert state[0] == 'model_checkpoint_path: "model.ckpt-20"' and len(state) == 3
+    assert not reports
+
+
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001", ".json"])
+def test_damage_is_found_named_and_set_aside(place: str, tmp_path: Path, part: str) -> None:
+    store, reports = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    if part == ".json":
+        storage.write_bytes(storage.join(place, f"model.ckpt-20{part}"), b"{}")
+    else:
+        flip(place, f"model.ckpt-20{part}")
+    found = store.latest_good()
+    assert found is not None and found.meta.step == 10
+    assert reports == [("set_aside", 20)] and store.steps() == [10]
+    assert storage.exists(storage.join(place, f"damaged-model.ckpt-20{part}"))
+    assert store.latest_good() is not None and len(reports) == 1
+
+
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+def test_a_missing_file_counts_as_damage(place: str, tmp_path: Path, part: str) -> None:
+    store, reports = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    storage.delete(storage.join(place, f"model.ckpt-20{part}"))
+    found = store.latest_good()
+    assert found is not None and found.meta.step == 10 and reports == [("set_aside", 20)]
+
+
+def test_with_none_left_it_stops_instead_of_starting_over(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    flip(place, "model.ckpt-10.index")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="no good checkpoint is left"):
+            store.latest_good()
+
+
+def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path: Path) -> None:
+    for number in range(1, 5):
+        here = storage.join(place, str(number))
+        storage.make_directory(here)
+        store, _ = make(here, tmp_path)
+        for step in (10, 20):
+            save(store, tmp_path, step, keep_last=2)
+        marks = 0
+
+        def mark(phase: str, stop_at: int = number) -> None:
+            nonlocal marks
+            marks += 1
+            if marks == stop_at:
+                raise Killed
+
+        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark)
+        with pytest.raises(Killed):
+            _publish_and_leave(dying, tmp_path, 30)
+        after, _ = make(here, tmp_path)
+        found = after.latest_good()
+        assert found is not None and found.meta.step == (20 if number < 3 else 30)
+        save(after, tmp_path, 40, keep_last=2)
+        assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
+        assert len(after.steps()) == 2
+        strange = [n for n in storage.list_files(here) if "incomplete" in n]
+        assert len(strange) <= 2
+
+
+def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> None:
+    """As a killed process would: nothing is tidied up on the way out."""
+    import contextlib
+    from unittest import mock
+
+    with (
+        mock.patch.object(storage, "delete", side_effect=Killed),
+        contextlib.suppress(StorageError),
+    ):
+        save(store, tmp_path, step, keep_last=2)
+
+
+def test_a_first_save_that_was_cut_off_is_no_checkpoint(place: str, tmp_path: Path) -> None:
+    store, reports = make(place, tmp_path)
+    for step in (5, 6):
+        storage.write_bytes(storage.join(place, f"model.ckpt-{step}.data-00000-of-00001"), b"x")
+        assert store.latest_good() is None
+    assert reports == [("set_aside", 5), ("set_aside", 6)]
+    aside = [n for n in storage.list_files(place) if n.startswith("incomplete-")]
+    assert aside == ["incomplete-model.ckpt-6.data-00000-of-00001"]
+
+
+def test_what_a_removal_left_behind_is_cleaned_up(place: str, tmp_path: Path) -> None:
+    store, reports = make(place, tmp_path)
+    for step in (10, 20, 30):
+        save(store, tmp_path, step, keep_last=2)
+    storage.write_bytes(storage.join(place, "model.ckpt-10.data-00000-of-00001"), b"x")
+    assert store.latest_good() is not None and reports == [("cleaned", 10)]
+    assert not storage.exists(storage.join(place, "model.ckpt-10.data-00000-of-00001"))
+
+
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
+    bucket: str, fake_gcs: object, tmp_path: Path
+) -> None:
+    store, _ = make(f"{bucket}/run", tmp_path)
+    save(store, tmp_path, 10)
+    fake_gcs.fault(".*", "status", code=403, times=-1)  # type: ignore[attr-defined]
+    with pytest.raises(PermissionError):
+        store.latest_good()
+    fake_gcs.clear()  # type: ignore[attr-defined]
+    fake_gcs.fault(".*", "status", code=503, times=-1)  # type: ignore[attr-defined]
+    with pytest.raises(StorageError):
+        store.latest_good()
+
+
+def test_a_sidecar_cannot_name_files_elsewhere(tmp_path: Path) -> None:
+    store, _ = make(str(tmp_path), tmp_path)
+    save(store, tmp_path, 10)
+    path = tmp_path / "model.ckpt-10.json"
+    path.write_text(path.read_text().replace('"model.ckpt-10.index"', '"../passwd"'))
+    with pytest.raises(BadInput):
+        store.fetch(10)
+
+
+@given(
+    st.lists(st.integers(1, 500), unique=True, min_size=1).map(sorted),
+    st.integers(1, 6),
+    st.sampled_from([0, 50, 100]),
+)
+def test_retention_keeps_the_last_and_one_per_window(
+    steps: list[int], keep_last: int, every: int
+) -> None:
+    kept: list[int] = []
+    for i in range(1, len(steps) + 1):  # as saving goes: one more each time
+        kept = [*kept, steps[i - 1]]
+        kept = [step for step in kept if step not in to_remove(kept, keep_last, every)]
+    assert kept[-keep_last:] == steps[-keep_last:]
+    if every:
+        windows = {}
+        for step in steps:
+            windows.setdefault(step // every, step)
+        firsts = {step for window, step in windows.items() if window}
+        assert set(kept) == firsts | set(steps[-keep_last:])
+    else:
+        assert len(kept) == min(keep_last, len(steps))

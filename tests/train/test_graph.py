@@ -1,0 +1,131 @@
+"""The graph around the step, as a TPU would see it, and the session that must not come back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.errors import StorageError
+from bigbird_ja.train import estimator
+from bigbird_ja.train.graph import REPLICA_ID, TrainGraph, deal
+
+
+def batches(rows: int) -> tf.data.Dataset:
+    values = {"a": np.arange(3 * rows * 2).reshape(3, rows, 2).astype(np.int32)}
+    return tf.data.Dataset.from_tensor_slices(values)
+
+
+def test_a_batch_is_dealt_to_the_cores_in_their_order() -> None:
+    dealt = list(deal(batches(8), range(4, 8)).as_numpy_iterator())
+    assert [int(part[REPLICA_ID][0]) for part in dealt] == [4, 5, 6, 7] * 3
+    assert dealt[0]["a"].shape == (2, 2)
+    joined = np.concatenate([part["a"] for part in dealt[4:8]])
+    assert (joined == np.arange(16, 32).reshape(8, 2)).all()
+
+
+def test_one_core_gets_the_batch_as_it_is() -> None:
+    (first, *_) = deal(batches(8), range(1)).as_numpy_iterator()
+    assert first["a"].shape == (8, 2) and first[REPLICA_ID].tolist() == [0]
+
+
+def tiny() -> config_lib.Config:
+    settings = [
+        "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
+        "model.intermediate_size=32", "model.attention_type=original_full",
+        "model.vocab_size=50", "data.seq_length=16", "data.max_predictions_per_seq=2",
+        "data.masking=dynamic", "data.nsp=false", "training.global_batch_size=4",
+        "training.log_every_steps=2", "training.dtype=float32", "tpu.num_cores=2",
+        "training.warmup_steps=1",
+    ]  # fmt: skip
+    return config_lib.without_data_set(config_lib.resolve(None, settings)[0])
+
+
+def features(rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+
+    def ids(high: int, *shape: int) -> tf.Tensor:
+        return tf.constant(rng.integers(1, high, shape), tf.int32)
+
+    return {
+        "input_ids": ids(50, rows, 16), "segment_ids": tf.zeros([rows, 16], tf.int32),
+        "document_ids": tf.ones([rows, 16], tf.int32), "masked_lm_positions": ids(16, rows, 2),
+        "masked_lm_ids": ids(50, rows, 2), "masked_lm_weights": tf.ones([rows, 2]),
+        "next_sentence_labels": tf.zeros([rows], tf.int32), REPLICA_ID: tf.constant([0]),
+    }  # fmt: skip
+
+
+def initial(config: config_lib.Config, bad: str = "") -> dict[str, Any]:
+    from bigbird_ja.model.params import initial_parameters
+
+    params: dict[str, Any] = dict(initial_parameters(config, 1))
+    if bad:
+        params[bad] = params[bad] * np.nan
+    slots = {f"{n}/adam_{s}": np.zeros_like(v) for s in "mv" for n, v in params.items()}
+    return {**params, **slots, "global_step": np.int64(0)}
+
+
+def run_steps(values: dict[str, Any], steps: int) -> tuple[tuple[int, int], dict]:
+    config = tiny()
+    graph = TrainGraph(config, lambda: values)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        spec = graph.model_fn(features(4), None, "train", {"use_tpu": False})
+        scaffold = spec.scaffold_fn()
+        scaffold.finalize()
+        session.run(scaffold.init_op, scaffold.init_feed_dict)
+        scaffold.init_fn(session)
+        for _ in range(steps):
+            session.run(spec.train_op)
+        return graph.read_notes(session), graph.read_metrics(session)
+
+
+def test_logged_steps_and_the_last_one_are_remembered() -> None:
+    config = tiny()
+    notes, metrics = run_steps(initial(config), 5)
+    assert notes == (5, -1)
+    assert sorted(metrics) == [2, 4, 5]
+    assert metrics[5]["loss"] < metrics[2]["loss"]
+    assert {"masked_lm_accuracy", "learning_rate", "grad_norm"} <= metrics[4].keys()
+
+
+def test_the_first_bad_step_is_remembered_through_a_loop() -> None:
+    config = tiny()
+    notes, _ = run_steps(initial(config, bad="cls/predictions/output_bias"), 4)
+    assert notes == (4, 1)
+
+
+def test_the_tpu_form_of_the_step_builds() -> None:
+    config = tiny()
+    graph = TrainGraph(config, lambda: initial(config))
+    with tf.Graph().as_default() as built:
+
+        def step() -> tf.Operation:
+            return graph.model_fn(features(2), None, "train", {"use_tpu": True}).train_op
+
+        tf.compat.v1.tpu.replicate(step, [[], []])
+        kinds = {op.type for op in built.get_operations()}
+    assert "CrossReplicaSum" in kinds
+
+
+def test_a_second_session_ends_with_what_ended_the_first() -> None:
+    session = estimator.OneSession()
+    session()
+    logger = logging.getLogger("test-sessions")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(session.causes)
+    error = tf.errors.AbortedError(None, None, "All 4 retry attempts failed: 503 gs://b/shard")
+    logger.info("An error was raised: %s", error)
+    with pytest.raises(StorageError, match="503 gs://b/shard"):
+        session()
+
+
+def test_a_second_session_without_a_known_cause_says_so() -> None:
+    session = estimator.OneSession()
+    session()
+    with pytest.raises(StorageError, match="lost its session"):
+        session()

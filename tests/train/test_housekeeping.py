@@ -1,0 +1,44 @@
+"""Chores beside the steps, with the clock passed in."""
+
+from __future__ import annotations
+
+import pytest
+
+from bigbird_ja.train.housekeeping import Chore, Housekeeping
+from bigbird_ja.train.lock import LockLost
+
+
+def test_each_chore_has_its_own_interval() -> None:
+    now, done = [0.0], []
+    chores = [
+        Chore("a", 10.0, lambda: done.append("a"), 10.0),
+        Chore("b", 25.0, lambda: done.append("b"), 25.0),
+    ]
+    house = Housekeeping(chores, print, lambda: now[0])
+    for now[0] in range(0, 51, 5):
+        house.do_due()
+    assert (done.count("a"), done.count("b")) == (5, 2)
+
+
+def test_a_failure_is_said_once_and_tried_again() -> None:
+    now, said, tries = [0.0], [], []
+
+    def fail() -> None:
+        tries.append(1)
+        raise OSError("503")
+
+    house = Housekeeping([Chore("heartbeat", 1.0, fail)], said.append, lambda: now[0])
+    for now[0] in range(5):
+        house.do_due()
+        house.poll()
+    assert len(tries) == 5 and said == ["heartbeat failed, will be tried again: 503"]
+
+
+def test_a_lost_lock_ends_the_run() -> None:
+    def lose() -> None:
+        raise LockLost("gone")
+
+    house = Housekeeping([Chore("lock", 1.0, lose)], print, lambda: 5.0)
+    house.do_due()
+    with pytest.raises(LockLost):
+        house.poll()

@@ -1,0 +1,56 @@
+"""MODEL_DIR before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.errors import BadInput
+from bigbird_ja.train import run_directory, run_log
+
+
+def config(*sets: str) -> config_lib.Config:
+    return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+
+
+def start(directory: Path) -> str:
+    run_directory.write_settings(str(directory), config(), str(directory / "none"))
+    run_log.append_line(str(directory / run_log.METRICS), {"step": 1, "loss": 1.0})
+    return str(directory)
+
+
+def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
+    run_directory.check_settings(str(tmp_path / "none"), config())
+    run_directory.write_settings(str(tmp_path), config(), str(tmp_path / "none"))
+    run_directory.check_settings(str(tmp_path), config("training.seed=1"))
+
+
+def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
+    model_dir = start(tmp_path)
+    run_directory.check_settings(model_dir, config("training.num_train_steps=7"))
+    with pytest.raises(BadInput, match=r"training\.seed: 12345 -> 1; training\.dtype"):
+        run_directory.check_settings(model_dir, config("training.seed=1", "training.dtype=float32"))
+
+
+def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "run").mkdir()
+        start(tmp_path / "run")
+        assert (
+            run_directory.move_aside(str(tmp_path / "run")) == f"{tmp_path}/run.replaced-{number}"
+        )
+    assert run_directory.move_aside(str(tmp_path / "run")) is None
+
+
+def test_every_start_that_did_not_finish_is_an_interruption() -> None:
+    def count(*names: str) -> int:
+        return run_directory._unfinished_starts([{"event": name} for name in names])
+
+    assert count() == 0
+    assert count("started", "saved", "finished") == 0
+    assert count("started", "saved") == 1
+    assert count("started", "interrupted", "resumed", "failed") == 2
+    assert count("started", "finished", "resumed", "finished") == 0
+    assert count("created", "started", "preempted", "resumed", "finished", "deleted") == 1

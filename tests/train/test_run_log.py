@@ -1,0 +1,94 @@
+"""heartbeat.json, events.jsonl, metrics.jsonl, on disk and on a bucket."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.train import run_log
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "disk" else request.getfixturevalue("bucket")
+
+
+def record(step: int, loss: float = 1.0) -> dict:
+    return {"step": step, "loss": loss}
+
+
+def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place: str) -> None:
+    path = storage.join(place, run_log.METRICS)
+    log = run_log.MetricsLog(path, 0)
+    for step in (10, 20, 30):
+        log.append(record(step))
+    log.sync()
+    log = run_log.MetricsLog(path, 20)
+    assert log.last == record(20)
+    log.append(record(20, 9.0))
+    log.append(record(30, 2.0))
+    log.sync()
+    assert run_log.read_lines(path) == [record(10), record(20), record(30, 2.0)]
+
+
+def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / run_log.METRICS
+    path.write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
+    assert run_log.read_lines(str(path)) == [record(10)]
+    run_log.append_line(str(path), record(30))
+    assert run_log.read_lines(str(path)) == [record(10), record(30)]
+    path.write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
+    run_log.MetricsLog(str(path), 100).append(record(20))
+    assert path.read_text().count("\n") == 2
+
+
+def test_several_writers_lose_no_event(place: str) -> None:
+    def write(writer: int) -> None:
+        for i in range(5):
+            run_log.append_event(place, "preempted", writer=writer, i=i)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = run_log.read_events(place)
+    assert sorted((e["writer"], e["i"]) for e in events) == [
+        (w, i) for w in range(4) for i in range(5)
+    ]
+
+
+def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
+    assert run_log.read_heartbeat(place) is None
+    beat = run_log.Heartbeat(place, "my-run", lambda: 1234.5678)
+    beat.write()
+    beat.update(global_step=7, tokens_per_second=3.5)
+    beat.write(state="training")
+    found = run_log.read_heartbeat(place)
+    assert found is not None
+    assert found["time"] == 1234.568 and found["run"] == "my-run" and found["reason"] is None
+    assert (found["global_step"], found["state"]) == (7, "training")
+    assert {"host", "pid", "tokens_per_second"} <= found.keys()
+
+
+def test_numbers_that_json_lacks_become_null() -> None:
+    import numpy as np
+
+    line = run_log.encode({"a": float("nan"), "b": [float("inf")], "c": np.float32(1.5)})
+    assert line == b'{"a": null, "b": [null], "c": 1.5}\n'
+
+
+def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
+    bucket: str, fake_gcs: object
+) -> None:
+    log = run_log.MetricsLog(storage.join(bucket, run_log.METRICS), 0)
+    for step in range(1, 50):
+        log.append(record(step))
+    fake_gcs.log(clear=True)  # type: ignore[attr-defined]
+    log.sync()
+    log.sync()
+    uploads = [r for r in fake_gcs.log() if "/upload/" in r["request"]]  # type: ignore[attr-defined]
+    assert len(uploads) == 1

@@ -1,0 +1,80 @@
+"""When saves are due, and what a save in the background may and may not do."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigbird_ja.config_schema import CheckpointsConfig
+from bigbird_ja.errors import StorageError
+from bigbird_ja.train.checkpoints import CheckpointStore, Meta
+from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+
+VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
+
+
+def test_by_minutes_and_by_steps() -> None:
+    now = [0.0]
+    config = CheckpointsConfig(save_every_minutes=10, save_every_steps=100)
+    schedule = SaveSchedule(config, 90, lambda: now[0])
+    assert not schedule.is_due(99) and schedule.is_due(100) and schedule.is_due(117)
+    schedule.saved(117)  # device loops end where they end
+    assert not schedule.is_due(199) and schedule.is_due(200)
+    now[0] = 600.0
+    assert schedule.is_due(118) and not schedule.is_due(117)
+
+
+def test_zero_is_off() -> None:
+    now = [0.0]
+    config = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
+    schedule = SaveSchedule(config, 0, lambda: now[0])
+    now[0] = 1e9
+    assert not schedule.is_due(10**9)
+
+
+def make(tmp_path: Path, **how: Any) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
+    scratch = tmp_path / ".scratch"
+    scratch.mkdir()
+    store = CheckpointStore(str(tmp_path))
+    saved: list[int] = []
+    saver = CheckpointSaver(
+        store,
+        str(scratch),
+        CheckpointsConfig(),
+        how.get("may_publish", lambda: None),
+        lambda meta, seconds, waited: saved.append(meta.step),
+        how.get("mark", lambda phase: None),
+    )
+    return saver, store, saved
+
+
+def meta(step: int) -> Meta:
+    return Meta(step, "config", "data", 0.0, 0, 0, 0.0)
+
+
+def test_the_step_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    gate = threading.Event()
+    saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
+    saver.save(meta(1), lambda: VALUES)
+    assert saver.is_saving() and store.steps() == []
+    gate.set()
+    saver.save(meta(2), lambda: VALUES)  # waits for the one before
+    saver.wait()
+    assert store.steps() == saved == [1, 2] and not saver.is_saving()
+
+
+def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path: Path) -> None:
+    def lost() -> None:
+        raise StorageError("another trainer has taken over")
+
+    saver, store, saved = make(tmp_path, may_publish=lost)
+    saver.save(meta(1), lambda: VALUES)
+    with pytest.raises(StorageError, match="taken over"):
+        saver.wait()
+    saver.poll()
+    assert store.steps() == saved == []
+    assert list((tmp_path / ".scratch").iterdir()) == []
