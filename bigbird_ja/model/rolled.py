@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from bigbird_ja.model.recompute import barrier
 from bigbird_ja.model.tiling import RandomTiles, Tiling
 
 # Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row
@@ -207,7 +208,10 @@ def _forward(
         parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
         context = tf.where(tiling.is_first(), first[:, None], _joined(tf.add, parts))
-        context = tf.cast(context / totals[:, :, :, None], query.dtype)
+        # The reciprocal of the few totals: a division per element costs more than the rest. The
+        # barrier keeps the float32 parts from living on until the backward pass reads them again.
+        context = context * (1.0 / totals)[:, :, :, None]
+        (context,) = barrier([tf.cast(context, query.dtype)])
     return context, _Kept(probabilities, totals)
 
 
@@ -226,9 +230,10 @@ def _backward(
         exact = tf.cast(upstream, tf.float32)
         inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / kept.totals
         first_inner = inner[:, 0]
-        first_scaled = tf.cast(exact[:, 0] / kept.totals[:, 0, :, None], query.dtype)
+        shares = 1.0 / kept.totals
+        first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
         # What the pieces computed in tile 0 was dropped: its gradient is zero.
-        shares = tf.where(tiling.is_first()[..., 0], 0.0, 1.0 / kept.totals)
+        shares = tf.where(tiling.is_first()[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(tiling.is_first()[..., 0], 0.0, inner)
     keys, values = _views(tiling, random, key), _views(tiling, random, value)
@@ -245,6 +250,7 @@ def _backward(
         d_key = _to_keys(tiling, random, d_scores, query, query[:, 0])
     with tf.name_scope("context"):
         d_value = _to_keys(tiling, random, kept.probabilities, scaled, first_scaled)
+    d_query, d_key, d_value = barrier([d_query, d_key, d_value])
     return d_query, d_key, d_value
 
 
