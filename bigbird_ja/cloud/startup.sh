@@ -5,6 +5,7 @@
 #
 # Called without an argument it sets up and starts the two services; the service manager (or, where
 # there is none, this script itself) calls it again as
+#   install puts the package in place; a shell of its own, where `set -e` is in force
 #   train   runs `bigbird-ja pretrain`, passes SIGTERM on, reports how it ended
 #   watch   the dead man's switch
 # No credentials are in here: the VM's service account signs everything.
@@ -195,33 +196,39 @@ start_services() {
     unit train no
     systemctl daemon-reload
     systemctl start --no-block bigbird-ja-watch.service
-    install || installing_failed
-    systemctl start --no-block bigbird-ja-train.service
+    if "$BASH" "$WORK_DIR/startup.sh" install; then
+      systemctl start --no-block bigbird-ja-train.service
+    else
+      installing_failed
+    fi
     return 0
   fi
   local watcher trainer
   "$BASH" "$WORK_DIR/startup.sh" watch &
   watcher=$!
   trap 'kill -TERM "$watcher" 2>/dev/null || true; exit 143' TERM INT
-  install || installing_failed
-  "$BASH" "$WORK_DIR/startup.sh" train &
-  trainer=$!
-  trap 'kill -TERM "$trainer" "$watcher" 2>/dev/null || true' TERM INT
-  wait "$trainer" || true
-  while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" || true; done
+  if "$BASH" "$WORK_DIR/startup.sh" install; then
+    "$BASH" "$WORK_DIR/startup.sh" train &
+    trainer=$!
+    trap 'kill -TERM "$trainer" "$watcher" 2>/dev/null || true' TERM INT
+    wait "$trainer" || true
+    while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" || true; done
+  else
+    installing_failed
+  fi
   wait "$watcher" || true
 }
 
-installing_failed() {
+installing_failed() { # the watch goes on: nothing else would delete this TPU
   say "installation failed"
   report 1 false
-  exit 1
 }
 
 main() {
   case "${1:-boot}" in
     train) train ;;
     watch) watch ;;
+    install) install ;;
     boot)
       mkdir -p -- "$WORK_DIR"
       chmod 700 -- "$WORK_DIR"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -130,8 +131,25 @@ def test_systemd_units_start_watch_before_and_train_after_installing(tmp_path: o
 def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> None:
     root = str(tmp_path)
     changed = local(root, service_manager="none", wheel_sha256="0" * 64)
-    done = boot(root, startup.fill(changed, "p", "z", 7, False))
-    assert done.returncode == 1
+    script = f"{root}/script"
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(startup.fill(changed, "p", "z", 7, False))
+    os.makedirs(f"{root}/supervisor")
+    process = subprocess.Popen(
+        ["bash", script],
+        env={**os.environ, "BIGBIRD_JA_VM_DIR": f"{root}/vm"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: os.path.exists(f"{root}/supervisor/exit.json"))
+        assert process.poll() is None  # the dead man's switch stays
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not os.path.exists(f"{root}/vm/package")
     with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
         assert '"attempt": 7, "status": 1' in file.read()
     with open(f"{root}/supervisor/training.log", encoding="utf-8") as file:
