@@ -10,7 +10,8 @@ import pytest
 from tests.bucket_runs import SAVE_EVERY, STEPS
 from tests.test_bucket_road import Told, assert_ended, assert_finished, run_scenarios
 
-pytestmark = pytest.mark.slow
+# One child runs all scenarios, a dozen trainings: minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "ya29.the-token-of-the-fake"  # looks like Google's, so that a leak of it is found
+# Looks like Google's, so that a leak of it is found; in two parts, since sources are searched too.
+TOKEN = "ya29." + "the-token-of-the-fake"
 
 
 class FakeBucket:
