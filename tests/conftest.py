@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bigbird_ja.text import sample
-from tests import command_line
+from tests import command_line, runs
 from tests.fakes.gcs_process import FakeGcs
 from tests.train.zygote import Zygote
 
@@ -68,6 +68,14 @@ def tokenizer_path(sample_corpus: str, tmp_path_factory: pytest.TempPathFactory)
     )
     assert ended.status == 0, ended.stderr
     return f"{prefix}.model"
+
+
+@pytest.fixture(scope="session")
+def small_run(
+    sample_corpus: str, tokenizer_path: str, tmp_path_factory: pytest.TempPathFactory
+) -> runs.SmallRun:
+    """A run of six steps on sequences of 256 tokens, finished; tests must not change it."""
+    return runs.make(tmp_path_factory.mktemp("small-run"), sample_corpus, tokenizer_path)
 
 
 @pytest.fixture(scope="session")

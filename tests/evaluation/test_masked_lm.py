@@ -1,0 +1,131 @@
+"""The summary against sums by hand, and one pass over held-out records."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.evaluation import examples, masked_lm, tensorboard
+from bigbird_ja.evaluation.forward import Forward, padded_length
+from bigbird_ja.train.checkpoints import load_parameters
+from tests.model.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def result(small_run):
+    config, params, _ = load_parameters(small_run.model_dir)
+    manifest = manifest_lib.load(small_run.data_dir)
+    return masked_lm.evaluate_parameters(config, params, small_run.data_dir, manifest)
+
+
+def test_every_held_out_prediction_is_counted_once(result, small_run):
+    manifest = manifest_lib.load(small_run.data_dir)
+    assert result["sequences"] == manifest.eval.sequences
+    for key in ("by_position", "by_distance"):
+        assert sum(row["count"] for row in result[key]) == result["predictions"]
+        mean = sum(row["count"] * row["loss"] for row in result[key]) / result["predictions"]
+        assert mean == pytest.approx(result["masked_lm_loss"], rel=1e-5)
+    assert result["perplexity"] == pytest.approx(math.exp(result["masked_lm_loss"]))
+    assert 0 < result["bits_per_character"] < 20
+
+
+def test_masks_are_the_same_each_time(result, small_run):
+    config, params, _ = load_parameters(small_run.model_dir)
+    manifest = manifest_lib.load(small_run.data_dir)
+    again = masked_lm.evaluate_parameters(config, params, small_run.data_dir, manifest)
+    assert {**again, "seconds": 0} == {**result, "seconds": 0}
+
+
+def test_max_batches_and_ticks(small_run):
+    config, params, _ = load_parameters(small_run.model_dir)
+    manifest = manifest_lib.load(small_run.data_dir)
+    ticks = []
+    found = masked_lm.evaluate_parameters(
+        config, params, small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
+    )
+    assert len(ticks) == 1
+    assert found["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
+
+
+def test_sub_corpora_and_next_sentences_are_told_where_known(small_run):
+    manifest = dataclasses.replace(
+        manifest_lib.load(small_run.data_dir),
+        statistics={
+            "eval_sub_corpora": [
+                {"name": "news", "first_record": 0, "records": 2},
+                {"name": "novels", "first_record": 2, "records": 1},
+            ]
+        },
+    )
+    collected = {
+        "loss": np.array([1.0, 2.0, 4.0]), "accuracy": np.array([1.0, 0.0, 0.0]),
+        "position": np.array([1, 2, 3]), "distance": np.array([1, 2, -1]),
+        "id": np.array([20, 21, 22]), "record": np.array([0, 1, 2]), "rows": np.arange(3),
+        "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
+        "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
+    }  # fmt: skip
+    found = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
+    assert [(r["name"], r["count"], r["loss"]) for r in found["by_sub_corpus"]] == [
+        ("news", 2, 1.5),
+        ("novels", 1, 4.0),
+    ]
+    assert found["next_sentence_accuracy"] == pytest.approx(2 / 3)
+    assert found["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
+
+
+def test_examples_show_truth_and_guess(result):
+    assert 0 < len(result["examples"]) <= 8
+    assert {"before", "after", "truth", "guess", "probability"} <= result["examples"][0].keys()
+    table = examples.as_markdown(result["examples"])
+    assert len(table.splitlines()) == 2 + len(result["examples"])
+
+
+def test_tensorboard_reads_scalars_texts_and_projector(result, small_run, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.projector.projector_plugin import ProjectorConfig
+
+    from bigbird_ja.text import tokenizer
+
+    _, params, _ = load_parameters(small_run.model_dir)
+    tensorboard.write_evaluation(str(tmp_path), 4, result)
+    tensorboard.write_projector(str(tmp_path), params, tokenizer.load(small_run.tokenizer))
+    events = EventAccumulator(str(tmp_path / "eval"))
+    events.Reload()
+    tags = events.Tags()["tensors"]
+    assert {"eval/masked_lm_loss", "eval/examples", "eval/by_position/00000"} <= set(tags)
+    assert events.Tensors("eval/masked_lm_loss")[0].step == 4
+    from google.protobuf import text_format
+
+    config = text_format.Parse(
+        (tmp_path / "eval/projector_config.pbtxt").read_text(), ProjectorConfig()
+    )
+    rows, width = config.embeddings[0].tensor_shape
+    assert (tmp_path / "eval/vocabulary.bytes").stat().st_size == rows * width * 4
+    labels = (tmp_path / "eval/vocabulary.tsv").read_text(encoding="utf-8").splitlines()
+    assert len(labels) == rows and "[MASK]" in labels
+
+
+def test_padding_changes_no_prediction(small_run):
+    config, params, _ = load_parameters(small_run.model_dir)
+    forward = Forward(config, params)
+    ids = np.random.default_rng(0).integers(11, 500, (1, 200))
+    positions = np.array([[3, 100, 199]])
+    found = forward.log_probabilities(ids, positions)
+    assert np.exp(found).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
+    padded = np.pad(ids, [(0, 0), (0, padded_length(config, 200) - 200)])
+    np.testing.assert_allclose(forward.log_probabilities(padded, positions), found, atol=1e-5)
+    with pytest.raises(ValueError, match="the model takes 256"):
+        forward.log_probabilities(np.ones((1, 300), int), positions)
+
+
+def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
+    config = tiny_config(208)  # blocks of 8, three random: full up to 88 tokens
+    assert padded_length(config, 50) == 50
+    assert padded_length(config, 88) == 88
+    assert padded_length(config, 89) == 96
+    assert padded_length(config, 208) == 208
+    assert padded_length(tiny_config(208, **{"model.attention_type": "original_full"}), 89) == 89

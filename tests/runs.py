@@ -1,0 +1,44 @@
+"""A small finished run made by the commands themselves, once for all tests that look at one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import command_line
+
+SETTINGS = (
+    "--set=model.hidden_size=32", "--set=model.num_layers=2", "--set=model.num_attention_heads=2",
+    "--set=model.intermediate_size=48", "--set=model.block_size=16", "--set=training.dtype=float32",
+    "--set=training.global_batch_size=4", "--set=training.log_every_steps=2",
+    "--set=checkpoints.save_every_steps=2", "--set=training.warmup_steps=0",
+    "--set=training.learning_rate=1e-2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """Where things lie."""
+
+    data_dir: str
+    model_dir: str
+    tokenizer: str
+    corpus: str
+
+
+def make(directory: Path, corpus: str, tokenizer: str, *sets: str) -> SmallRun:
+    """make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
+    data, model = str(directory / "data"), str(directory / "model")
+    for arguments in (
+        ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}", f"--output_dir={data}",
+         "--seq_length=256", "--max_predictions_per_seq=40", "--eval_fraction=0.1",
+         "--num_shards=4"],
+        ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=6",
+         *SETTINGS, *(f"--set={item}" for item in sets)],
+    ):  # fmt: skip
+        ended = command_line.run_cli(*arguments)
+        if ended.status:
+            pytest.fail(f"{arguments[0]} ended with {ended.status}: {ended.stderr[-2000:]}")
+    return SmallRun(data, model, tokenizer, corpus)
