@@ -101,9 +101,10 @@ def first_best(logits: tf.Tensor) -> tf.Tensor:
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-    places = tf.where(is_best, tf.range(classes, dtype=tf.int32), classes)
+    # Places as float32, exact below 2^24: reductions of one type share a pass over the logits.
+    places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
     # NaN equals nothing: any place will do.
-    return tf.minimum(tf.reduce_min(places, axis=-1), classes - 1)
+    return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
 
 
 def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:

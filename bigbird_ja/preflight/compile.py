@@ -26,6 +26,7 @@ from bigbird_ja.preflight.compile_child import ENVIRONMENT
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _INSTALL = "pip install 'bigbird-ja[preflight]'"
 _CACHE_FORMAT = "1"
+CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 
 
@@ -107,8 +108,7 @@ def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], st
         path = os.path.join(directory, "module.hlo.pb")
         with open(path, "wb") as stream:
             stream.write(hlo)
-        child = [sys.executable, "-m", "bigbird_ja.preflight.compile_child"]
-        command = [*child, path, chip.topology, directory]
+        command = [*CHILD, path, chip.topology, directory]
         try:
             done = subprocess.run(
                 command,

@@ -1,0 +1,196 @@
+"""What the train step costs on a TPU core, against the ancestor: `make bench-step`.
+
+  .venv/bin/python scripts/bench_step.py            # 12 layers as they are: an hour on two cores
+  .venv/bin/python scripts/bench_step.py --quick    # 2 and 4 layers, drawn out to 12: ten minutes
+
+BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
+whole step in priced cycles (docs/design/preflight.md says what they are). The ancestor is
+google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the same way.
+Compilations are kept in ~/.cache/bigbird-ja, so a second run takes seconds. Writes a JSON file with
+--output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.console import log, table
+from bigbird_ja.preflight import compile as compile_lib
+from bigbird_ja.preflight import estimate
+from bigbird_ja.preflight.chips import CHIPS
+
+CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"
+NO_CHECKPOINTING = "training.gradient_checkpointing=false"
+CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
+INDEPENDENT = "model.random_pattern=independent"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `must` and `aim` are limits in the unit of `ancestor`."""
+
+    what: str
+    chip: str
+    sets: tuple[str, ...]
+    key: str
+    ancestor: float
+    must: float
+    aim: float
+
+
+ROWS: tuple[Row, ...] = (
+    Row("v3, dropout 0.1", "v3", (NO_CHECKPOINTING,), CYCLES, 567e6, 295e6, 225e6),
+    Row("v4, dropout 0.1", "v4", (NO_CHECKPOINTING,), CYCLES, 526e6, 0.50 * 526e6, 0.38 * 526e6),
+    Row("v5e, dropout 0.1", "v5e", (NO_CHECKPOINTING,), CYCLES, 475e6, 0.50 * 475e6, 0.38 * 475e6),
+    Row(
+        "v3, independent pattern",
+        "v3",
+        (NO_CHECKPOINTING, INDEPENDENT),
+        CYCLES,
+        567e6,
+        350e6,
+        300e6,
+    ),
+    Row("v3 temp HBM", "v3", (NO_CHECKPOINTING,), TEMP, 10.95e9, 6.0e9, 4.5e9),
+    Row("v3, checkpointing, dropout 0", "v3", CHECKPOINTING, CYCLES, 783e6, 400e6, 300e6),
+    Row("v3 temp HBM, checkpointing", "v3", CHECKPOINTING, TEMP, 2.32e9, 1.4e9, 0.9e9),
+    Row("v2, checkpointing: batch", "v2", CHECKPOINTING[:1], BATCH, 2, 8, 12),
+)
+_BASE = (
+    "model.random_pattern=rolled", "make_data.seq_length=4096", "tokenize.vocab_size=32000",
+    "make_data.max_predictions_per_seq=600", "training.dtype=bfloat16",
+)  # fmt: skip
+LAYERS = 12
+
+
+def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
+    """BERT-base with the row's settings."""
+    config, _ = config_lib.resolve(None, [*_BASE, f"model.num_layers={layers}", *sets])
+    return config_lib.without_data_set(config)
+
+
+class Measured:
+    """Results by settings, layers, chip and batch, each asked for once."""
+
+    def __init__(self, settings: estimate.Settings) -> None:
+        self._settings = settings
+        self._results: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._modules: dict[tuple[Any, ...], bytes] = {}
+
+    def __call__(self, sets: tuple[str, ...], layers: int, chip: str, batch: int) -> dict[str, Any]:
+        key = (sets, layers, chip, batch)
+        if key not in self._results:
+            log(f"{chip}, {layers} layers, {batch} sequences, {' '.join(sets)} ...")
+            config = config_of(sets, layers)
+            step = (sets, layers, batch)
+            if step not in self._modules:
+                self._modules[step] = estimate.trace(config, batch)
+            self._results[key] = estimate.examine(
+                config, CHIPS[chip], batch, self._settings, self._modules[step]
+            )
+        return self._results[key]
+
+
+def value_of(row: Row, measured: Measured, quick: bool) -> float:
+    """The measured figure of a row; `quick` draws 2 and 4 layers out to 12."""
+    if row.key == BATCH:
+        return _batch(row, measured, quick)
+    if not quick:
+        result = measured(row.sets, LAYERS, row.chip, 2)
+        return float(result[row.key]) if result["fits"] else float("nan")
+    two, four = (measured(row.sets, layers, row.chip, 2)[row.key] for layers in (2, 4))
+    return drawn_out(two, four)
+
+
+def drawn_out(two: float, four: float) -> float:
+    """What 12 layers cost, where 2 and 4 cost this much."""
+    return two + (four - two) / 2 * (LAYERS - 2)
+
+
+def _batch(row: Row, measured: Measured, quick: bool) -> float:
+    if not quick:
+        first = measured(row.sets, LAYERS, row.chip, int(row.must))
+        return estimate.largest_batch(
+            lambda batch: measured(row.sets, LAYERS, row.chip, batch), first
+        )
+    # The peak is linear in the batch and in the layers: two of each.
+    peaks = {
+        batch: drawn_out(*(_peak(measured(row.sets, n, row.chip, batch)) for n in (2, 4)))
+        for batch in (2, 4)
+    }
+    slope = (peaks[4] - peaks[2]) / 2
+    return int(2 + (CHIPS[row.chip].hbm_bytes - peaks[2]) / slope)
+
+
+def _peak(result: dict[str, Any]) -> float:
+    return float(result["hbm_peak_bytes"])
+
+
+def lines(rows: Sequence[Row], value: Callable[[Row], float]) -> list[dict[str, Any]]:
+    """Every row with its figure, its ratio to the ancestor, and which limits it keeps."""
+    found = []
+    for row in rows:
+        measured = value(row)
+        better = (lambda a, b: a >= b) if row.key == BATCH else (lambda a, b: a <= b)
+        found.append(
+            {
+                "what": row.what, "chip": row.chip, "key": row.key, "value": measured,
+                "ancestor": row.ancestor, "ratio": measured / row.ancestor,
+                "must": row.must, "aim": row.aim,
+                "must_met": better(measured, row.must), "aim_met": better(measured, row.aim),
+            }
+        )  # fmt: skip
+    return found
+
+
+def show(found: Sequence[dict[str, Any]]) -> str:
+    """The table for people."""
+
+    def number(line: dict[str, Any], name: str) -> str:
+        value = line[name]
+        if line["key"] == CYCLES:
+            return f"{value / 1e6:.0f} M"
+        return f"{value / 1e9:.2f} GB" if line["key"] == TEMP else f"{value:.0f}"
+
+    return table(
+        [
+            (
+                line["what"], number(line, "ancestor"), number(line, "value"),
+                f"{line['ratio']:.2f} x", number(line, "must"), number(line, "aim"),
+                "aim" if line["aim_met"] else "must" if line["must_met"] else "MISSED",
+            )
+            for line in found
+        ],
+        ("", "ancestor", "measured", "ratio", "must", "aim", "met"),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="2 and 4 layers, drawn out to 12")
+    parser.add_argument("--output", help="JSON file for the figures")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    args = parser.parse_args()
+    cache = compile_lib.default_cache_dir(dict(os.environ))
+    measured = Measured(estimate.Settings(cache_dir=cache, timeout=2 * 3600, log=log))
+    rows = [row for row in ROWS if args.only in row.what]
+    found = lines(rows, lambda row: value_of(row, measured, args.quick))
+    print(show(found))
+    if args.quick:
+        print("drawn out from 2 and 4 layers")
+    if args.output:
+        with open(args.output, "w", encoding="utf-8") as stream:
+            json.dump(found, stream, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Grouping by layer and kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from bigbird_ja.preflight import breakdown, hlo
+from bigbird_ja.preflight.cycles import Cost
+
+
+def _cost(op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str = "f.1") -> Cost:
+    op = hlo.parse_instruction(
+        f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
+    )
+    assert op is not None
+    return Cost(op, 1, cycles, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "kind"),
+    [
+        ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
+        ("layer_3/attention/softmax/Exp", "softmax"),
+        ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
+        ("layer_3/attention/projections/einsum", "projections"),
+        ("layer_3/attention/output/MatMul", "projections"),
+        ("layer_3/attention/output/dropout/SelectV2", "dropout"),
+        ("layer_3/mlp/MatMul_1", "MLP"),
+        ("gradient_tape/layer_3/layer_norm/mul", "layer norm"),
+        ("embedding/GatherV2", "embedding"),
+        ("gradient_tape/mlm_head/MatMul", "MLM head"),
+        ("mlm_head/layer_norm/Mean", "layer norm"),
+        ("optimizer/SelectV2_3", "optimiser"),
+        ("pooler/MatMul", "NSP head"),
+        ("AddN_20", "other"),
+        ("", "other"),
+    ],
+)
+def test_kinds(op_name: str, kind: str) -> None:
+    assert breakdown.kind_of(_cost(op_name)) == kind
+    assert kind in breakdown.KINDS
+
+
+def test_copies_are_copies_wherever_they_come_from() -> None:
+    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
+    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
+
+
+def test_layers_and_sums() -> None:
+    costs = [_cost("layer_0/mlp/A", cycles=2), _cost("gradient_tape/layer_11/mlp/A", cycles=3),
+             _cost("optimizer/A", cycles=5)]  # fmt: skip
+    assert breakdown.by_layer(costs) == {"layer 0": 2, "layer 11": 3, "outside": 5}
+    assert breakdown.by_kind(costs) == {"MLP": 5, "optimiser": 5}
+
+
+def test_the_same_op_of_all_layers_is_one_line() -> None:
+    costs = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
+    (top,) = breakdown.top_ops(costs)
+    assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)
