@@ -282,6 +282,26 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
     config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
 
 
+def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
+    """What reading the bucket from another region costs, for each zone where it does."""
+    from bigbird_ja.storage import bucket
+
+    if not storage.is_remote(prepared.paths.bucket):
+        return []
+    location = bucket.location(prepared.paths.bucket)
+    if not location:
+        return []
+    found = []
+    for zone in prepared.settings.zones:
+        per_gb = table.egress_per_gb(location, zone)
+        if per_gb:
+            found.append(
+                f"the bucket is in {location}, the TPU would be in {zone}: reading costs"
+                f" {per_gb:g} US dollars per GB, and time"
+            )
+    return found
+
+
 def record(prepared: Prepared) -> tuple[str, str]:
     """Writes what the VM needs to the bucket; returns the wheel's path and hash.
 

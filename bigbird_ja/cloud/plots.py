@@ -71,6 +71,7 @@ def useful_share(
             alpha=0.15,
         )
     axes.axvline(default, color="grey", linestyle="--", label=f"default: {default:g} min")
+    ticks = sorted({point[0] for points in curves.values() for point in points})
     axes.set(
         xscale="log",
         xlabel="minutes between checkpoints",
@@ -78,7 +79,9 @@ def useful_share(
         title="Training that counts, by checkpoint interval (band: seeds)",
     )
     axes.grid(True, which="both", alpha=0.3)
-    axes.legend(loc="lower left")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.legend(loc="lower center")
     figure.savefig(path, dpi=110)
 
 

@@ -145,7 +145,7 @@ def options_of(args: flags.FlagValues) -> Options:
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import launch, tpu
+    from bigbird_ja.cloud import launch, prices, tpu
     from bigbird_ja.console import log
 
     config, overrides = config_lib.resolve(
@@ -158,6 +158,8 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
         return _dry_run(args, prepared)
     log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
     launch.check_data(prepared, overrides)
+    for warning in launch.region_warnings(prepared, prices.load(args.prices)):
+        log(f"warning: {warning}")
     tpus = tpu.connect(prepared.project)
     return _supervise(args, prepared, tpus)
 

@@ -1,0 +1,108 @@
+"""The supervisor's files and the start-up script's copies on gs://."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.cloud import run_story, startup, wheel
+from bigbird_ja.cloud.lock import LostLock, SupervisorLock, read_owner
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name
+from bigbird_ja.cloud.run_state import Phase, RunState
+from bigbird_ja.errors import BadInput
+from bigbird_ja.train import run_log
+from tests.cloud.test_startup import boot, told
+
+
+def test_state_events_and_reports(bucket: str) -> None:
+    paths = RunPaths(bucket, "run-1")
+    files = BucketFiles(paths)
+    files.prepare()
+    assert files.load_state() is None
+    assert files.heartbeat() is None
+    assert files.exit_report() is None
+    assert files.log_tail() == ""
+    state = RunState("run-1", Phase.RUNNING, "z", attempt=3)
+    files.save_state(state)
+    assert files.load_state() == state
+    files.append_event({"event": "created", "time": 1.0})
+    run_log.append_event(paths.model_dir, "saved", step=5)  # the trainer writes there too
+    files.append_event({"event": "preempted", "time": 2.0})
+    story = [event["event"] for event in run_log.read_events(paths.model_dir)]
+    assert story == ["created", "saved", "preempted"]
+    storage.write_text(paths.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
+    report = files.exit_report()
+    assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
+    storage.write_text(paths.supervisor("training.log"), "a\nb\n")
+    assert files.log_tail() == "a\nb"
+    storage.write_text(paths.supervisor("launch.json"), json.dumps({"target_step": 9}))
+    assert run_story.find_runs(bucket) == ["run-1"]
+
+
+def test_lock_on_a_bucket(bucket: str) -> None:
+    path = f"{bucket}/run-1/supervisor/lock.json"
+    first = SupervisorLock(path, time.time, time.sleep)
+    first.acquire(lambda text: None)
+    first.beat()
+    second = SupervisorLock(path, time.time, time.sleep)
+    with pytest.raises(BadInput, match="another `launch`"):
+        second.acquire(lambda text: None)
+    # A machine that slept for an hour was taken over meanwhile, and learns of it.
+    values = json.loads(storage.read_bytes(path))
+    storage.write_text(path, json.dumps({**values, "host": "elsewhere", "time": 0.0}))
+    second = SupervisorLock(path, time.time, lambda seconds: None)
+    second.acquire(lambda text: None)
+    with pytest.raises(LostLock):
+        first.beat()
+    first.release()
+    assert read_owner(path) is not None  # the other's lock stays
+    second.release()
+    assert read_owner(path) is None
+
+
+def test_wheel_is_uploaded_once(bucket: str) -> None:
+    packed = wheel.build()
+    path = wheel.upload(bucket, packed)
+    assert packed.sha256 in path and path.endswith("-py3-none-any.whl")
+    before = storage.stat(path)
+    assert wheel.upload(bucket, packed) == path
+    assert storage.stat(path) == before
+
+
+def test_script_copies_with_gcloud_and_else_with_gsutil(tmp_path: object) -> None:
+    """Stand-ins for the image's tools; gcloud fails, as on images without its new commands."""
+    root = str(tmp_path)
+    os.makedirs(f"{root}/bin")
+    tools = {
+        "gcloud": "exit 1",
+        "gsutil": f'[[ "$1 $2" == "-q cp" ]] && cp "${{3/gs:\\/\\/b/{root}}}" "${{4/gs:\\/\\/b/{root}}}"',
+        "systemctl": "true",
+    }
+    for name, body in tools.items():
+        with open(f"{root}/bin/{name}", "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/bash\n{body}\n")
+        os.chmod(f"{root}/bin/{name}", 0o755)
+    script = startup.fill(
+        told(supervisor_dir="gs://b/supervisor", wheel="gs://b/none.whl"), "p", "z", 2, False
+    )
+    path = f"{root}/bin:{os.environ['PATH']}"
+    boot(root, script, PATH=path, BIGBIRD_JA_UNIT_DIR=root)
+    with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
+        assert json.load(file)["attempt"] == 2
+    with open(f"{root}/supervisor/training.log", encoding="utf-8") as file:
+        assert "installation failed" in file.read()
+
+
+@pytest.mark.parametrize("name", ["a", "run-1", "x" * 40])
+def test_good_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", None, "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"])
+def test_bad_names(name: str | None) -> None:
+    with pytest.raises(BadInput):
+        check_name(name)

@@ -1,0 +1,64 @@
+"""The notebook and the set-up guide: every command of ours in them exists, flags and all."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+
+import pytest
+
+from bigbird_ja import cli
+
+PLACES = {
+    "{ROOT}": "/r",
+    "{SOURCE}": ".",
+    "{CONFIG}": "c",
+    "{INPUT}": "i",
+    "{DEVICE}": "--nouse_tpu",
+}
+
+
+def cells(kind: str) -> list[str]:
+    with open("notebooks/colab.ipynb", encoding="utf-8") as file:
+        notebook = json.load(file)
+    assert notebook["nbformat"] == 4
+    return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == kind]
+
+
+def commands_of_the_notebook() -> list[str]:
+    lines = [line.strip() for cell in cells("code") for line in cell.splitlines()]
+    found = [line[1:] for line in lines if line.startswith("!bigbird-ja")]
+    for place, value in PLACES.items():
+        found = [line.replace(place, value) for line in found]
+    return found
+
+
+def commands_of_the_guide() -> list[str]:
+    with open("docs/cloud-setup.md", encoding="utf-8") as file:
+        blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("#")[0] for line in lines if line.startswith("bigbird-ja")]
+
+
+@pytest.mark.parametrize("line", [*commands_of_the_notebook(), *commands_of_the_guide()])
+def test_commands_parse(line: str) -> None:
+    words = shlex.split(line)[1:]
+    if words == ["--version"]:
+        return
+    name = f"bigbird_ja.commands.{words[0].replace('-', '_')}"
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            pytest.skip(f"{words[0]} is not here yet")
+        raise
+    cli.parse_flags(cli.load_command(words[0]), words[0], words[1:])
+
+
+def test_the_rest_of_the_notebook_is_python() -> None:
+    for cell in cells("code"):
+        lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
+        ast.parse("\n".join(lines))
