@@ -28,6 +28,7 @@ from absl import flags
 
 from bigbird_ja import __version__, tensorflow_env
 from bigbird_ja.errors import BadInput, classify
+from bigbird_ja.redaction import redact
 
 # In the order of use: this is what `bigbird-ja` alone prints.
 COMMANDS: dict[str, str] = {
@@ -194,11 +195,12 @@ def _overview() -> str:
 def _report_failure(error: BaseException, wants_json: bool) -> int:
     known = classify(error)
     if known is None:
-        traceback.print_exception(error)
+        print(redact("".join(traceback.format_exception(error))), file=sys.stderr, end="")
         status, reason = 1, "bug"
-        message = f"{type(error).__name__}: {error}"
+        message = redact(f"{type(error).__name__}: {error}")
     else:
-        status, reason, message = known.status, known.reason, " ".join(str(known).split())
+        status, reason = known.status, known.reason
+        message = redact(" ".join(str(known).split()))
         print(f"bigbird-ja: {message}", file=sys.stderr)
     if wants_json:
         extra = getattr(error, "results", {})

@@ -128,6 +128,19 @@ def test_no_flag_takes_a_credential(name: str) -> None:
         assert not re.search(_SECRET_FLAG, flag), flag
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, BadInput])
+def test_no_ending_prints_a_credential(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(name: str) -> None:
+        raise kind("sent Bearer ya29.very-secret to the bucket")
+
+    monkeypatch.setattr(cli, "load_command", fail)
+    cli.run_command_line(["plan", "--json"])
+    said = capsys.readouterr()
+    assert "very-secret" not in said.out + said.err and "[redacted]" in said.out
+
+
 def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
     for tag in ("!!python/object/apply:os.system ['true']", "!!python/name:os.system"):
         path = tmp_path / "bad.yaml"
