@@ -181,7 +181,8 @@ class Session:
             for name, value in snapshot().items()
             if name != "global_step" and not name.endswith(ADAM_SLOTS)
         }
-        found = in_thread(lambda: _evaluate(self._request, params), self._watchdog.tick)
+        tick = self._watchdog.tick
+        found = in_thread(lambda: _evaluate(self._request, params, tick))
         self._recorder.evaluated(step, found)
 
     # Beside the steps.
@@ -287,8 +288,8 @@ class Session:
         self._effects.leave(STATUS_OF_REASON[reason])
 
 
-def in_thread(work: Callable[[], dict[str, Any]], tick: Callable[[], None]) -> dict[str, Any]:
-    """Runs `work` outside the session's graph, where TensorFlow is eager; ticks while it runs."""
+def in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Runs `work` outside the session's graph, where TensorFlow is eager."""
     outcome: dict[str, Any] = {}
 
     def body() -> None:
@@ -299,15 +300,15 @@ def in_thread(work: Callable[[], dict[str, Any]], tick: Callable[[], None]) -> d
 
     thread = threading.Thread(target=body, name="evaluation", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(10.0)
-        tick()
+    thread.join()
     if "error" in outcome:
         raise outcome["error"]
     return dict(outcome["value"])
 
 
-def _evaluate(request: Request, params: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(request: Request, params: dict[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
     from bigbird_ja.evaluation import masked_lm
 
-    return masked_lm.evaluate_parameters(request.config, params, request.data_dir, request.manifest)
+    return masked_lm.evaluate_parameters(
+        request.config, params, request.data_dir, request.manifest, tick=tick
+    )

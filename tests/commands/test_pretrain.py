@@ -322,6 +322,35 @@ def test_a_profile_is_captured_and_summed_up(
     assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
 
 
+def test_train_and_eval_evaluates_on_the_way_and_at_the_end(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = str(tmp_path / "model")
+    ended = zygote.run(
+        *flags, "--model_dir", model, "--mode", "train_and_eval", "--json",
+        "--set", "training.eval_every_steps=20",
+    )  # fmt: skip
+    assert ended.status == 0, ended.err
+    records = run_log.read_lines(f"{model}/{run_log.EVAL}")
+    assert [record["step"] for record in records] == [20, STEPS]
+    assert all(record["masked_lm_loss"] > 0 for record in records)
+    assert killing.digest(model) == killing.digest(str(finished[0]))
+
+
+def test_init_from_starts_from_another_models_parameters(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = str(tmp_path / "model")
+    ended = zygote.run(
+        *flags, "--model_dir", model, "--init_from", str(finished[0]), "--json",
+        "--num_train_steps", "4",
+    )  # fmt: skip
+    assert ended.status == 0, ended.err
+    assert "bert/embeddings/word_embeddings" in ended.err
+    first = run_log.read_metrics(model)[0]["loss"]
+    assert first < run_log.read_metrics(str(finished[0]))[0]["loss"]
+
+
 def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str) -> None:
     """The command ends with 2 and one line that holds `words`."""
     assert cli.run_command_line(flags) == 2

@@ -30,7 +30,7 @@ def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
 def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
     model_dir = start(tmp_path)
     run_directory.check_settings(model_dir, config("training.num_train_steps=7"))
-    with pytest.raises(BadInput, match=r"training\.seed: 12345 -> 1; training\.dtype"):
+    with pytest.raises(BadInput, match=r"dtype: bfloat16 -> float32; training\.seed: 12345 -> 1"):
         run_directory.check_settings(model_dir, config("training.seed=1", "training.dtype=float32"))
 
 

@@ -1,0 +1,102 @@
+"""How much time saving costs: BERT-base's whole state, saved as `pretrain` saves it.
+
+    .venv/bin/python scripts/bench_checkpoint.py [--saves 3] [--directory DIR]
+
+Fills a session with the variables of the default config (12 layers of 768: parameters and both Adam
+slots), saves them several times through the same code as `pretrain`, and prints how long the step
+waits, how long the background takes, and the share of time lost at one checkpoint a minute. Needs
+4 GB of memory and 4 GB of disk; takes about a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import console, tensorflow_env
+
+tensorflow_env.prepare(os.environ)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--saves", type=int, default=3)
+    parser.add_argument("--directory", default=None)
+    options = parser.parse_args()
+    config = config_lib.without_data_set(config_lib.resolve()[0])
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as directory:
+        size, waits, works = measure(config, directory, options.saves)
+    wait, work = statistics.median(waits), statistics.median(works)
+    print(f"state {console.human_bytes(size)}: the step waits {wait:.3f} s per checkpoint;")
+    print(f"the background takes {work:.2f} s ({console.human_bytes(size / work)}/s) to disk")
+    print(f"share of time lost at one checkpoint a minute: {wait / 60:.2%}")
+    print(f"(if the step could not go on beside the writing: {(wait + work) / 60:.1%})")
+
+
+def measure(
+    config: config_lib.Config, directory: str, saves: int
+) -> tuple[int, list[float], list[float]]:
+    """Bytes of one checkpoint; seconds that the step waited and that the background took."""
+    import tensorflow as tf
+
+    from bigbird_ja.train.checkpoints import CheckpointStore, Meta
+    from bigbird_ja.train.saving import CheckpointSaver
+
+    waits: list[float] = []
+    works: list[float] = []
+    scratch = os.path.join(directory, ".scratch")
+    os.mkdir(scratch)
+    store = CheckpointStore(directory)
+
+    def saved(meta: Meta, seconds: float, waited: float) -> None:
+        works.append(seconds)
+        waits.append(waited)
+
+    saver = CheckpointSaver(
+        store, scratch, config.checkpoints, lambda: None, saved, lambda phase: None
+    )
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = _variables(config)
+        session.run([variable.initializer for variable in variables.values()])
+        for step in range(1, saves + 1):
+            saver.save(
+                Meta(step, "", "", 0.0, 0, 0, time.time()), lambda: _snapshot(session, variables)
+            )
+            saver.wait()
+    files = store.read_meta(saves).files
+    return sum(file["bytes"] for file in files.values()), waits, works
+
+
+def _variables(config: config_lib.Config) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from bigbird_ja.model.params import parameter_specs
+
+    return {
+        name + suffix: tf.compat.v1.get_variable(
+            name + suffix,
+            spec.shape,
+            initializer=tf.compat.v1.random_normal_initializer(),
+            use_resource=True,
+        )
+        for suffix in ("", "/adam_m", "/adam_v")
+        for name, spec in parameter_specs(config).items()
+    }
+
+
+def _snapshot(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
+    return session.run(variables)
+
+
+if __name__ == "__main__":
+    main()
