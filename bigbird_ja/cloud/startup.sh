@@ -196,7 +196,7 @@ start_services() {
     unit train no
     systemctl daemon-reload
     systemctl start --no-block bigbird-ja-watch.service
-    if "$BASH" "$WORK_DIR/startup.sh" install; then
+    if "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
       systemctl start --no-block bigbird-ja-train.service
     else
       installing_failed
@@ -207,7 +207,7 @@ start_services() {
   "$BASH" "$WORK_DIR/startup.sh" watch &
   watcher=$!
   trap 'kill -TERM "$watcher" 2>/dev/null || true; exit 143' TERM INT
-  if "$BASH" "$WORK_DIR/startup.sh" install; then
+  if "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
     "$BASH" "$WORK_DIR/startup.sh" train &
     trainer=$!
     trap 'kill -TERM "$trainer" "$watcher" 2>/dev/null || true' TERM INT
@@ -220,7 +220,7 @@ start_services() {
 }
 
 installing_failed() { # the watch goes on: nothing else would delete this TPU
-  say "installation failed"
+  say "installation failed" 2>>"$LOG"
   report 1 false
 }
 
@@ -236,7 +236,7 @@ main() {
       rm -f -- "$WORK_DIR/exit.json"
       cat -- "${BASH_SOURCE[0]}" >"$WORK_DIR/startup.sh"
       say "run $RUN_NAME, attempt $ATTEMPT" 2>&1 | tee -a "$LOG" >&2
-      start_services 2> >(tee -a "$LOG" >&2)
+      start_services
       ;;
     *) say "unknown argument $1" && exit 2 ;;
   esac

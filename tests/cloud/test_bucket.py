@@ -79,7 +79,7 @@ def test_script_copies_with_gcloud_and_else_with_gsutil(tmp_path: object) -> Non
     os.makedirs(f"{root}/bin")
     tools = {
         "gcloud": "exit 1",
-        "gsutil": f'[[ "$1 $2" == "-q cp" ]] && cp "${{3/gs:\\/\\/b/{root}}}" "${{4/gs:\\/\\/b/{root}}}"',
+        "gsutil": f'[[ "$1$2" == -qcp ]] && cp "${{3/"gs://b"/{root}}}" "${{4/"gs://b"/{root}}}"',
         "systemctl": "true",
     }
     for name, body in tools.items():
