@@ -128,9 +128,20 @@ def open_corpus(sources: Sequence[str], tfds_data_dir: str | None = None) -> Cor
         if names.count(name) > 1:
             raise BadInput(f"--input names {name} more than once: its text would count twice")
     corpus = Corpus(pieces)
-    if not any(document.text.strip() for document in corpus.documents()):
+    if not any(map(_has_text, pieces)):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
     return corpus
+
+
+def _has_text(piece: Piece) -> bool:
+    """Whether there is any text; reads files up to their first.
+
+    A TFDS split is only asked for its size: a process that leaves TensorFlow's iterator over a
+    bucket half read may hang when it exits.
+    """
+    if isinstance(piece, FilePiece):
+        return any(text.strip() for text in piece.texts())
+    return piece.num_documents > 0
 
 
 def _paths(source: str) -> list[str]:
