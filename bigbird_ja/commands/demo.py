@@ -25,7 +25,7 @@ def define_flags(values: flags.FlagValues) -> None:
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "num_train_steps", 120, "Training steps.", lower_bound=40, flag_values=values
+        "num_train_steps", 200, "Training steps.", lower_bound=40, flag_values=values
     )
     flags.DEFINE_bool(
         "overwrite", False, "Removes the demo of an earlier time first.", flag_values=values

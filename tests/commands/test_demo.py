@@ -1,0 +1,45 @@
+"""The demo's own parts; the whole of it, killed training and all, is `slow`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from bigbird_ja import demo
+from bigbird_ja.errors import BadInput
+from tests.command_line import run_cli
+
+
+def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(BadInput, match="no demo made"):
+            demo.run(str(tmp_path), num_train_steps=40, overwrite=overwrite, config_path="")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_curve_is_read_up_to_the_last_whole_line(tmp_path: pathlib.Path) -> None:
+    assert demo.read_curve(str(tmp_path)) == {}
+    text = '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n{"step": 3, "lo'
+    (tmp_path / "metrics.jsonl").write_text(text)
+    assert demo.read_curve(str(tmp_path)) == {1: 2.5, 2: 2.25}
+
+
+def test_curves_that_differ_are_called_different() -> None:
+    same = demo.compare_curves({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}, 1, 1)
+    other = demo.compare_curves({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.5}, 1, 1)
+    assert "to the last bit" in same and "NOT the same" in other
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
+    work_dir = tmp_path / "demo"
+    result = run_cli("demo", f"--work_dir={work_dir}", "--num_train_steps=40", "--json")
+    assert result.status == 0, result.stderr
+    shown = json.loads(result.stdout.splitlines()[-1])
+    assert shown["same_curve"] and 0 < shown["resumed_from_step"] < 40
+    assert shown["killed_at_step"] >= 20 and shown["last_loss"] < shown["first_loss"]
+    assert shown["masks"] and (work_dir / "report.html").is_file()
