@@ -37,7 +37,9 @@ def test_curves_that_differ_are_called_different() -> None:
 @pytest.mark.timeout(900)
 def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
     work_dir = tmp_path / "demo"
-    result = run_cli("demo", f"--work_dir={work_dir}", "--num_train_steps=40", "--json")
+    result = run_cli(
+        "demo", f"--work_dir={work_dir}", "--num_train_steps=40", "--json", timeout=850
+    )
     assert result.status == 0, result.stderr
     shown = json.loads(result.stdout.splitlines()[-1])
     assert shown["same_curve"] and 0 < shown["resumed_from_step"] < 40
