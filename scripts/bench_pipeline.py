@@ -48,22 +48,26 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
         "+ parse": parsed,
         "+ mask, document ids: all": pipeline.batches(manifest, data_dir, **order),
     }
-    rows, before, result = [], 0.0, {}
-    for name, dataset in stages.items():
+    measured = {}
+    peak = 0
+    for name, dataset in reversed(stages.items()):
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
         iterator = iter(dataset.with_options(options))
-        rate, cpu = _rate(iterator, batch_size, seconds)
-        del iterator  # its windows with it
+        measured[name] = _rate(iterator, batch_size, seconds)
+        # Of the whole pipeline, which runs first: afterwards two of them may be in memory.
+        peak = peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        del iterator
+    rows, before = [], 0.0
+    for name in stages:
+        rate, cpu = measured[name]
         rows.append([name, round(rate), round(cpu, 1), round(cpu - before, 1), round(2e6 / cpu)])
         before = cpu
-        result = {"sequences_per_second": rate, "cpu_us": cpu}
     header = ["stage", "sequences/s", "cpu us each", "of it its own", "at 2 idle cores"]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{data_dir}: {manifest.masking} masks, {manifest.seq_length} tokens, batch {batch_size}")
     print(table(rows, header))
     print(f"memory at most {human_bytes(peak)}, TensorFlow included")
-    return result
+    return {"sequences_per_second": rate, "cpu_us": cpu}
 
 
 def _rate(iterator: Iterator[object], batch_size: int, seconds: float) -> tuple[float, float]:

@@ -161,17 +161,19 @@ def _window(
     most = max(layout.counts)
     read = files.map(lambda path, count: read_shard(path, count, most))
     records = read.batch(min(layout.window, layout.shards_per_reader)).get_single_element()
-    places = tf.range(most, dtype=tf.int64)[None, :]
-    is_there = places < counts[:, None]
-    ids = tf.boolean_mask(starts[:, None] + places, is_there)
+    places = tf.range(most + 1, dtype=tf.int64)[None, :]
+    is_there = tf.reshape(places < counts[:, None], [-1])
+    ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
     sequence = order_ops.record_order(layout, epoch, ids)
-    records = tf.gather(tf.boolean_mask(records, is_there), sequence)
+    # Strings are copied once more, not twice: first the order, then the records.
+    chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
+    records = tf.gather(tf.reshape(records, [-1]), chosen)
     return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
-    """string [most]: the records of one TFRecord file, then empty strings.
+    """string [most + 1]: the records of one TFRecord file, then empty strings.
 
     Fails, naming the file, where it does not hold exactly `count` records.
     """
@@ -185,8 +187,8 @@ def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
         [SHARD_CHANGED, path, found, "of", count, "records"],
     )
     with tf.control_dependencies([check] if check is not None else []):
-        records = tf.identity(records[:-1])
-    return tf.ensure_shape(tf.pad(records, [[0, most - count]], constant_values=b""), [most])
+        padded = tf.pad(records, [[0, most - count]], constant_values=b"")
+    return tf.ensure_shape(padded, [most + 1])
 
 
 def to_features(
