@@ -107,9 +107,6 @@ class Recorder:
     def evaluated(self, step: int, found: dict[str, Any]) -> None:
         """The results of one evaluation."""
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **found})
-        scalars = {f"eval/{k}": v for k, v in found.items() if isinstance(v, (int, float))}
-        if self._board is not None:
-            self._board.tagged(step, scalars)
         self._effects.log(
             f"evaluation at step {step:,}: loss {found['masked_lm_loss']:.4f},"
             f" accuracy {found['masked_lm_accuracy']:.1%}"

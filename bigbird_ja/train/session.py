@@ -181,8 +181,7 @@ class Session:
             for name, value in snapshot().items()
             if name != "global_step" and not name.endswith(ADAM_SLOTS)
         }
-        tick = self._watchdog.tick
-        found = in_thread(lambda: _evaluate(self._request, params, tick))
+        found = in_thread(lambda: _evaluate(self._request, step, params, self._watchdog.tick))
         self._recorder.evaluated(step, found)
 
     # Beside the steps.
@@ -306,9 +305,13 @@ def in_thread(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return dict(outcome["value"])
 
 
-def _evaluate(request: Request, params: dict[str, Any], tick: Callable[[], None]) -> dict[str, Any]:
-    from bigbird_ja.evaluation import masked_lm
+def _evaluate(
+    request: Request, step: int, params: dict[str, Any], tick: Callable[[], None]
+) -> dict[str, Any]:
+    from bigbird_ja.evaluation import masked_lm, tensorboard
 
-    return masked_lm.evaluate_parameters(
+    found = masked_lm.evaluate_parameters(
         request.config, params, request.data_dir, request.manifest, tick=tick
     )
+    tensorboard.write_evaluation(request.model_dir, step, found)
+    return found

@@ -60,22 +60,10 @@ class EventWriter:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the known keys of one logged step."""
-        known = {_TAGS[key]: value for key, value in values.items() if key in _TAGS}
-        self.tagged(step, known)
-
-    def tagged(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes scalars under the tags given."""
         event = event_pb2.Event(wall_time=self._clock(), step=step)
-        for tag, value in values.items():
-            event.summary.value.add(tag=tag, simple_value=float(value))
-        self._write(event)
-
-    def text(self, step: int, tag: str, markdown: str) -> None:
-        """Writes a text, shown by TensorBoard's text plugin."""
-        event = event_pb2.Event(wall_time=self._clock(), step=step)
-        value = event.summary.value.add(tag=f"{tag}/text_summary")
-        value.metadata.plugin_data.plugin_name = "text"
-        value.tensor.CopyFrom(tf.make_tensor_proto([markdown.encode()], dtype=tf.string))
+        for key, tag in _TAGS.items():
+            if key in values:
+                event.summary.value.add(tag=tag, simple_value=float(values[key]))
         self._write(event)
 
     def sync(self) -> None:

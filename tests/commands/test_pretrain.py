@@ -334,6 +334,7 @@ def test_train_and_eval_evaluates_on_the_way_and_at_the_end(
     records = run_log.read_lines(f"{model}/{run_log.EVAL}")
     assert [record["step"] for record in records] == [20, STEPS]
     assert all(record["masked_lm_loss"] > 0 for record in records)
+    assert len(list(Path(model, "eval").iterdir())) == 2
     assert killing.digest(model) == killing.digest(str(finished[0]))
 
 
