@@ -52,6 +52,7 @@ COMMANDS: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: runs one command and exits with its status."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: status 75
     sys.exit(run_command_line(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -90,8 +90,6 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Makes the data set."""
-    import signal
-    import threading
     import time
 
     from bigbird_ja import config as config_lib
@@ -101,8 +99,6 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     values = {f"make_data.{name}": getattr(args, name) for name in _SECTION_FLAGS}
     config, overrides = config_lib.resolve(args.config, args.set, values)
     log(f"make-data settings:\n{config_lib.echo(config, overrides)}")
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: status 75
     manifest, was_there = _make(args, config)
     seconds = time.monotonic() - began
     if was_there:
