@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow lint types audit docs clean probe soak \
+.PHONY: help install demo test test-slow lint types audit docs clean probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision
 
@@ -60,6 +60,10 @@ bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; dr
 
 bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_precision
+
+plan-plots: $(STAMP) ## cost against time and useful time against checkpoint interval, for the docs
+	@$(BIN)/bigbird-ja plan --config configs/base-4096.yaml --simulate \
+		--plot docs/images/cost-against-time.png --simulate_plot docs/images/checkpoint-interval.png
 
 probe: $(STAMP) ## train the long-context probe (half an hour) and draw its curve for the docs
 	@$(BIN)/python -m scripts.probe
