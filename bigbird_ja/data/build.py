@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import storage
 from bigbird_ja.console import Progress, log
 from bigbird_ja.data import blocks as blocks_lib
-from bigbird_ja.data import check, lock, order, shards
+from bigbird_ja.data import check, lock, shards, totals
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import Manifest, Shard, Split
+from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.settings import DataSettings, differences
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.errors import BadInput, StorageError
@@ -319,7 +319,7 @@ def finish(
 ) -> Manifest:
     """Writes the tokenizer and, last, the manifest; removes shards of an earlier layout."""
     output = request.output_dir
-    result = manifest_of(request, plans, made)
+    result = totals.manifest_of(request.settings, request.corpus.sources, plans, made)
     named = {shard.name for shard in result.train_shards + result.eval_shards}
     for name in storage.list_files(output):
         if name.endswith(".tfrecord") and name not in named:
@@ -330,65 +330,6 @@ def finish(
     check.check_files(result, output)
     manifest_lib.save(result, output)
     return result
-
-
-def manifest_of(
-    request: Request, plans: list[shards.SplitPlan], made: list[list[shards.MadeShard]]
-) -> Manifest:
-    """The manifest of finished shards."""
-    settings = request.settings
-    splits = [_split_of(plan, m, settings) for plan, m in zip(plans, made, strict=True)]
-    stats = [block.stats for plan in plans for block in plan.blocks]
-    shard_lists = [tuple(m.shard for m in each) for each in made]
-    return Manifest(
-        seq_length=settings.seq_length,
-        max_predictions_per_seq=settings.max_predictions_per_seq,
-        masked_lm_prob=settings.masked_lm_prob,
-        masking=settings.masking,
-        mask_unit=settings.mask_unit,
-        word_boundaries=settings.word_boundaries,
-        nsp=settings.nsp,
-        vocab_size=settings.vocab_size,
-        special_ids=settings.specials,
-        num_readers=order.choose_num_readers([shard.records for shard in shard_lists[0]]),
-        train=splits[0],
-        eval=splits[1],
-        train_shards=shard_lists[0],
-        eval_shards=shard_lists[1],
-        tokenizer_sha256=settings.tokenizer_sha256,
-        dupe_factor=settings.dupe_factor,
-        input_mask=settings.input_mask,
-        token_bytes=settings.token_bytes,
-        settings=settings.as_dict(),
-        statistics={
-            "document_tokens": _sum([s.document_tokens for s in stats]),
-            "documents_per_sequence": _sum([s.documents_per_sequence for s in stats]),
-            "sequences_left_out": sum(s.left_out for s in stats),
-        },
-        sources=tuple(request.corpus.sources),
-        created_by=f"bigbird-ja {__version__}",
-    )
-
-
-def _split_of(
-    plan: shards.SplitPlan, made: list[shards.MadeShard], settings: DataSettings
-) -> Split:
-    stats = [block.stats for block in plan.blocks]
-    if settings.masking == "static":
-        predictions = sum(m.predictions for m in made)
-    else:
-        predictions = sum(s.predictions for s in stats)
-    return Split(
-        documents=sum(s.documents for s in stats),
-        tokens=sum(s.tokens for s in stats),
-        sequences=plan.num_records,
-        used_positions=sum(s.used_positions for s in stats) * plan.copies,
-        predictions=predictions,
-    )
-
-
-def _sum(histograms: list[tuple[int, ...]]) -> list[int]:
-    return [sum(column) for column in zip(*histograms, strict=True)]
 
 
 def _directories(path: str) -> Iterator[str]:
