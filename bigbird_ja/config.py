@@ -166,6 +166,11 @@ def validate(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} is not divisible by"
             f" model.num_attention_heads={model.num_attention_heads}"
         )
+    if config.data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A, so there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"

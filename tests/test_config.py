@@ -86,6 +86,7 @@ def test_the_last_override_wins(tmp_path: pathlib.Path) -> None:
         ("training: {global_batch_size: 3, gradient_accumulation_steps: 2}", ["divisible"]),
         ("training: {learning_rate: -1}", ["learning_rate", "between"]),
         ("model: [1, 2]", ["model"]),
+        ("data: {nsp: true}\nmodel: {attend_across_documents: false}", ["segment B"]),
         ("- a", ["sections"]),
         ("model: {a: ", ["not YAML"]),
         ("model: !!python/object/apply:os.getcwd []", ["not YAML"]),
