@@ -42,7 +42,7 @@ class Oracle:
         return found
 
     def _guess(self, ids, at):
-        """Copies what follows the longest same stretch earlier, as a model that looks back would."""
+        """Copies what follows the longest same stretch earlier, as who looks back would."""
         start = at
         while ids[start - 1] == 6:
             start -= 1

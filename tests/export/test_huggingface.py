@@ -1,0 +1,162 @@
+"""The exported folder works in transformers and computes what our model computes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.train.init_from import load_initial
+from tests import runs
+
+torch = pytest.importorskip("torch", reason="parity needs PyTorch")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+
+
+@pytest.fixture(scope="module")
+def exported(small_run, tmp_path_factory):
+    """(folder, parity report, source)"""
+    folder = tmp_path_factory.mktemp("hf")
+    trained = source.load(small_run.model_dir)
+    options = huggingface.Options(name="tiny", data_dir=small_run.data_dir, parity_sequences=3)
+    return folder, huggingface.fill(str(folder), trained, options), trained
+
+
+def test_everything_agrees(exported):
+    _, report, _ = exported
+    assert report["tokenizer"]["agrees"], report["tokenizer"]
+    assert report["original_full"]["agrees"], report["original_full"]
+    assert report["block_sparse"]["compared"] and report["block_sparse"]["agrees"]
+    losses = report["masked_lm_loss"]
+    assert set(losses) == {"ours", "hugging_face_original_full", "hugging_face_block_sparse"}
+    assert "not_compared" not in report
+
+
+def test_the_independent_pattern_agrees_too(small_run, exported, tmp_path):
+    from bigbird_ja import config as config_lib
+
+    _, _, trained = exported
+    config_lib.put(trained.config, "model.random_pattern", "independent")
+    try:
+        report = huggingface.fill(
+            str(tmp_path), trained, huggingface.Options("x", data_dir=small_run.data_dir)
+        )
+    finally:
+        config_lib.put(trained.config, "model.random_pattern", "rolled")
+    assert report["block_sparse"]["agrees"], report["block_sparse"]
+
+
+def test_auto_classes_and_the_pipeline_work_from_the_folder(exported):
+    folder, _, trained = exported
+    fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+    best = fill("この城は[MASK]である。")
+    assert len(best) == 5 and best[0]["token"] < trained.tokenizer.vocab_size
+    assert type(fill.model).__name__ == "BigBirdForMaskedLM"
+    assert fill.model.config.attention_type == "block_sparse"
+
+
+def test_the_optimiser_is_left_out(exported):
+    from safetensors import safe_open
+
+    folder, _, trained = exported
+    with safe_open(folder / "model.safetensors", "np") as file:
+        names = set(file.keys())
+    assert not [name for name in names if "adam" in name]
+    assert len(names) == len(trained.params)
+
+
+def test_the_card_s_code_runs(exported):
+    folder, _, _ = exported
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
+    assert len(blocks) == 2
+    code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_card_says_what_the_files_say(exported):
+    folder, report, trained = exported
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlanguage: ja\nlicense: other\n")
+    for fact in ("6 of 6", "1,200 SentencePiece pieces", "not recorded", "`rolled`"):
+        assert fact in card, fact
+    assert f"{report['masked_lm_loss']['ours']:.4f} with the trained plan" in card
+    assert "No licence was stated" in card
+    text = (folder / "parity_report.md").read_text(encoding="utf-8")
+    assert "DOES NOT" not in text and "identical in 28 of 28" in text
+    assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
+
+
+def test_without_pytorch_the_report_says_so(exported, small_run, tmp_path, monkeypatch):
+    _, _, trained = exported
+    monkeypatch.setitem(sys.modules, "torch", None)
+    report = huggingface.fill(str(tmp_path), trained, huggingface.Options("x"))
+    assert report["not_compared"].startswith("PyTorch is not installed")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "was not measured (PyTorch is not installed" in card
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    report = parity.compare(str(tmp_path), trained, small_run.data_dir, 2)
+    assert "neither token ids nor scores" in parity.as_markdown(report)
+
+
+def test_generated_records_where_there_is_no_data(exported):
+    _, _, trained = exported
+    batch = parity._records(trained, None, 2)
+    assert batch["input_ids"].shape == (2, 256)
+    truth, places = batch["masked_lm_ids"], batch["masked_lm_positions"]
+    special = trained.tokenizer.special
+    assert (np.take_along_axis(batch["input_ids"], places, 1) == special.mask).all()
+    assert (truth != special.mask).all() and (truth != special.pad).all()
+
+
+def test_positions_are_extended_as_stated(exported, tmp_path):
+    _, _, trained = exported
+    longer = source.extend_positions(trained, 600)
+    values = longer.params[source.POSITIONS]
+    assert values.shape[0] == 600
+    np.testing.assert_array_equal(values[256:512], trained.params[source.POSITIONS])
+    assert "copies of the trained ones" in model_card._limits(longer, huggingface.Options("x"))
+    assert huggingface.model_config(longer)["max_position_embeddings"] == 600
+    assert source.extend_positions(trained, 256) is trained
+
+
+def test_round_trip_through_init_from(exported):
+    folder, _, trained = exported
+    params, table = load_initial(str(folder), trained.config)
+    assert list(params) == list(trained.params)
+    for name, value in trained.params.items():
+        np.testing.assert_array_equal(params[name], value)
+    assert "a Hugging Face folder" in table
+    assert "bert.embeddings.word_embeddings.weight" in table
+
+
+@pytest.mark.slow
+def test_next_sentence_models_load_as_for_pretraining(
+    tmp_path, sample_corpus, tokenizer_path, run_cli
+):
+    data, model = tmp_path / "data", tmp_path / "model"
+    for arguments in (
+        ["make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--nsp",
+         f"--output_dir={data}", "--seq_length=256", "--max_predictions_per_seq=40",
+         "--eval_fraction=0.1", "--num_shards=2"],
+        ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=2",
+         *runs.SETTINGS],
+    ):  # fmt: skip
+        ended = run_cli(*arguments)
+        assert ended.status == 0, ended.stderr
+    folder = tmp_path / "hf"
+    ended = run_cli("export", f"--model_dir={model}", f"--output_dir={folder}")
+    assert ended.status == 0, ended.stderr
+    theirs = transformers.BigBirdForPreTraining.from_pretrained(str(folder))
+    trained = source.load(str(model))
+    np.testing.assert_array_equal(
+        theirs.cls.seq_relationship.weight.detach().numpy(),
+        trained.params["cls/seq_relationship/output_weights"],
+    )
+    ended = run_cli("evaluate", f"--model_dir={model}", f"--data_dir={data}", "--json")
+    assert 0 <= ended.json["next_sentence_accuracy"] <= 1

@@ -1,0 +1,58 @@
+"""The SavedModel, loaded again, equals our model at every length."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.export import saved_model, source
+from bigbird_ja.text import tokenizer as tokenizer_lib
+
+
+@pytest.fixture(scope="module")
+def trained(small_run):
+    return source.load(small_run.model_dir)
+
+
+@pytest.fixture(scope="module")
+def loaded(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    folder.mkdir()
+    saved_model.fill(str(folder), trained)
+    kept = tokenizer_lib.load(str(folder / "assets.extra/tokenizer.model"))
+    assert kept.sha256 == trained.tokenizer.sha256
+    return saved_model.load(str(folder))
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 3), (2, 176), (3, 177), (1, 200), (2, 256)])
+def test_scores_are_ours(loaded, trained, batch, length):
+    random = np.random.default_rng(length)
+    ids = random.integers(11, 1000, (batch, length)).astype(np.int32)
+    ids[0, length * 2 // 3 :] = 0  # padding
+    positions = random.integers(0, length * 2 // 3, (batch, 2)).astype(np.int32)
+    found = loaded.signatures["fill_mask"](
+        input_ids=tf.constant(ids),
+        segment_ids=tf.zeros_like(ids),
+        positions=tf.constant(positions),
+    )
+    expected = Forward(trained.config, trained.params).log_probabilities(ids, positions)
+    np.testing.assert_allclose(found["log_probabilities"], expected, atol=1e-5)
+    assert found["embeddings"].shape == (batch, length, 32)
+    embedded = loaded.signatures["embed"](
+        input_ids=tf.constant(ids), segment_ids=tf.zeros_like(ids)
+    )
+    np.testing.assert_allclose(embedded["embeddings"], found["embeddings"], atol=1e-6)
+
+
+def test_longer_than_the_model_is_an_error(loaded):
+    ids = tf.ones([1, 257], tf.int32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more tokens than the model takes"):
+        loaded.signatures["embed"](input_ids=ids, segment_ids=ids)
+
+
+def test_signatures_have_names(loaded):
+    assert {"serving_default", "fill_mask", "embed"} <= set(loaded.signatures)
+    inputs = loaded.signatures["serving_default"].structured_input_signature[1]
+    assert set(inputs) == {"input_ids", "segment_ids", "positions"}
