@@ -40,6 +40,11 @@ def recompute(
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The same tensors, across which XLA neither merges nor moves computations."""
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))
     return [tf.identity(tensor) for tensor in tensors]
+
+
+def compiled_by_xla() -> bool:
+    """Whether what is being traced goes to XLA: a TPU's graph, or `jit_compile=True`."""
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.recompute import barrier
+from bigbird_ja.model.recompute import barrier, compiled_by_xla
 from bigbird_ja.model.tiling import RandomTiles, Tiling
 
 # Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row
@@ -107,7 +107,21 @@ _KEYS = {
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Einsum with a float32 result; on a TPU the matrix unit reads bfloat16 all the same."""
-    return tf.einsum(equation, tf.cast(left, tf.float32), tf.cast(right, tf.float32))
+    left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
+    if not compiled_by_xla() and _comes_first(equation):
+        # TensorFlow's own kernel writes the left operand's axes first, and then transposes.
+        inputs, output = equation.split("->")
+        equation = ",".join(reversed(inputs.split(","))) + "->" + output
+        left, right = right, left
+    return tf.einsum(equation, left, right)
+
+
+def _comes_first(equation: str) -> bool:
+    """Whether an axis that only the right operand has leads those that only the left one has."""
+    inputs, output = equation.split("->")
+    left, right = inputs.split(",")
+    own = [axis in right for axis in output if (axis in left) != (axis in right)]
+    return own[0]
 
 
 def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
