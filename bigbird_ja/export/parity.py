@@ -145,7 +145,7 @@ def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
     length = source.config.data.seq_length or source.config.model.max_position_embeddings
     assert length is not None
     ids = itertools.chain.from_iterable(
-        source.tokenizer.encode(text) for text in itertools.chain(*_endless(sample))
+        source.tokenizer.encode(text) for text in itertools.chain.from_iterable(_endless(sample))
     )
     random = np.random.Generator(np.random.PCG64(0))
     rows = np.array([list(itertools.islice(ids, length)) for _ in range(count)], np.int32)

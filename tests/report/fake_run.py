@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def evaluation(step: int) -> dict[str, Any]:
     """A line of eval.jsonl."""
     loss = 9 * math.exp(-step / 2500) + 2.1
     edges = [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-    spans: list[tuple[int | None, int | None]] = [*zip(edges[:-1], edges[1:], strict=True)]
+    spans: list[tuple[int | None, int | None]] = [*pairwise(edges)]
     rows = [
         {"from": low, "to": high, "count": 100, "loss": loss, "accuracy": 0.5 - 0.04 * i}
         for i, (low, high) in enumerate([*spans, (None, None)])
@@ -95,7 +96,7 @@ def probe() -> dict[str, Any]:
         "by_distance": [
             {"from": low, "to": high, "count": 100, "model": 0.9 - 0.03 * i,
              "window": 0.88 if high <= 512 else 0.05, "unigram": 0.02}
-            for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True))
+            for i, (low, high) in enumerate(pairwise(edges))
         ],
     }  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""`evaluate` as scripts use it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from bigbird_ja import cli
+
+
+@pytest.fixture
+def model_dir(small_run, tmp_path):
+    return shutil.copytree(small_run.model_dir, tmp_path / "model")
+
+
+def _run(capsys, *arguments):
+    status = cli.run_command_line(["evaluate", *map(str, arguments), "--json"])
+    captured = capsys.readouterr()
+    return status, json.loads(captured.out.splitlines()[-1]), captured
+
+
+def test_all_checkpoints_then_nothing_left_to_do(small_run, model_dir, capsys):
+    flags = [f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}", "--step=all"]
+    status, found, captured = _run(capsys, *flags)
+    assert status == 0 and found["steps"] == [2, 4, 6]
+    for key in ("step", "masked_lm_loss", "masked_lm_accuracy", "perplexity", "by_position",
+                "by_distance"):  # fmt: skip
+        assert key in found
+    assert "position in the sequence" in captured.out
+    lines = (model_dir / "eval.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
+    assert len(list((model_dir / "eval").glob("events.out*"))) == 3
+    status, again, captured = _run(capsys, *flags)
+    assert status == 0 and again["masked_lm_loss"] == found["masked_lm_loss"]
+    assert captured.err.count("was evaluated on this data before") == 3
+    assert len((model_dir / "eval.jsonl").read_text().splitlines()) == 3
+
+
+def test_watch_ends_at_once_on_a_finished_run(small_run, model_dir, capsys):
+    status, found, captured = _run(
+        capsys, f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}", "--watch"
+    )
+    assert status == 0 and found["steps"] == [2, 4, 6]
+    assert "training finished at step 6" in captured.err
+
+
+def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
+    corpus = tmp_path / "facts.jsonl"
+    cli.run_command_line(
+        ["sample", f"--output={corpus}", "--documents=4", "--facts_per_1000_characters=8"]
+    )
+    status, found, captured = _run(
+        capsys, f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}",
+        "--max_batches=1", "--probe", f"--probe_input={corpus}", f"--plot={tmp_path}/p.png",
+    )  # fmt: skip
+    assert status == 0, captured.err
+    assert found["probe"]["cases"] > 0 and (tmp_path / "p.png").exists()
+    assert "masked names" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data_dir=DATA"], "--model_dir is missing"),
+        (["--model_dir=nowhere", "--data_dir=DATA"], "no checkpoint here"),
+        (["--model_dir=MODEL", "--data_dir=nowhere"], "nowhere"),
+        (["--model_dir=MODEL", "--data_dir=DATA", "--step=5"], "no checkpoint of step 5"),
+        (["--model_dir=MODEL", "--data_dir=DATA", "--step=x"], "a global step"),
+        (["--model_dir=MODEL", "--data_dir=DATA", "--plot=x.png"], "add --probe"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, small_run, capsys):
+    given = [
+        a.replace("MODEL", small_run.model_dir).replace("DATA", small_run.data_dir)
+        for a in arguments
+    ]
+    assert cli.run_command_line(["evaluate", *given]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error

@@ -1,0 +1,65 @@
+"""`fill-mask` from flag, file and standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from bigbird_ja import cli
+
+
+def _run(capsys, *arguments):
+    status = cli.run_command_line(["fill-mask", *map(str, arguments), "--json"])
+    captured = capsys.readouterr()
+    return status, json.loads(captured.out.splitlines()[-1]), captured
+
+
+def test_each_mask_has_its_candidates(small_run, capsys):
+    status, found, captured = _run(
+        capsys,
+        f"--model_dir={small_run.model_dir}",
+        "--text=日本の[MASK]は[MASK]です。",
+        "--top_k=3",
+    )
+    assert status == 0, captured.err
+    assert [len(candidates) for candidates in found["masks"]] == [3, 3]
+    first = found["masks"][0]
+    assert {"token", "probability"} <= first[0].keys()
+    assert first[0]["probability"] >= first[1]["probability"] > 0
+    assert "日本の【" in captured.out
+
+
+def test_long_text_from_a_file_and_standard_input_agree(small_run, capsys, tmp_path, monkeypatch):
+    text = "漢字とかな" * 20 + "[MASK]です。\n"
+    path = tmp_path / "t.txt"
+    path.write_text(text, encoding="utf-8")
+    flags = [f"--model_dir={small_run.model_dir}", "--step=4"]
+    _, from_file, _ = _run(capsys, *flags, f"--file={path}")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    _, from_input, _ = _run(capsys, *flags)
+    assert from_file == from_input and from_file["step"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text=何もない"], "holds no [MASK]"),
+        (["--text=" + "漢字" * 400 + "[MASK]"], "the model takes 256"),
+        (["--text=[MASK]", "--file=x"], "give one of them"),
+        (["--file=nowhere.txt"], "nowhere.txt"),
+        (["--text=[MASK]", "--step=5"], "no checkpoint of step 5"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, small_run, capsys):
+    status = cli.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}", *arguments])
+    error = capsys.readouterr().err
+    assert status == 2 and message in error and "Traceback" not in error
+
+
+def test_bytes_that_are_no_text(small_run, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff[MASK]")))
+    assert cli.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}"]) == 2
+    assert "not UTF-8" in capsys.readouterr().err

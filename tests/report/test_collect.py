@@ -1,0 +1,58 @@
+"""A run's files become sessions, counts and costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.report import collect
+from tests.report import fake_run
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return fake_run.write(tmp_path_factory.mktemp("runs") / "base")
+
+
+def test_sessions_end_as_the_events_say(run_dir):
+    now = fake_run.end_of(run_dir) + 10
+    run = collect.collect(str(run_dir), now)
+    assert [s.ending for s in run.sessions] == ["interrupted", "killed", "preempted", None]
+    assert run.is_running and run.sessions[-1].end == now
+    assert run.seconds == pytest.approx(6000 * fake_run.STEP_SECONDS, abs=60)
+    assert collect.counts(run) == {
+        "sessions": 4, "interruptions": 3, "preemptions": 1, "killed": 1, "checkpoints": 12,
+    }  # fmt: skip
+    kinds = [kind for _, kind, _ in collect.timeline_marks(run)]
+    assert sorted(kinds) == ["interrupted", "killed", "preempted"]
+
+
+def test_a_silent_run_is_not_running(run_dir):
+    run = collect.collect(str(run_dir), fake_run.end_of(run_dir) + 3600)
+    assert not run.is_running and run.sessions[-1].ending == "killed"
+    assert run.sessions[-1].end == fake_run.end_of(run_dir)
+
+
+def test_cost_against_plan(run_dir):
+    now = fake_run.end_of(run_dir)
+    run = collect.collect(str(run_dir), now, usd_per_hour=3.6)
+    assert run.cost_usd == pytest.approx(run.seconds * 0.001)
+    assert run.planned_usd == pytest.approx(run.cost_usd * 10_000 / 6000)
+    assert run.eta_seconds == pytest.approx(4000 * fake_run.STEP_SECONDS)
+    assert collect.collect(str(run_dir), now, budget_usd=50).planned_usd == 50
+    assert collect.collect(str(run_dir), now).cost_usd is None
+
+
+def test_what_a_supervisor_counted_comes_first(tmp_path):
+    import json
+
+    run_dir = fake_run.write(tmp_path / "r")
+    with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}) + "\n{half")
+    run = collect.collect(str(run_dir), 1.9e9, usd_per_hour=99)
+    assert run.cost_usd == 12.5
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="holds no run"):
+        collect.collect(str(tmp_path), 0.0)

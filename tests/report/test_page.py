@@ -1,0 +1,92 @@
+"""The page is whole, fetches nothing, and a real browser shows it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bigbird_ja.report import collect
+from bigbird_ja.report.page import page
+from tests.report import fake_run
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    first = fake_run.write(root / "first")
+    second = fake_run.write(root / "second", steps=8000, seed=1)
+    now = fake_run.end_of(first) + 10
+    return [collect.collect(str(d), now, usd_per_hour=2.0) for d in (first, second)], now
+
+
+def test_nothing_is_fetched(runs):
+    text = page(*runs)
+    assert not re.findall(r"(?:src|href)\s*=|url\(|@import|https?://", text)
+    assert "<!--" not in text.split("<body>")[1]
+
+
+def test_everything_is_there(runs):
+    text = page(*runs)
+    for title in (
+        "Loss", "Masked-LM accuracy", "Learning rate", "Tokens per second", "Cost so far",
+        "Sessions, checkpoints and interruptions", "Accuracy by position", "Accuracy by distance",
+        "names filled in again", "Masked examples", "Data", "Environment", "All settings",
+    ):  # fmt: skip
+        assert title in text, title
+    assert '<tr class="differs"><th>training.learning_rate</th>' in text
+    assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "<b>江戸</b>" not in text
+
+
+def test_it_is_renewed_only_while_training(runs):
+    assert '<meta http-equiv="refresh" content="30">' in page(*runs, 30)
+    assert "http-equiv" not in page(*runs)
+
+
+def test_a_run_that_has_only_begun_has_a_page(tmp_path):
+    import json
+
+    (tmp_path / "heartbeat.json").write_text(
+        json.dumps({"state": "starting", "time": 100.0, "global_step": 0})
+    )
+    (tmp_path / "events.jsonl").write_text('{"event": "started", "time": 100.0}\n')
+    text = page([collect.collect(str(tmp_path), 110.0)], 110.0, 30)
+    assert "nothing logged yet" in text and "starting" in text
+
+
+def test_a_browser_draws_it(runs, tmp_path):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip(f"no browser here ({', '.join(BROWSERS)})")
+    path, picture = tmp_path / "report.html", tmp_path / "report.png"
+    # The page reports errors of its own script in its title, which --dump-dom shows.
+    watcher = "<script>window.onerror = function (m) { document.title = 'ERROR ' + m; };</script>"
+    path.write_text(page(*runs).replace("<head>", f"<head>{watcher}"), encoding="utf-8")
+    common = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}/p",
+    ]
+    done = subprocess.run(
+        [*common, "--window-size=1280,3000", f"--screenshot={picture}", f"file://{path}"],
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert picture.exists(), done.stderr.decode()[-500:]
+    matplotlib = pytest.importorskip("matplotlib.image", reason="reads the picture")
+    pixels = matplotlib.imread(picture)
+    # Both runs' colours are drawn: blue and orange of the style sheet.
+    for colour in ((0x09, 0x69, 0xDA), (0xD1, 0x48, 0x0F)):
+        near = (abs(pixels[..., :3] * 255 - colour).max(axis=-1) < 4).sum()
+        assert near > 2000, f"{colour}: {near} pixels"
+    shown = subprocess.run(
+        [*common, "--dump-dom", f"file://{path}"], capture_output=True, timeout=120
+    ).stdout.decode()
+    assert "<title>bigbird-ja: first, second</title>" in shown, sys.stderr
+    assert len(re.findall("<svg", shown)) >= 9

@@ -1,0 +1,89 @@
+"""Warm starts: every parameter from where the table says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.train import checkpoints
+from bigbird_ja.train.init_from import load_initial
+from tests.model.tiny import tiny_config
+
+
+def _google(params, config):
+    """The same variables as Google's BigBird checkpoints shape them, with optimiser state."""
+    heads = config.model.num_attention_heads
+    found = {"global_step": np.int64(7)}
+    for name, value in params.items():
+        if "attention/self" in name:
+            value = value.reshape(*value.shape[:-1], heads, -1)
+        if name.endswith("attention/output/dense/kernel"):
+            value = value.reshape(heads, -1, value.shape[-1])
+        found[name] = value
+        found[f"{name}/adam_m"] = np.zeros_like(value)
+    return found
+
+
+@pytest.fixture
+def google(tmp_path):
+    config = tiny_config(96)
+    params = initial_parameters(config, seed=3)
+    checkpoints.write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
+    return str(tmp_path / "bigbr.ckpt-0"), params
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.index", "directory"])
+def test_google_s_checkpoint(google, form):
+    prefix, params = google
+    given = prefix.rpartition("/")[0] if form == "directory" else form.format(prefix)
+    found, table = load_initial(given, tiny_config(96))
+    assert list(found) == list(params)
+    for name, value in params.items():
+        np.testing.assert_array_equal(found[name], value)
+    assert "a TensorFlow checkpoint" in table and "as layer_0" in table
+
+
+def test_another_vocabulary_and_more_positions_are_said(google):
+    prefix, params = google
+    config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})
+    found, table = load_initial(prefix, config)
+    words = "bert/embeddings/word_embeddings"
+    positions = "bert/embeddings/position_embeddings"
+    assert words not in found and "random first value (bert/embeddings/word" in table
+    np.testing.assert_array_equal(found[positions][96:], params[positions])
+    assert "96 positions repeated" in table
+    assert "bert/pooler/dense/kernel" not in found and "not in the source" in table
+    shorter, table = load_initial(prefix, tiny_config(48))
+    np.testing.assert_array_equal(shorter[positions], params[positions][:48])
+    assert "cut" in table
+
+
+def test_another_architecture_is_refused(google):
+    prefix, _ = google
+    with pytest.raises(BadInput, match=r"do not fit this config.*use the source's model\.\*"):
+        load_initial(prefix, tiny_config(96, **{"model.hidden_size": 64}))
+    with pytest.raises(BadInput, match="not in the source"):
+        load_initial(prefix, tiny_config(96, **{"model.num_layers": 3}))
+
+
+def test_a_run_of_ours(small_run):
+    config, params, _ = checkpoints.load_parameters(small_run.model_dir)
+    found, table = load_initial(small_run.model_dir, config)
+    for name, value in params.items():
+        np.testing.assert_array_equal(found[name], value)
+    assert "a run of ours, step 6" in table
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    config = tiny_config(96)
+    with pytest.raises(BadInput, match="neither a Hugging Face folder"):
+        load_initial(str(tmp_path / "nowhere"), config)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(BadInput, match="never opened"):
+        load_initial(str(tmp_path), config)
+    pytest.importorskip("safetensors", reason="needs the huggingface extra")
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(BadInput, match="not a safetensors file"):
+        load_initial(str(tmp_path), config)
