@@ -88,13 +88,13 @@ def trace(root: str, kind: str) -> object:
 def preempt_often(root: str, fake: FakeTpu, times: int, seed: int) -> list[str]:
     """Kills at random: while booting, before the first step, in a save, and well into training."""
     rng, done = random.Random(seed), []
-    for number in range(times):
+    while len(done) < times:
         support.wait_until(lambda: fake.is_ready("run-1"), 120)
-        kind = ("booting", "starting", "saving", "training")[number % 4]
+        kind = ("booting", "starting", "saving", "training")[len(done) % 4]
         if kind == "booting":
             time.sleep(rng.uniform(0.0, 1.0))
         elif kind == "starting":
-            time.sleep(rng.uniform(2.0, 5.0))
+            time.sleep(rng.uniform(1.5, 4.0))
         else:
             before = trace(root, kind)
             support.wait_until(lambda: trace(root, kind) != before or has_ended(root), 120)  # noqa: B023
