@@ -1,0 +1,35 @@
+"""docs/commands/ says what the flags say."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bigbird_ja import cli
+from scripts import make_command_docs
+from tests.command_line import ROOT
+
+
+def test_pages_have_not_drifted():
+    for name, text in make_command_docs.pages().items():
+        path = ROOT / "docs/commands" / name
+        assert path.exists() and path.read_text(encoding="utf-8") == text, f"{name}: `make docs`"
+    assert set(os.listdir(ROOT / "docs/commands")) == make_command_docs.pages().keys()
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])
+def test_both_readmes_name_every_command(readme):
+    text = (ROOT / readme).read_text(encoding="utf-8")
+    assert [name for name in cli.COMMANDS if f"`{name}`" not in text] == []
+
+
+def test_links_in_docs_lead_somewhere():
+    import re
+
+    lost = []
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            if "://" not in target and not (path.parent / target).exists():
+                lost.append(f"{path.relative_to(ROOT)}: {target}")
+    assert lost == []
