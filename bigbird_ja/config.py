@@ -168,7 +168,7 @@ def validate(config: Config) -> None:
         )
     if config.data.nsp and not model.attend_across_documents:
         raise BadInput(
-            "model.attend_across_documents=false hides segment B from segment A, so there is no next"
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
             " sentence to predict: leave it at true, or make the data without --nsp"
         )
     if training.global_batch_size % training.gradient_accumulation_steps:
