@@ -39,7 +39,10 @@ def recompute(
 
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same tensors, across which XLA neither merges nor moves computations."""
+    """The same tensors, across which a TPU's compiler neither merges nor moves computations.
+
+    On a CPU nothing guards the memory: its compiler takes barriers out early.
+    """
     if compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))
     return [tf.identity(tensor) for tensor in tensors]
