@@ -77,6 +77,9 @@ def define_flags(values: flags.FlagValues) -> None:
         "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
         flag_values=values,
     )
+    flags.DEFINE_bool(
+        "wandb", False, "Also logs to Weights & Biases, if it is installed.", flag_values=values
+    )
 
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
@@ -134,6 +137,7 @@ def _prepare_and_train(
         evaluates=args.mode == "train_and_eval",
         profile_steps=profile,
         overwrite=args.overwrite,
+        wandb=args.wandb,
         json=args.json,
         effects=effects or Effects(accelerator=accelerator if args.use_tpu else None),
     )

@@ -24,7 +24,7 @@ from bigbird_ja.errors import (
     classify,
     telling_line,
 )
-from bigbird_ja.train import hosts, run_directory
+from bigbird_ja.train import environment, hosts, run_directory
 from bigbird_ja.train.checkpoints import CheckpointStore
 from bigbird_ja.train.lock import RunLock
 from bigbird_ja.train.recorder import Recorder
@@ -95,6 +95,7 @@ def _run(
             interruptions=found.interruptions,
             config=config_lib.fingerprint(request.config)[:16],
             data=request.manifest.fingerprint[:16],
+            environment=environment.describe(request.use_tpu, request.cores),
         )
         recorder.heartbeat.write(state="starting")
         reason = session.train()

@@ -9,6 +9,7 @@ from bigbird_ja.train import run_log
 from bigbird_ja.train.progress import TrainProgress, pace_of
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.run_directory import Resumption
+from bigbird_ja.train.wandb_log import WandbLog, load_library
 
 if TYPE_CHECKING:
     from bigbird_ja.train.tensorboard import EventWriter
@@ -43,6 +44,8 @@ class Recorder:
             num_train_steps=request.config.training.num_train_steps,
         )
         self._board: EventWriter | None = None
+        self._wandb: WandbLog | None = None
+        self._wandb_library = load_library() if request.wandb else None
 
     def event(self, event: str, **fields: Any) -> None:
         """Adds a line to events.jsonl."""
@@ -68,6 +71,9 @@ class Recorder:
         from bigbird_ja.train.tensorboard import EventWriter
 
         self._board = EventWriter(self._dir, self._scratch, self.step, self._effects.clock)
+        if self._wandb_library is not None:
+            name, config = storage.base_name(self._dir), self._request.config
+            self._wandb = WandbLog(self._wandb_library, name, config, self._effects.log)
 
     def began(self) -> None:
         """The first step comes next."""
@@ -102,11 +108,15 @@ class Recorder:
         self.heartbeat.update(tokens_per_second=record["tokens_per_second"], loss=self.loss)
         if self._board is not None:
             self._board.scalars(step, record)
+        if self._wandb is not None:
+            self._wandb.write(step, record, "train")
         self.progress.show(record, force=step >= self._pace.num_train_steps)
 
     def evaluated(self, step: int, found: dict[str, Any]) -> None:
         """The results of one evaluation."""
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **found})
+        if self._wandb is not None:
+            self._wandb.write(step, found, "eval")
         self._effects.log(
             f"evaluation at step {step:,}: loss {found['masked_lm_loss']:.4f},"
             f" accuracy {found['masked_lm_accuracy']:.1%}"
@@ -126,6 +136,8 @@ class Recorder:
     def close(self) -> None:
         """Ends the progress line and TensorBoard's file. Never raises: it would hide the cause."""
         self.progress.close()
+        if self._wandb is not None:
+            self._wandb.close()
         if self._board is not None:
             try:
                 self._board.close()

@@ -43,6 +43,7 @@ class Request:
     evaluates: bool = False  # --mode=train_and_eval
     profile_steps: tuple[int, int] | None = None
     overwrite: bool = False
+    wandb: bool = False  # also logs to Weights & Biases
     json: bool = False  # an end that bypasses the command line prints its own JSON
     effects: Effects = field(default_factory=Effects)
 
