@@ -76,14 +76,15 @@ def attend(
     Args:
         params: with the layer's kernels and biases.
         scope: the layer's, in the names of `params`.
-        hidden: [b * S, hidden] in the compute dtype.
+        hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] where
+            `is_tiled`.
         shape: (b, S).
         input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
         layer: its number.
 
     Returns:
-        [b * S, hidden].
+        Of the shape of `hidden`.
 
     Raises:
         ValueError: a length that the block-sparse pattern cannot be laid over.
@@ -154,4 +155,5 @@ def tiled_self_attention(
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
         projected = tf.einsum("bthdr,hdo->btro", context, kernel)
-        return tf.reshape(projected, hidden.shape) + tf.cast(params[f"{output}/bias"], dtype)
+        projected = tf.reshape(projected, hidden.shape)
+        return projected + tf.cast(params[f"{output}/bias"], dtype)

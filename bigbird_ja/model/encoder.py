@@ -52,6 +52,9 @@ def encode(
         documents = None if documents is None else tf.roll(documents, offset, 1)
     input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
+    if offset:
+        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
+        hidden = tf.reshape(hidden, [batch, -1, 2 * offset, config.model.hidden_size])
     for layer in range(config.model.num_layers):
         names, run = _layer(config, layer, (batch, length), input_mask, documents, dropout_key)
         weights = [params[name] for name in names]

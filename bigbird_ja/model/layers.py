@@ -11,9 +11,14 @@ Parameters = Mapping[str, tf.Tensor]
 
 
 def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
-    """`inputs` [rows, in] times the kernel, plus the bias: [rows, out], in the inputs' dtype."""
+    """`inputs` [..., in] times the kernel, plus the bias: [..., out], in the dtype of `inputs`."""
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
-    return tf.matmul(inputs, kernel) + tf.cast(params[f"{scope}/bias"], inputs.dtype)
+    if len(inputs.shape) == 2:
+        product = tf.matmul(inputs, kernel)
+    else:  # not by way of two dimensions: the compiler would relay out what is next to a reshape
+        letters = "abcd"[: len(inputs.shape) - 1]
+        product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
+    return product + tf.cast(params[f"{scope}/bias"], inputs.dtype)
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
