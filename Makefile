@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help install demo test test-slow lint types audit docs clean probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision
+	bench-precision bench-model bench-tokenize
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -48,6 +48,12 @@ bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
 
 bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
 	@$(BIN)/python -m scripts.bench_cpu_step
+
+bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
+	@$(BIN)/python -m scripts.bench_model
+
+bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps (--input: real text)
+	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text}
 
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
 	@$(BIN)/python -m scripts.bench_checkpoint
