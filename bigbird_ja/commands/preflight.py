@@ -6,7 +6,7 @@ Traces the step that `pretrain` runs (loss, gradients, optimiser) with the confi
 compiles it for one core of each chip. Says whether it fits, its cycles and milliseconds, FLOPs, HBM
 traffic, MFU, and which ops cost what. Reads the config only: no data, no network, no TPU. Writes
 nothing but what --output, --plot and --dump_hlo ask for, and a cache of compilations
-(~/.cache/bigbird-ja). A 12-layer step takes about five minutes per chip on one CPU core, the
+(~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the
 second time seconds; --search_batch compiles three or four times.
 Needs pip install 'bigbird-ja[preflight]'.
 """
