@@ -34,12 +34,10 @@ _SPREAD = 1.0  # of the logarithm of lengths
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 DEFAULT_FACTS = 1.0  # per 1,000 characters
 
-_PLAIN_KINDS = 16  # the first of `FACT_KINDS`
-
 Span = tuple[int, int]
 _Slot = str | Callable[[], str]
 
-_FACT = re.compile(f"({'|'.join(reversed(words.FACT_KINDS))})は「([^「」]+)」")
+_FACT = re.compile(f"({'|'.join(words.FACT_KINDS)})は「([^「」]+)」")
 
 
 def documents(
@@ -63,7 +61,8 @@ def document(
         index: from 0.
         seed: of the whole corpus.
         mean_length: characters, on average over many articles.
-        facts: facts per 1,000 characters; each is restated one to three times.
+        facts: facts per 1,000 characters; each is restated one to three times. An article has as
+            many facts as there are kinds; beyond that they are restated more often.
     """
     return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
 
@@ -144,13 +143,14 @@ class _Writer:
 
     def _plan_facts(self, count: int) -> None:
         """When to state which fact: (characters written, tie-break, fact, whether again)."""
-        kinds = words.FACT_KINDS[: max(count, _PLAIN_KINDS)]
+        kinds = self._shuffled(words.FACT_KINDS)[:count]
+        more = 2 * (count - len(kinds)) // max(1, len(kinds))
         due: list[tuple[int, int, _Fact, bool]] = []
-        for kind in self._shuffled(kinds)[:count]:
+        for kind in kinds:
             fact = _Fact(kind, self._fact_name())
             at = int(self._random() * 0.6 * self._target)
             due.append((at, len(due), fact, False))
-            for _ in range(1 + self._below(3)):
+            for _ in range(1 + self._below(3) + more):
                 room = self._target - at
                 if room <= _MIN_DISTANCE:
                     break

@@ -81,17 +81,12 @@ EXCLAMATIONS = (
 BOOKS = (
     "風土記", "旅日記", "年代記", "随筆集", "見聞録", "図譜", "郷土史", "詩集", "覚書", "物語",
 )  # fmt: skip
-# Facts are bound to these; each kind has one fact in an article, stated and then stated again.
-_FACT_THINGS = (
-    "合言葉", "幼名", "守り刀の銘", "船の名", "秘仏の名", "門の名", "暗号名", "隠し名",
-    "茶器の銘", "愛馬の名", "井戸の名", "鐘の銘", "別号", "旗印の名", "試作品の名", "旧い字名",
+# Facts are bound to these; each kind has one fact in an article, stated and then stated again. Words
+# that one piece can hold: who looks for the earlier mention has one thing to look for.
+FACT_KINDS = (
+    "合言葉", "幼名", "宝刀", "船名", "秘仏", "城門", "暗号名", "隠名",
+    "茶器", "愛馬", "霊泉", "梵鐘", "別号", "旗印", "試作機", "旧字名",
 )  # fmt: skip
-# The plain ones first: articles with few facts use those alone.
-FACT_KINDS = tuple(
-    f"{which}{thing}"
-    for which in ("", "東の", "西の", "南の", "北の", "先代の", "次代の")
-    for thing in _FACT_THINGS
-)
 # A fact's name is two or three of these: 1.1 million names, so nobody guesses one.
 FACT_LETTERS = (
     "暁綾嵐伊斎苑凰霞楓葛鶴亀雁菊橘絹琥錦吟玖桂蛍月弦虎湖琴朔皐颯珊紫雫篠紗"

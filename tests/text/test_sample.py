@@ -84,10 +84,10 @@ def test_denser_facts_and_none() -> None:
 
 
 def test_restated_facts_of_other_text() -> None:
-    text = "合言葉は「颯椿」。別号は「月」。東の合言葉は「颯椿」。合言葉は「颯椿」。別号は「雪」。"
+    text = "合言葉は「颯椿」。別号は「月」。愛馬は「颯椿」。合言葉は「颯椿」。別号は「雪」。"
     (pair,) = sample.restated_facts(text)
     assert [text[a:b] for a, b in pair] == ["颯椿", "颯椿"]
-    assert pair[1][0] > text.index("東の")
+    assert pair[1][0] > text.index("愛馬")
     assert sample.restated_facts("") == []
 
 
