@@ -166,6 +166,11 @@ def validate(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} is not divisible by"
             f" model.num_attention_heads={model.num_attention_heads}"
         )
+    if model.initializer == "mimetic" and model.hidden_size % 2:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is odd: model.initializer=mimetic pairs sines"
+            " with cosines"
+        )
     if config.data.nsp and not model.attend_across_documents:
         raise BadInput(
             "model.attend_across_documents=false hides segment B from segment A: there is no next"

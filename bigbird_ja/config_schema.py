@@ -47,7 +47,7 @@ class ModelConfig:
     type_vocab_size: int = 2
     hidden_dropout_prob: float = 0.1  # block-sparse probabilities get none, as in the ancestor
     initializer_range: float = 0.02  # standard deviation of the truncated normal
-    position_init: str = "normal"  # normal | sinusoidal: knows neighbours from the first step
+    initializer: str = "normal"  # normal | mimetic: sees neighbours from the first step
     layer_norm_eps: float = 1e-12
     attention_type: str = "block_sparse"  # block_sparse | original_full | simulated_sparse
     block_size: int = 64  # tokens
@@ -162,7 +162,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "make_data.mask_unit": ("subword", "whole_word", "span"),
     "make_data.word_boundaries": ("script", "mecab"),
     "model.hidden_act": ("gelu_new", "gelu", "relu"),
-    "model.position_init": ("normal", "sinusoidal"),
+    "model.initializer": ("normal", "mimetic"),
     "model.attention_type": ("block_sparse", "original_full", "simulated_sparse"),
     "model.random_pattern": ("rolled", "independent"),
     "data.masking": ("dynamic", "static"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -43,10 +43,18 @@ class Forward:
     Args:
         config: completed by a data set.
         params: by name, float32.
+        find_documents: int32 [b, S] input ids to document ids of that shape, for
+            `log_probabilities` of packed records; None: each row is one document.
     """
 
-    def __init__(self, config: Config, params: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        params: Mapping[str, np.ndarray],
+        find_documents: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    ) -> None:
         self.config = inference_config(config)
+        self._find_documents = find_documents
         self._params = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(self._eval_metrics, reduce_retracing=False)
         self._log_probabilities = tf.function(self._masked_lm, reduce_retracing=False)
@@ -85,6 +93,7 @@ class Forward:
 
     def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         segment_ids = tf.zeros_like(input_ids)
-        hidden = encode(self._params, self.config, input_ids, segment_ids)
+        documents = self._find_documents(input_ids) if self._find_documents else None
+        hidden = encode(self._params, self.config, input_ids, segment_ids, documents)
         logits = heads.masked_lm_logits(self._params, self.config, hidden, positions)
         return tf.nn.log_softmax(tf.cast(logits, tf.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,6 +156,7 @@ class Session:
     def _run_probe(
         self, config: Config, params: dict[str, np.ndarray], step: int
     ) -> dict[str, Any]:
+        from bigbird_ja.data.records_ops import document_ids
         from bigbird_ja.evaluation import probe, probe_plot
         from bigbird_ja.evaluation.forward import Forward
 
@@ -165,7 +167,7 @@ class Session:
         log("probe: reading text")
         names = probe.generated_names if self.probe.names == "facts" else probe.repeated_names
         found = probe.run(
-            Forward(config, params),
+            Forward(config, params, functools.partial(document_ids, self.manifest)),
             tokenizer,
             self._probe_records(tokenizer),
             names,

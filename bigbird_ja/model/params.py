@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigbird_ja.config import Config
+from bigbird_ja.model import mimetic
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
@@ -81,23 +82,10 @@ def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
         name: _initial(name, spec, deviation, seed)
         for name, spec in parameter_specs(config).items()
     }
-    if config.model.position_init == "sinusoidal":
-        name = "bert/embeddings/position_embeddings"
-        count, size = params[name].shape
-        params[name] = sinusoids(count, size, deviation)
+    if config.model.initializer == "mimetic":
+        shapes = {name: value.shape for name, value in params.items()}
+        params.update(mimetic.initial_values(config, shapes, seed))
     return params
-
-
-def sinusoids(count: int, size: int, deviation: float) -> np.ndarray:
-    """Sines and cosines of positions (Vaswani et al. 2017, section 3.5): float32 [count, size].
-
-    Scaled to the standard deviation that random first values have. They are trained like those; but
-    what stands next to what need not be learnt for each of thousands of positions apart.
-    """
-    rates = np.exp(-np.log(10_000.0) * np.arange(size - size // 2) / max(1, size // 2))
-    angles = np.arange(count)[:, None] * rates[None, :]
-    waves = np.concatenate([np.sin(angles), np.cos(angles)[:, : size // 2]], axis=1)
-    return (waves * np.sqrt(2) * deviation).astype(np.float32)
 
 
 def _initial(name: str, spec: ParameterSpec, deviation: float, seed: int) -> np.ndarray:

@@ -61,8 +61,8 @@ def document(
         index: from 0.
         seed: of the whole corpus.
         mean_length: characters, on average over many articles.
-        facts: facts per 1,000 characters; each is restated one to three times. An article has as
-            many facts as there are kinds; beyond that they are restated more often.
+        facts: facts per 1,000 characters; each is restated one to three times. Where that makes
+            more than there are kinds, an article has two or more facts, restated more often.
     """
     return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
 
@@ -144,7 +144,9 @@ class _Writer:
     def _plan_facts(self, count: int) -> None:
         """When to state which fact: (characters written, tie-break, fact, whether again)."""
         kinds = self._shuffled(words.FACT_KINDS)[:count]
-        more = 2 * (count - len(kinds)) // max(1, len(kinds))
+        if count > len(kinds):  # some articles are easy to keep in mind, some are hard
+            kinds = kinds[: 2 + self._below(len(kinds) - 1)]
+        more = 3 * (count - len(kinds)) // max(1, len(kinds))
         due: list[tuple[int, int, _Fact, bool]] = []
         for kind in kinds:
             fact = _Fact(kind, self._fact_name())

@@ -81,8 +81,8 @@ EXCLAMATIONS = (
 BOOKS = (
     "風土記", "旅日記", "年代記", "随筆集", "見聞録", "図譜", "郷土史", "詩集", "覚書", "物語",
 )  # fmt: skip
-# Facts are bound to these; each kind has one fact in an article, stated and then stated again. Words
-# that one piece can hold: who looks for the earlier mention has one thing to look for.
+# Facts are bound to these; each kind has one fact in an article, stated and then stated again.
+# Words that one piece can hold: who looks for the earlier mention has one thing to look for.
 FACT_KINDS = (
     "合言葉", "幼名", "宝刀", "船名", "秘仏", "城門", "暗号名", "隠名",
     "茶器", "愛馬", "霊泉", "梵鐘", "別号", "旗印", "試作機", "旧字名",

@@ -7,7 +7,9 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from bigbird_ja import config as config_lib
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import examples, masked_lm, tensorboard
 from bigbird_ja.evaluation.forward import Forward, padded_length
@@ -120,6 +122,25 @@ def test_padding_changes_no_prediction(small_run):
     np.testing.assert_allclose(forward.log_probabilities(padded, positions), found, atol=1e-5)
     with pytest.raises(ValueError, match="the model takes 256"):
         forward.log_probabilities(np.ones((1, 300), int), positions)
+
+
+def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
+    config, params, _ = load_parameters(small_run.model_dir)
+    config = config_lib.copy(config)
+    config.model.attend_across_documents = False
+    sep = 3
+
+    def find_documents(ids):
+        return tf.cumsum(tf.cast(tf.equal(ids, sep), tf.int32), axis=1, exclusive=True) + 1
+
+    ids = np.random.default_rng(0).integers(11, 500, (2, 256))
+    ids[:, 100] = sep
+    ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
+    positions = np.tile([150, 200, 255], (2, 1))
+    found = Forward(config, params, find_documents).log_probabilities(ids, positions)
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+    mixed = Forward(config, params).log_probabilities(ids, positions)
+    assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
 
 
 def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
