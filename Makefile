@@ -71,7 +71,7 @@ plan-plots: $(STAMP) ## cost against time and useful time against checkpoint int
 	@$(BIN)/bigbird-ja plan --config configs/base-4096.yaml --simulate \
 		--plot docs/images/cost-against-time.png --simulate_plot docs/images/checkpoint-interval.png
 
-probe: $(STAMP) ## train the long-context probe (half an hour) and draw its curve for the docs
+probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.probe
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopback bucket

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bigbird_ja.console import Progress
 from bigbird_ja.evaluation import buckets
 
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ def predict(forward: Forward, cases: Sequence[Case], batch_size: int) -> list[np
         return []
     width = max(len(case.positions) for case in cases)
     found = []
+    progress = Progress(len(cases), "names")
     for start in range(0, len(cases), batch_size):
         batch = list(cases[start : start + batch_size])
         rows = batch + [batch[-1]] * (batch_size - len(batch))  # one shape, one trace
@@ -196,6 +198,8 @@ def predict(forward: Forward, cases: Sequence[Case], batch_size: int) -> list[np
         scores = forward.log_probabilities(np.stack([c.input_ids for c in rows]), positions)
         best = scores.argmax(axis=-1)
         found += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
+        progress.update(len(batch))
+    progress.close()
     return found
 
 

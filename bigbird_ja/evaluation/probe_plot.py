@@ -43,7 +43,7 @@ def draw(result: dict[str, Any], path: str, title: str) -> None:
     axes.set_ylabel("masked tokens of the name filled in (%)")
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="center left")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=130)
     pyplot.close(figure)
