@@ -1,6 +1,6 @@
 """What the learning benchmarks share: data from the generated corpus, and one training loop.
 
-The step is the one that `pretrain` runs, compiled for the CPU; there is no engine around it.
+The step is the one that `pretrain` runs, as a graph, as there; there is no engine around it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,16 +24,25 @@ from bigbird_ja.train.step import initial_slots, train_step
 Batch = dict[str, np.ndarray]
 
 
-def generated_data(work_dir: str, documents: int = 1200) -> str:
-    """Makes the generated corpus, its tokenizer and its data set, once; returns DATA_DIR."""
+def generated_data(
+    work_dir: str, preset: str = "tiny-cpu", sets: Sequence[str] = (), sample: Sequence[str] = ()
+) -> str:
+    """Makes the generated corpus, its tokenizer and its data set, once; returns DATA_DIR.
+
+    Args:
+        work_dir: where; running again continues.
+        preset: name of the preset.
+        sets: further settings, `section.key=value`.
+        sample: flags of `bigbird-ja sample`.
+    """
     root = pathlib.Path(work_dir)
     root.mkdir(parents=True, exist_ok=True)
-    preset = config_lib.preset_path("tiny-cpu")
     corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
+    common = [f"--config={config_lib.preset_path(preset)}", *(f"--set={item}" for item in sets)]
     for arguments in (
-        ["sample", "--output", corpus, f"--documents={documents}"],
-        ["tokenize", f"--config={preset}", f"--input={corpus}", f"--output_prefix={prefix}"],
-        ["make-data", f"--config={preset}", f"--input={corpus}"]
+        ["sample", "--output", corpus, *(sample or ["--documents=1200"])],
+        ["tokenize", *common, f"--input={corpus}", f"--output_prefix={prefix}"],
+        ["make-data", *common, f"--input={corpus}"]
         + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
     ):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -43,9 +52,9 @@ def generated_data(work_dir: str, documents: int = 1200) -> str:
     return data
 
 
-def config_for(data_dir: str, *sets: str) -> Config:
-    """The tiny preset with further settings, completed by the data set."""
-    config, _ = config_lib.resolve(config_lib.preset_path("tiny-cpu"), sets)
+def config_for(data_dir: str, *sets: str, preset: str = "tiny-cpu") -> Config:
+    """A preset with further settings, completed by the data set."""
+    config, _ = config_lib.resolve(config_lib.preset_path(preset), sets)
     return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
 
 
@@ -82,7 +91,8 @@ def train(
         for slot, values in initial_slots(params).items()
     }
 
-    @tf.function(jit_compile=True, reduce_retracing=True)
+    # Not compiled by XLA: on a CPU it runs what is not a product on one core.
+    @tf.function(reduce_retracing=True)
     def step(global_step: tf.Tensor, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         new_params, new_slots, metrics = train_step(config, params, slots, global_step, batch)
         for name, value in new_params.items():
