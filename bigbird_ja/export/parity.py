@@ -117,8 +117,7 @@ def _compare_models(
         result["block_sparse"] = {"compared": False, "why": why}
     else:
         with _same_plan(blocks):
-            model = theirs("sparse", num_random_blocks=blocks[0].shape[-1])
-            found = _their_scores(model, batch)
+            found = _their_scores(_with_random_blocks(theirs("sparse"), blocks), batch)
         ours = _our_scores(source, "block_sparse", batch)
         result["block_sparse"] = {"compared": True, **_difference(ours, found, batch)}
     result["masked_lm_loss"] = _losses(source, theirs, batch, sparse)
@@ -176,10 +175,10 @@ def _load(directory: str) -> Any:
     """A function from `full` or `sparse` to Hugging Face's model of that attention."""
     import transformers
 
-    def load(kind: str, **changes: Any) -> Any:
+    def load(kind: str) -> Any:
         attention = {"full": "original_full", "sparse": "block_sparse"}[kind]
         model = transformers.AutoModelForMaskedLM.from_pretrained(
-            directory, attention_type=attention, **changes
+            directory, attention_type=attention
         )
         return model.eval()
 
@@ -287,6 +286,17 @@ def _random_blocks(source: Source, length: int) -> list[np.ndarray] | None:
         layers.append(np.where(np.take_along_axis(mask, blocks, axis=-1), blocks, 0))
     most = max(blocks.shape[-1] for blocks in layers)
     return [np.pad(b, [(0, 0), (0, 0), (0, most - b.shape[-1])]) for b in layers]
+
+
+def _with_random_blocks(model: Any, blocks: Sequence[np.ndarray]) -> Any:
+    """Makes room in Hugging Face's attention for as many blocks per row as the plan has.
+
+    The config is left alone: from its number the model decides which lengths get full attention.
+    """
+    for module in model.modules():
+        if hasattr(module, "num_random_blocks"):
+            module.num_random_blocks = blocks[0].shape[-1]
+    return model
 
 
 @contextmanager

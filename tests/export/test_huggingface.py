@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+from bigbird_ja import config as config_lib
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.train.init_from import load_initial
 from tests import runs
@@ -36,20 +39,21 @@ def test_everything_agrees(exported):
     assert "not_compared" not in report
 
 
-def test_the_independent_pattern_agrees_too(small_run, exported, tmp_path):
-    from bigbird_ja import config as config_lib
-
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.random_pattern", "independent"),
+        # Six blocks in three tiles of two: with six, Hugging Face would turn to full attention.
+        ("model.num_random_blocks", 5),
+    ],
+)
+def test_other_plans_agree_too(small_run, exported, tmp_path, key, value):
     _, _, trained = exported
-    config_lib.put(trained.config, "model.random_pattern", "independent")
-    try:
-        report = huggingface.fill(
-            str(tmp_path),
-            trained,
-            huggingface.Options("x", data_dir=small_run.data_dir, parity_sequences=2),
-        )
-    finally:
-        config_lib.put(trained.config, "model.random_pattern", "rolled")
-    assert report["block_sparse"]["agrees"], report["block_sparse"]
+    changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
+    config_lib.put(changed.config, key, value)
+    options = huggingface.Options("x", data_dir=small_run.data_dir, parity_sequences=2)
+    sparse = huggingface.fill(str(tmp_path), changed, options)["block_sparse"]
+    assert sparse["agrees"], sparse
 
 
 def test_auto_classes_and_the_pipeline_work_from_the_folder(exported):
