@@ -1,6 +1,6 @@
 """How much time saving costs: BERT-base's whole state, saved as `pretrain` saves it.
 
-    .venv/bin/python scripts/bench_checkpoint.py [--saves 3] [--directory DIR]
+    .venv/bin/python -m scripts.bench_checkpoint [--saves 3] [--directory DIR]
 
 Fills a session with the variables of the default config (12 layers of 768: parameters and both Adam
 slots), saves them several times through the same code as `pretrain`, and prints how long the step
@@ -13,13 +13,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import console, tensorflow_env

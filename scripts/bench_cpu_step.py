@@ -18,16 +18,18 @@ import time
 from collections.abc import Callable
 from unittest import mock
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+from bigbird_ja import tensorflow_env
 
-import numpy as np
-import tensorflow as tf
+tensorflow_env.prepare(os.environ)
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
-from bigbird_ja.model import pattern
-from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.train.step import initial_slots, train_step
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+from bigbird_ja import config as config_lib  # noqa: E402
+from bigbird_ja.config import Config  # noqa: E402
+from bigbird_ja.model import pattern  # noqa: E402
+from bigbird_ja.model.params import initial_parameters  # noqa: E402
+from bigbird_ja.train.step import initial_slots, train_step  # noqa: E402
 
 _SIZES = {
     "tokenize.vocab_size": 8000,

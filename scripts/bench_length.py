@@ -1,6 +1,6 @@
 """Cost against sequence length, block-sparse and full: `make bench-length`.
 
-  .venv/bin/python scripts/bench_length.py    # half an hour on two cores; again: seconds
+  .venv/bin/python -m scripts.bench_length    # half an hour on two cores; again: seconds
 
 One sequence per v3 core, BERT-base, 1,024 to 16,384 tokens, drawn out to 12 layers from 2 and 4
 (--layers=12 compiles all 12). Prints priced cycles per token and the HBM peak, says whether 16,384
@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
 from bigbird_ja import config as config_lib
+from bigbird_ja import tensorflow_env
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
@@ -93,6 +91,7 @@ def main() -> None:
     parser.add_argument("--plot", default="docs/images/cost-by-length.png")
     parser.add_argument("--output", help="JSON file for the figures")
     args = parser.parse_args()
+    tensorflow_env.prepare(os.environ)
     cache = compile_lib.default_cache_dir(dict(os.environ))
     settings = estimate.Settings(cache_dir=cache, timeout=2 * 3600, log=log)
     points = [

@@ -1,6 +1,6 @@
 """How many sequences a second the input pipeline delivers, and where its time goes.
 
-    python scripts/bench_pipeline.py --data_dir=data [--batch_size=16] [--seconds=8]
+    .venv/bin/python -m scripts.bench_pipeline --data_dir=data [--batch_size=16] [--seconds=8]
 
 Each stage is measured with all before it; the difference is its own cost. "cpu" is the processor
 time of the whole process, which tells more than the clock on a machine that is busy otherwise.

@@ -1,7 +1,7 @@
 """What the train step costs on a TPU core, against the ancestor: `make bench-step`.
 
-  .venv/bin/python scripts/bench_step.py            # 12 layers as they are: an hour on two cores
-  .venv/bin/python scripts/bench_step.py --quick    # 2 and 4 layers, drawn out to 12: ten minutes
+  .venv/bin/python -m scripts.bench_step            # 12 layers as they are: an hour on two cores
+  .venv/bin/python -m scripts.bench_step --quick    # 2 and 4 layers, drawn out to 12: ten minutes
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
 whole step in priced cycles (docs/design/preflight.md says what they are). The ancestor is
@@ -15,14 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
 from bigbird_ja import config as config_lib
+from bigbird_ja import tensorflow_env
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
@@ -180,6 +178,7 @@ def main() -> None:
     parser.add_argument("--output", help="JSON file for the figures")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     args = parser.parse_args()
+    tensorflow_env.prepare(os.environ)
     cache = compile_lib.default_cache_dir(dict(os.environ))
     measured = Measured(estimate.Settings(cache_dir=cache, timeout=2 * 3600, log=log))
     rows = [row for row in ROWS if args.only in row.what]

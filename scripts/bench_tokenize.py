@@ -1,6 +1,6 @@
 """How long `bigbird-ja tokenize` takes against the `spm_train` that it wraps, on the same text.
 
-    python scripts/bench_tokenize.py --input ja_real.jsonl.gz [--vocab_size 32000] [--repeat 1]
+    .venv/bin/python -m scripts.bench_tokenize --input ja_real.jsonl.gz [--repeat 1]
 
 Both run in processes of their own, one after the other. The plain one is given what it needs ready
 made: a text file, no line of it so long that it would be skipped. The target is a ratio of at most

@@ -1,6 +1,6 @@
 """Kills a training process again and again, and compares the end with a run that was left alone.
 
-    make soak        (.venv/bin/python scripts/soak.py --kills 60)
+    make soak        (.venv/bin/python -m scripts.soak --kills 60)
 
 For each store (disk, loopback bucket) `--kills` SIGKILLs at seeded random instants, dealt in turn
 to start-up, input, step, save and between a save's files. After each kill the same command runs
@@ -19,8 +19,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.fakes.gcs_process import FakeGcs
 from tests.train import killing

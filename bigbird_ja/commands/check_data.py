@@ -58,14 +58,10 @@ def define_flags(flag_values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Checks, prints, and fails with the list of problems if there are any."""
-    import os
     import sys
     import time
 
-    from bigbird_ja import tensorflow_env
-
     began = time.monotonic()
-    tensorflow_env.prepare(os.environ)
     from bigbird_ja.commands.make_data import summary
     from bigbird_ja.console import Progress
     from bigbird_ja.data import check, full_check, plots

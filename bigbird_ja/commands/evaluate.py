@@ -17,7 +17,6 @@ A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batche
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -92,7 +91,6 @@ def _define_probe_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
-    from bigbird_ja import tensorflow_env
     from bigbird_ja.data import manifest as manifest_lib
 
     for name in ("model_dir", "data_dir"):
@@ -101,7 +99,6 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     if args.plot and not args.probe:
         raise BadInput("--plot draws the probe's curve: add --probe")
     manifest = manifest_lib.load(args.data_dir)
-    tensorflow_env.prepare(os.environ)
     from bigbird_ja.evaluation.session import ProbeRequest, Session
 
     probe = ProbeRequest(tuple(args.probe_input), args.probe_names, args.probe_cases, args.plot)

@@ -16,7 +16,6 @@ positions in, embeddings and log_probabilities out; tokenizer.model in assets.ex
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -89,14 +88,12 @@ def _define_card_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Makes the folder, or says that it is there."""
-    from bigbird_ja import tensorflow_env
     from bigbird_ja.console import log
     from bigbird_ja.export import folder
 
     for name in ("model_dir", "output_dir"):
         if not getattr(args, name):
             raise BadInput(f"--{name} is missing: see `bigbird-ja export --help`")
-    tensorflow_env.prepare(os.environ)
     from bigbird_ja.export import source as source_lib
 
     source = source_lib.load(args.model_dir, args.step)

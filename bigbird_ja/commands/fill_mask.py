@@ -10,7 +10,6 @@ be as long as the model takes; it needs at least one [MASK]. Starting takes a fe
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -49,11 +48,10 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
 
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
-    from bigbird_ja import storage, tensorflow_env
+    from bigbird_ja import storage
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.train.checkpoints import load_parameters
 
-    tensorflow_env.prepare(os.environ)
     config, params, meta = load_parameters(args.model_dir, args.step)
     tokenizer = tokenizer_lib.load(storage.join(args.model_dir, "tokenizer.model"))
     from bigbird_ja.evaluation import fill_mask

@@ -103,7 +103,6 @@ def _prepare_and_train(
     args: flags.FlagValues, effects: Effects | None, stop: Any
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
-    from bigbird_ja import tensorflow_env
     from bigbird_ja.console import log
     from bigbird_ja.data import check
 
@@ -122,7 +121,6 @@ def _prepare_and_train(
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: run the same command again")
-    tensorflow_env.prepare(os.environ)
     from bigbird_ja.train import engine
     from bigbird_ja.train.request import Effects, Request
 

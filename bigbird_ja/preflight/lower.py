@@ -9,13 +9,10 @@ differently.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.config import Config
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def lower_train_step(config: Config, batch_per_core: int) -> bytes:

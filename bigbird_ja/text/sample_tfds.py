@@ -63,7 +63,6 @@ def write_tfds(
 
 
 def _write_splits(directory: str, documents: Iterator[str], count: int, description: str) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow_datasets as tfds
 
     text = tfds.features.Text

@@ -109,7 +109,6 @@ def size_bytes(piece: TfdsPiece) -> int:
 
 
 def _import_tfds() -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow_datasets as tfds
 
     return tfds

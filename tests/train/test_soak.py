@@ -13,7 +13,7 @@ from tests.train.zygote import ROOT
 
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_weights() -> None:
-    command = [sys.executable, "scripts/soak.py", "--kills", "5", "--seed", "3", "--json"]
+    command = [sys.executable, "-m", "scripts.soak", "--kills", "5", "--seed", "3", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert ended.returncode == 0, ended.stderr
     results = json.loads(ended.stdout.splitlines()[-1])
