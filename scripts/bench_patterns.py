@@ -10,13 +10,16 @@ Two things are compared:
   global blocks alone: what it does not reach, the random connections are worth.
 
 Prints final losses and recall with their spread over seeds, each as a ratio against `independent`,
-and draws docs/images/patterns.png.
+and draws docs/images/patterns.png. Each run has a process and a core of its own: a model this small
+does not fill two.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import statistics
 import sys
@@ -31,6 +34,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from bigbird_ja import console  # noqa: E402
 from bigbird_ja.config import Config  # noqa: E402
@@ -65,8 +69,10 @@ def asked_names(data_dir: str, config: Config, count: int) -> list[probe.Case]:
     return [c for c in cases if c.distance >= FAR_BLOCKS * config.model.block_size][:count]
 
 
-def learn(config: Config, data_dir: str, cases: list[probe.Case]) -> tuple[list[float], float]:
+def learn(data_dir: str, name: str, seed: int, steps: int, count: int) -> tuple[list[float], float]:
     """The loss at each step, and the share of the names' tokens filled in at the end."""
+    config = config_of(data_dir, name, seed, steps)
+    cases = asked_names(data_dir, config, count)
     losses: list[float] = []
     params = train(
         config, training_batches(config, data_dir), lambda _, m: losses.append(m["loss"])
@@ -75,6 +81,19 @@ def learn(config: Config, data_dir: str, cases: list[probe.Case]) -> tuple[list[
     guesses = probe.predict(forward, cases, batch_size=8)
     right = [(guess == case.ids).mean() for guess, case in zip(guesses, cases, strict=True)]
     return losses, float(np.mean(right))
+
+
+def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
+    """The config of one run; a seed draws weights, connections and the order of the data."""
+    chosen = [f"training.seed={seed}", f"model.pattern_seed={seed}", f"data.seed={seed}"]
+    chosen += [f"training.num_train_steps={steps}"]
+    return config_for(data_dir, *COMMON, *PATTERNS[name], *chosen, preset=PRESET)
+
+
+def use_one_core() -> None:
+    """Of each process of the pool, before it runs anything."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def smooth(values: list[float], width: int = 50) -> np.ndarray:
@@ -107,19 +126,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work_dir", default="out/patterns")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1800)
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument("--plot", default="docs/images/patterns.png")
     options = parser.parse_args()
     data_dir = generated_data(options.work_dir, PRESET, COMMON, CORPUS)
     losses: dict[str, list] = {name: [] for name in PATTERNS}
     recalls: dict[str, list[float]] = {name: [] for name in PATTERNS}
-    for seed in range(options.seeds):
-        for name, sets in PATTERNS.items():
-            chosen = [f"training.seed={seed}", f"model.pattern_seed={seed}", f"data.seed={seed}"]
-            chosen += [f"training.num_train_steps={options.steps}"]
-            config = config_for(data_dir, *COMMON, *sets, *chosen, preset=PRESET)
-            curve, recall = learn(config, data_dir, asked_names(data_dir, config, options.cases))
+    processes = concurrent.futures.ProcessPoolExecutor(
+        os.cpu_count(), multiprocessing.get_context("spawn"), use_one_core
+    )
+    with processes:
+        runs = [
+            (
+                seed,
+                name,
+                processes.submit(learn, data_dir, name, seed, options.steps, options.cases),
+            )
+            for seed in range(options.seeds)
+            for name in PATTERNS
+        ]
+        for seed, name, run in runs:
+            curve, recall = run.result()
             losses[name].append(curve)
             recalls[name].append(recall)
             console.log(f"seed {seed}  {name}: loss {smooth(curve)[-1]:.4f}, recall {recall:.1%}")

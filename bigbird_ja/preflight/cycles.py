@@ -5,7 +5,8 @@ concatenation, so a design could hide its cost in those. An instruction without 
 therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
 charges itself for relayout copies. Bodies of `while` count once per trip. Pairs of asynchronous
 copies and slices run beside the computation and are free, and so is what moves no data (tuples,
-bitcasts, parameters, constants).
+bitcasts, parameters, constants, the `ConcatBitcast` that names the pieces of one asynchronous copy,
+which lie side by side already, as one array: XLA, memory_space_assignment, SlicedCopyAllocation).
 """
 
 from __future__ import annotations
@@ -50,10 +51,12 @@ def costs(module: Module) -> list[Cost]:
 
 
 def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
-    for instruction in module.computations.get(name, []):
+    instructions = module.computations.get(name, [])
+    arriving = {op.name for op in instructions if op.opcode == "slice-done"}
+    for instruction in instructions:
         if instruction.opcode in _CONTROL:
             yield from _walk_control(module, instruction, trips, known)
-        elif not _is_free(module, instruction):
+        elif not _is_free(module, instruction) and not _joins_pieces(instruction, arriving):
             estimate = instruction.estimated_cycles
             priced = 0.0 if estimate is not None else price(instruction)
             yield Cost(instruction, trips, float(estimate or 0) * trips, priced * trips, known)
@@ -132,6 +135,15 @@ def _is_free(module: Module, instruction: Instruction) -> bool:
         op.opcode for called in instruction.called for op in module.computations.get(called, [])
     ]
     return all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+
+
+def _joins_pieces(instruction: Instruction, arriving: set[str]) -> bool:
+    """Whether it only gives one name to the pieces of an asynchronous copy."""
+    return (
+        instruction.opcode == "custom-call"
+        and 'custom_call_target="ConcatBitcast"' in instruction.text
+        and arriving.issuperset(instruction.operands)
+    )
 
 
 def looped_bytes(module: Module) -> float:

@@ -115,6 +115,26 @@ def test_what_is_free() -> None:
     assert cycles.costs(module) == []
 
 
+@pytest.mark.parametrize(
+    ("opcode", "target", "is_free"),
+    [
+        ("slice-done", "ConcatBitcast", True),
+        ("slice-done", "Sort", False),  # another custom call
+        ("fusion", "ConcatBitcast", False),  # what was not copied in pieces has to be joined
+    ],
+)
+def test_pieces_of_one_asynchronous_copy_are_joined_for_free(
+    opcode: str, target: str, is_free: bool
+) -> None:
+    module = _entry(
+        f"  %a = f32[4,128]{{1,0}} {opcode}(%p)",
+        "  %b = f32[4,128]{1,0} slice-done(%q)",
+        "  %c = f32[8,128]{1,0} custom-call(f32[4,128]{1,0} %a, f32[4,128]{1,0} %b),"
+        f' custom_call_target="{target}"',
+    )
+    assert ("c" not in {c.instruction.name for c in cycles.costs(module)}) == is_free
+
+
 def test_asynchronous_slices_are_free_and_other_asynchronous_work_is_not() -> None:
     text = """HloModule m
 
