@@ -10,16 +10,13 @@ Two things are compared:
   global blocks alone: what it does not reach, the random connections are worth.
 
 Prints final losses and recall with their spread over seeds, each as a ratio against `independent`,
-and draws docs/images/patterns.png. Each run has a process and a core of its own: a model this small
-does not fill two.
+and draws docs/images/patterns.png.
 """
 
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -34,14 +31,19 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
 
 from bigbird_ja import console  # noqa: E402
 from bigbird_ja.config import Config  # noqa: E402
 from bigbird_ja.evaluation import probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.text import sample, tokenizer  # noqa: E402
-from scripts.learning import config_for, generated_data, train, training_batches  # noqa: E402
+from scripts.learning import (  # noqa: E402
+    config_for,
+    generated_data,
+    one_core_each,
+    train,
+    training_batches,
+)
 
 PRESET = "probe-cpu"
 # `rolled` with num_random_blocks=3 sees two tiles of two blocks, so `independent` gets four.
@@ -90,12 +92,6 @@ def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
     return config_for(data_dir, *COMMON, *PATTERNS[name], *chosen, preset=PRESET)
 
 
-def use_one_core() -> None:
-    """Of each process of the pool, before it runs anything."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
 def smooth(values: list[float], width: int = 50) -> np.ndarray:
     """Running mean."""
     return np.convolve(values, np.ones(min(width, len(values))) / min(width, len(values)), "valid")
@@ -133,10 +129,7 @@ def main() -> int:
     data_dir = generated_data(options.work_dir, PRESET, COMMON, CORPUS)
     losses: dict[str, list] = {name: [] for name in PATTERNS}
     recalls: dict[str, list[float]] = {name: [] for name in PATTERNS}
-    processes = concurrent.futures.ProcessPoolExecutor(
-        os.cpu_count(), multiprocessing.get_context("spawn"), use_one_core
-    )
-    with processes:
+    with one_core_each() as processes:
         runs = [
             (
                 seed,

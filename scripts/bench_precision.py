@@ -26,7 +26,13 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
 from bigbird_ja import console  # noqa: E402
-from scripts.learning import config_for, generated_data, train, training_batches  # noqa: E402
+from scripts.learning import (  # noqa: E402
+    config_for,
+    generated_data,
+    one_core_each,
+    train,
+    training_batches,
+)
 
 WARM_UP = 100  # steps that all curves share with their starting point
 WIDTH = 25  # of the running mean, in steps
@@ -76,9 +82,14 @@ def main() -> int:
     options = parser.parse_args()
     data_dir = generated_data(options.work_dir)
     runs: dict[str, list[np.ndarray]] = {"float32": [], "bfloat16": []}
-    for seed, dtype in itertools.product(range(options.seeds), runs):
-        runs[dtype].append(curve(data_dir, dtype, seed, options.steps))
-        console.log(f"seed {seed}  {dtype}: loss {runs[dtype][-1][-1]:.4f}")
+    with one_core_each() as processes:
+        pending = [
+            (seed, dtype, processes.submit(curve, data_dir, dtype, seed, options.steps))
+            for seed, dtype in itertools.product(range(options.seeds), runs)
+        ]
+        for seed, dtype, run in pending:
+            runs[dtype].append(run.result())
+            console.log(f"seed {seed}  {dtype}: loss {runs[dtype][-1][-1]:.4f}")
     noise = float(np.mean([distance(a, b) for a, b in itertools.combinations(runs["float32"], 2)]))
     change = float(np.mean([distance(a, b) for a, b in zip(*runs.values(), strict=True)]))
     draw(options.plot, runs)

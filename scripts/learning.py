@@ -5,8 +5,11 @@ The step is the one that `pretrain` runs, as a graph, as there; there is no engi
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import io
+import multiprocessing
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
@@ -68,6 +71,17 @@ def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
         shuffle_window=config.data.shuffle_window,
     )
     return batches.as_numpy_iterator()
+
+
+def one_core_each() -> concurrent.futures.ProcessPoolExecutor:
+    """A pool of as many processes as cores: a model this small does not fill two."""
+    context = multiprocessing.get_context("spawn")
+    return concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, _use_one_core)
+
+
+def _use_one_core() -> None:
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def train(

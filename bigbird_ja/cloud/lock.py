@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import processes, storage
 from bigbird_ja.errors import BadInput, StorageError
 
 STALE_SECONDS = 180.0  # six polls without a beat
@@ -24,11 +22,13 @@ class LostLock(Exception):
 class Owner:
     """Who holds the lock, as the file says it."""
 
-    host: str
-    pid: int
+    process: dict[str, Any]  # as `processes` records one
     token: str
-    beat: int
-    time: float
+    time: float  # of the last beat, UNIX seconds
+
+    @property
+    def name(self) -> str:
+        return processes.name(self.process)
 
 
 class SupervisorLock:
@@ -62,13 +62,13 @@ class SupervisorLock:
             owner, version = found
             if not self._is_dead(owner, version):
                 raise BadInput(
-                    f"another `launch` watches this run (process {owner.pid} on {owner.host}):"
+                    f"another `launch` watches this run ({owner.name}):"
                     " stop it first, or use `bigbird-ja status` to look on"
                 )
             taken = storage.replace_if(self._path, self._content(), version)
             if taken is not None:
                 self._version = taken
-                say(f"took over from a supervisor that is gone ({owner.host}, process {owner.pid})")
+                say(f"took over from a supervisor that is gone ({owner.name})")
                 return
         raise BadInput("another `launch` has just taken this run")
 
@@ -99,7 +99,7 @@ class SupervisorLock:
             self._version = None
 
     def _is_dead(self, owner: Owner, version: str) -> bool:
-        if owner.host == socket.gethostname() and not _process_lives(owner.pid):
+        if processes.has_ended(owner.process):
             return True
         if abs(self._wall() - owner.time) < STALE_SECONDS:
             return False
@@ -118,29 +118,17 @@ class SupervisorLock:
         return parse_owner(content), version
 
     def _content(self) -> bytes:
-        values: dict[str, Any] = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "token": self._token,
-            "beat": self._beat,
-            "time": self._wall(),
-        }
-        return json.dumps(values).encode()
+        values = {"token": self._token, "beat": self._beat, "time": self._wall()}
+        return json.dumps({**processes.this_process().as_dict(), **values}).encode()
 
 
 def parse_owner(content: bytes) -> Owner:
     """Reads a lock file; one that is not ours or is cut counts as beaten long ago."""
     try:
         values = json.loads(content)
-        return Owner(
-            str(values["host"]),
-            int(values["pid"]),
-            str(values["token"]),
-            int(values["beat"]),
-            float(values["time"]),
-        )
+        return Owner(values, str(values["token"]), float(values["time"]))
     except (ValueError, KeyError, TypeError):
-        return Owner("unknown", 0, "", 0, 0.0)
+        return Owner({}, "", 0.0)
 
 
 def read_owner(path: str) -> Owner | None:
@@ -151,15 +139,3 @@ def read_owner(path: str) -> Owner | None:
         return None
     except StorageError:
         return None
-
-
-def _process_lives(pid: int) -> bool:
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -110,7 +110,7 @@ def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> 
 def _watcher(owner: Owner | None, now: float) -> str | None:
     if owner is None or now - owner.time > STALE_SECONDS:
         return None
-    return f"process {owner.pid} on {owner.host}"
+    return owner.name
 
 
 def progress(

@@ -11,12 +11,11 @@ import contextlib
 import fcntl
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from bigbird_ja import storage
+from bigbird_ja import processes, storage
 from bigbird_ja.console import log
 from bigbird_ja.errors import BadInput
 
@@ -49,7 +48,8 @@ def _on_disk(path: str) -> Iterator[None]:
         if not _is_still(path, file):  # its last owner finished between our two steps
             raise _refusal(path, "another process")
         os.ftruncate(file, 0)
-        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        owner = processes.name(processes.this_process().as_dict())
+        os.pwrite(file, f"{owner}\n".encode(), 0)
         try:
             yield
         finally:
@@ -97,10 +97,10 @@ def _acquire(path: str, clock: Callable[[], float]) -> str:
         raise _refusal(path, "another process") from error
     try:
         owner = json.loads(data)
-        name = f"process {owner['pid']} on {owner['host']}"
-        is_dead = owner["host"] == socket.gethostname() and not _is_running(int(owner["pid"]))
-        is_stale = is_dead or clock() - float(owner["time"]) > _STALE_SECONDS
-    except (ValueError, KeyError, TypeError):
+        name = processes.name(owner)
+        age = clock() - float(owner["time"])
+        is_stale = processes.has_ended(owner) or age > _STALE_SECONDS
+    except (ValueError, KeyError, TypeError, AttributeError):
         name, is_stale = "an unknown process", True
     if not is_stale:
         raise _refusal(path, name)
@@ -112,18 +112,7 @@ def _acquire(path: str, clock: Callable[[], float]) -> str:
 
 
 def _owner(clock: Callable[[], float]) -> bytes:
-    owner = {"pid": os.getpid(), "host": socket.gethostname(), "time": clock()}
-    return json.dumps(owner).encode()
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return json.dumps({**processes.this_process().as_dict(), "time": clock()}).encode()
 
 
 def _refusal(path: str, owner: str) -> BadInput:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from bigbird_ja import processes
 from bigbird_ja.storage.names import TEMPORARY_PREFIX
 from bigbird_ja.storage.stat import Stat
 
@@ -277,17 +278,7 @@ def _is_abandoned(path: str, older_than: float) -> bool:
     if host != _host or not process.isdigit():
         return age > _FOREIGN_AGE_SECONDS
     # In containers every start may get the same process id: `_live` has told those apart.
-    return int(process) == os.getpid() or not _is_running(int(process))
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return int(process) == os.getpid() or not processes.is_running(int(process))
 
 
 def _token(path: str) -> str | None:

@@ -9,16 +9,15 @@ compared, so they need not agree).
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import processes, storage
 from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.processes import Process
 
 NAME = "lock.json"
 RENEW_SECONDS = 10.0
@@ -31,20 +30,15 @@ class LockLost(StorageError):
 
 
 @dataclass(frozen=True)
-class Owner:
-    """A process, told apart from all others that ever ran."""
+class Owner(Process):
+    """A process, and which of its acquisitions."""
 
     id: str  # random, one per acquisition
-    host: str
-    machine: str  # boot and process namespace: where `pid` means something
-    pid: int
-    started: int  # kernel clock ticks, since process ids are used again
 
 
-def this_process() -> Owner:
+def this_owner() -> Owner:
     """The owner that this process is."""
-    pid = os.getpid()
-    return Owner(secrets.token_hex(8), socket.gethostname(), _machine(), pid, _start_ticks(pid))
+    return Owner(**processes.this_process().as_dict(), id=secrets.token_hex(8))
 
 
 class RunLock:
@@ -69,7 +63,7 @@ class RunLock:
         self._path = storage.join(model_dir, NAME)
         self._model_dir = model_dir
         self._log, self._clock, self._sleep = log, clock, sleep
-        self.owner = owner or this_process()
+        self.owner = owner or this_owner()
         self._token: str | None = None
 
     def acquire(self) -> dict[str, Any] | None:
@@ -94,7 +88,7 @@ class RunLock:
         self._confirm()
         if taken_from is not None:
             self._log(
-                f"took over the stale lock of {_who(taken_from)} on {self._model_dir}:"
+                f"took over the stale lock of {processes.name(taken_from)} on {self._model_dir}:"
                 " that trainer is gone"
             )
         return taken_from
@@ -139,19 +133,19 @@ class RunLock:
         if holder.get("id") != self.owner.id:
             self._token = None
             raise LockLost(
-                f"{self._path}: {_who(holder)} has taken over this model_dir while this trainer"
-                " was silent: stopped without saving"
+                f"{self._path}: {processes.name(holder)} has taken over this model_dir while this"
+                " trainer was silent: stopped without saving"
             )
 
     def _wait_until_stale(self, holder: dict[str, Any], token: str) -> None:
-        if holder.get("machine") == self.owner.machine:
-            if not _is_running(holder):
+        if processes.is_here(holder):
+            if processes.has_ended(holder):
                 return
             raise self._refusal(holder)
         deadline = self._clock() + STALE_SECONDS
         self._log(
-            f"{self._path}: held by {_who(holder)}; watching for {STALE_SECONDS:.0f} s whether"
-            " that trainer is alive"
+            f"{self._path}: held by {processes.name(holder)}; watching for"
+            f" {STALE_SECONDS:.0f} s whether that trainer is alive"
         )
         while self._clock() < deadline:
             self._sleep(_POLL_SECONDS)
@@ -164,16 +158,12 @@ class RunLock:
 
     def _refusal(self, holder: dict[str, Any]) -> BadInput:
         return BadInput(
-            f"{self._model_dir}: {_who(holder)} is training here: stop it first, or use another"
-            " --model_dir"
+            f"{self._model_dir}: {processes.name(holder)} is training here: stop it first, or use"
+            " another --model_dir"
         )
 
     def _content(self) -> bytes:
-        return (json.dumps({**self.owner.__dict__, "renewed": self._clock()}) + "\n").encode()
-
-
-def _who(holder: dict[str, Any]) -> str:
-    return f"process {holder.get('pid', '?')} on host {holder.get('host', '?')}"
+        return (json.dumps({**self.owner.as_dict(), "renewed": self._clock()}) + "\n").encode()
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -182,43 +172,3 @@ def _parse(data: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}
-
-
-def _machine() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"{socket.gethostname()} without /proc"
-
-
-def _is_running(holder: dict[str, Any]) -> bool:
-    pid = holder.get("pid")
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return _start_ticks(pid) == holder.get("started") and not _is_dead(pid)
-
-
-def _is_dead(pid: int) -> bool:
-    """A killed process whose parent has not asked for its status yet."""
-    return _stat_fields(pid)[0:1] == ["Z"]
-
-
-def _start_ticks(pid: int) -> int:
-    fields = _stat_fields(pid)
-    return int(fields[19]) if len(fields) > 19 else 0
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """Fields 3 and on of /proc/PID/stat; [] where there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []

@@ -53,7 +53,7 @@ def test_lock_on_a_bucket(bucket: str) -> None:
         second.acquire(lambda text: None)
     # A machine that slept for an hour was taken over meanwhile, and learns of it.
     values = json.loads(storage.read_bytes(path))
-    storage.write_text(path, json.dumps({**values, "host": "elsewhere", "time": 0.0}))
+    storage.write_text(path, json.dumps({**values, "machine": "elsewhere", "time": 0.0}))
     second = SupervisorLock(path, time.time, lambda seconds: None)
     second.acquire(lambda text: None)
     with pytest.raises(LostLock):

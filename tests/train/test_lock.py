@@ -13,9 +13,9 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train.lock import STALE_SECONDS, LockLost, Owner, RunLock, this_process
+from bigbird_ja.train.lock import STALE_SECONDS, LockLost, Owner, RunLock, this_owner
 
-ELSEWHERE = Owner("other", "far-away", "another boot", 7, 1)
+ELSEWHERE = Owner("far-away", "another boot", 7, 1, id="other")
 
 
 class Time:
@@ -34,7 +34,7 @@ class Time:
 
 def make(place: str, time: Time, owner: Owner | None = None) -> tuple[RunLock, list[str]]:
     said: list[str] = []
-    return RunLock(place, said.append, time.clock, time.sleep, owner or this_process()), said
+    return RunLock(place, said.append, time.clock, time.sleep, owner or this_owner()), said
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -65,7 +65,7 @@ def test_a_living_owner_on_this_machine_refuses_others(place: str) -> None:
 def test_a_dead_owner_on_this_machine_is_taken_over_at_once(place: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    dead = dataclasses.replace(this_process(), pid=child.pid)
+    dead = dataclasses.replace(this_owner(), pid=child.pid)
     make(place, Time(), dead)[0].acquire()
     time = Time()
     lock, said = make(place, time)
@@ -75,7 +75,7 @@ def test_a_dead_owner_on_this_machine_is_taken_over_at_once(place: str) -> None:
 
 
 def test_a_process_id_that_is_used_again_is_no_owner(tmp_path: Path) -> None:
-    reused = dataclasses.replace(this_process(), started=1)
+    reused = dataclasses.replace(this_owner(), started=1)
     make(str(tmp_path), Time(), reused)[0].acquire()
     assert make(str(tmp_path), Time())[0].acquire() is not None
 
