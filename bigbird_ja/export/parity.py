@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from bigbird_ja import config as config_lib
+from bigbird_ja.export import hf_attention
 from bigbird_ja.export.source import Source
 
 TOLERANCE = 1e-4  # of scores (logits), absolute
@@ -112,12 +113,12 @@ def _compare_models(
     sparse = config.model.attention_type != "original_full"
     if not sparse:
         result["block_sparse"] = {"compared": False, "why": "the model has full attention"}
-    elif (blocks := _random_blocks(source, batch["input_ids"].shape[1])) is None:
+    elif (blocks := hf_attention.random_blocks(source.config, batch["input_ids"].shape[1])) is None:
         why = "the sequences are so short that attention is full"
         result["block_sparse"] = {"compared": False, "why": why}
     else:
-        with _same_plan(blocks):
-            found = _their_scores(_with_random_blocks(theirs("sparse"), blocks), batch)
+        with hf_attention.same_plan(blocks):
+            found = _their_scores(hf_attention.with_random_blocks(theirs("sparse"), blocks), batch)
         ours = _our_scores(source, "block_sparse", batch)
         result["block_sparse"] = {"compared": True, **_difference(ours, found, batch)}
     result["masked_lm_loss"] = _losses(source, theirs, batch, sparse)
@@ -263,77 +264,6 @@ def _loss(scores: np.ndarray, batch: dict[str, np.ndarray]) -> float:
     losses = -np.take_along_axis(logs, ids, axis=-1)[..., 0]
     weights = batch["masked_lm_weights"]
     return float((losses * weights).sum() / weights.sum())
-
-
-def _random_blocks(source: Source, length: int) -> list[np.ndarray] | None:
-    """Each layer's random blocks as Hugging Face wants them: int64 [heads, n - 2, most per row].
-
-    Rows with fewer are filled up with block 0, which every row sees anyway: `_same_plan` counts
-    it once. None where attention is full.
-    """
-    from bigbird_ja.model import pattern
-
-    if pattern.is_full(source.config, length):
-        return None
-    layers = []
-    for layer in range(source.config.model.num_layers):
-        mask = pattern.block_mask(source.config, layer, length)[:, 1:-1].copy()
-        row = np.arange(1, mask.shape[2] - 1)[:, None]
-        column = np.arange(mask.shape[2])[None, :]
-        mask &= (abs(row - column) > 1) & (column > 0) & (column < mask.shape[2] - 1)
-        most = int(mask.sum(axis=-1).max())
-        blocks = np.argsort(~mask, axis=-1, kind="stable")[:, :, :most]
-        layers.append(np.where(np.take_along_axis(mask, blocks, axis=-1), blocks, 0))
-    most = max(blocks.shape[-1] for blocks in layers)
-    return [np.pad(b, [(0, 0), (0, 0), (0, most - b.shape[-1])]) for b in layers]
-
-
-def _with_random_blocks(model: Any, blocks: Sequence[np.ndarray]) -> Any:
-    """Makes room in Hugging Face's attention for as many blocks per row as the plan has.
-
-    The config is left alone: from its number the model decides which lengths get full attention.
-    """
-    for module in model.modules():
-        if hasattr(module, "num_random_blocks"):
-            module.num_random_blocks = blocks[0].shape[-1]
-    return model
-
-
-@contextmanager
-def _same_plan(blocks: Sequence[np.ndarray]) -> Iterator[None]:
-    """Gives Hugging Face's attention our random blocks instead of its own."""
-    from transformers.models.big_bird import modeling_big_bird
-
-    attention = modeling_big_bird.BigBirdBlockSparseAttention
-    heads = {layer: itertools.cycle(plan) for layer, plan in enumerate(blocks)}
-    plain_mask = attention._create_rand_mask_from_inputs
-
-    def all_heads(self: Any, *_: Any, **__: Any) -> list[np.ndarray]:
-        return list(blocks[self.seed])
-
-    def next_head(self: Any, *_: Any, **__: Any) -> np.ndarray:
-        # At 1,024, 3,072 and 4,096 tokens Hugging Face asks once per head, in their order.
-        return next(heads[self.seed])
-
-    def once(from_mask: Any, to_mask: Any, plan: Any, *rest: Any) -> Any:
-        """The mask of the random part without global blocks: those are seen already."""
-        mask = plain_mask(from_mask, to_mask, plan, *rest)
-        is_random = (plan > 0) & (plan < to_mask.shape[1] - 1)
-        return mask * is_random.repeat_interleave(to_mask.shape[2], dim=-1)[:, :, :, None]
-
-    changes = {
-        "_bigbird_block_rand_mask_with_head": all_heads,
-        "_bigbird_block_rand_mask": next_head,
-        "_create_rand_mask_from_inputs": staticmethod(once),
-    }
-    before = {name: attention.__dict__[name] for name in changes}
-    try:
-        for name, function in changes.items():
-            setattr(attention, name, function)
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(attention, name, function)
 
 
 def as_markdown(report: dict[str, Any]) -> str:
