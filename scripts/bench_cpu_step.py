@@ -6,7 +6,7 @@
 - gathered: each query block's key blocks gathered and concatenated, TensorFlow's own gradient.
 
 Prints the CPU seconds of a step (of all threads: what other programs do to the machine matters
-less), after one step of warming up, and the ratio to block-sparse. Takes about three minutes on two
+less), after one step of warming up, and the ratio to block-sparse. Takes about six minutes on two
 cores.
 """
 
@@ -46,7 +46,7 @@ def main() -> None:
     """Prints one line per length, pattern and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--jit", action="store_true", help="compile with XLA")
     args = parser.parse_args()
     for length in args.lengths:
