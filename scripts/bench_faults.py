@@ -29,7 +29,8 @@ def main() -> int:
     parser.add_argument("--json", help="also writes the counts to this file")
     options = parser.parse_args()
     logging.getLogger("bigbird_ja.storage").setLevel(logging.ERROR)
-    start, counts = time.monotonic(), defaultdict(lambda: {"survived": 0, "ended": 0, "wrong": 0})
+    start = time.monotonic()
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: {"survived": 0, "ended": 0, "wrong": 0})
     with FakeGcs() as fake, tempfile.TemporaryDirectory() as scratch:
         os.environ.update(fake.env)
         every = cases()
@@ -37,8 +38,8 @@ def main() -> int:
             for number, case in enumerate(every):
                 counts[case.kind][_end_of(case, number, fake, scratch)] += 1
                 progress.update()
-    rows = [(kind, *count.values()) for kind, count in counts.items()]
-    total = [sum(row[n] for row in rows) for n in (1, 2, 3)]
+    rows: list[tuple[object, ...]] = [(kind, *ends.values()) for kind, ends in counts.items()]
+    total = [sum(ends) for ends in zip(*(count.values() for count in counts.values()), strict=True)]
     rows.append(("all", *total))
     print(console.table(rows, ["fault", "survived", "ended", "wrong"]))
     print(f"{len(every)} cases in {time.monotonic() - start:.0f} s")

@@ -26,7 +26,7 @@ from bigbird_ja import config as config_lib  # noqa: E402
 from bigbird_ja import console  # noqa: E402
 from bigbird_ja.config import Config  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
-from scripts.learning import Batch, generated_data, train, training_batches  # noqa: E402
+from scripts.learning import TINY, Batch, generated_data, train, training_batches  # noqa: E402
 
 
 def fixed_batch(config: Config, seed: int) -> Batch:
@@ -58,9 +58,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", default=config_lib.preset_path("tiny-cpu"))
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--work_dir", default="out/patterns")
+    parser.add_argument("--work_dir", default="out/model")
     options = parser.parse_args()
-    data_dir = generated_data(options.work_dir)
+    data_dir = generated_data(options.work_dir, TINY)
     config, _ = config_lib.resolve(options.config, [f"training.num_train_steps={options.steps}"])
     config = config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
     fixed = seconds_per_step(config, itertools.repeat(fixed_batch(config, seed=1)))

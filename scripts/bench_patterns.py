@@ -38,6 +38,7 @@ from bigbird_ja.evaluation import probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.text import sample, tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
+    COPYING,
     config_for,
     generated_data,
     one_core_each,
@@ -45,20 +46,12 @@ from scripts.learning import (  # noqa: E402
     training_batches,
 )
 
-PRESET = "probe-cpu"
 # `rolled` with num_random_blocks=3 sees two tiles of two blocks, so `independent` gets four.
 PATTERNS = {
     "independent": ["model.random_pattern=independent", "model.num_random_blocks=4"],
     "rolled": ["model.random_pattern=rolled", "model.num_random_blocks=3"],
     "no random blocks": ["model.random_pattern=independent", "model.num_random_blocks=0"],
 }
-COMMON = [
-    "make_data.seq_length=1024",
-    "make_data.max_predictions_per_seq=154",
-    "model.block_size=64",
-    "training.global_batch_size=4",
-]
-CORPUS = ["--documents=4000", "--mean_length=5000", "--facts_per_1000_characters=20"]
 FAR_BLOCKS = 3  # from here on the window of three blocks never reaches
 
 
@@ -89,7 +82,7 @@ def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
     """The config of one run; a seed draws weights, connections and the order of the data."""
     chosen = [f"training.seed={seed}", f"model.pattern_seed={seed}", f"data.seed={seed}"]
     chosen += [f"training.num_train_steps={steps}"]
-    return config_for(data_dir, *COMMON, *PATTERNS[name], *chosen, preset=PRESET)
+    return config_for(data_dir, COPYING, *PATTERNS[name], *chosen)
 
 
 def smooth(values: list[float], width: int = 50) -> np.ndarray:
@@ -126,7 +119,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=400)
     parser.add_argument("--plot", default="docs/images/patterns.png")
     options = parser.parse_args()
-    data_dir = generated_data(options.work_dir, PRESET, COMMON, CORPUS)
+    data_dir = generated_data(options.work_dir, COPYING)
     losses: dict[str, list] = {name: [] for name in PATTERNS}
     recalls: dict[str, list[float]] = {name: [] for name in PATTERNS}
     with one_core_each() as processes:

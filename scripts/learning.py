@@ -11,7 +11,8 @@ import io
 import multiprocessing
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -27,23 +28,43 @@ from bigbird_ja.train.step import initial_slots, train_step
 Batch = dict[str, np.ndarray]
 
 
-def generated_data(
-    work_dir: str, preset: str = "tiny-cpu", sets: Sequence[str] = (), sample: Sequence[str] = ()
-) -> str:
+@dataclass(frozen=True)
+class Task:
+    """What is learnt: a preset with further settings, and the generated corpus for it."""
+
+    name: str
+    preset: str
+    sets: tuple[str, ...]  # `section.key=value`
+    sample: tuple[str, ...]  # flags of `bigbird-ja sample`
+
+
+TINY = Task("tiny preset", "tiny-cpu", (), ("--documents=1200",))
+# The long-context probe's model, which learns to copy, at 1,024 tokens in 16 blocks.
+COPYING = Task(
+    "long-context probe",
+    "probe-cpu",
+    (
+        "make_data.seq_length=1024",
+        "make_data.max_predictions_per_seq=154",
+        "model.block_size=64",
+        "training.global_batch_size=4",
+    ),
+    ("--documents=4000", "--mean_length=5000", "--facts_per_1000_characters=20"),
+)
+
+
+def generated_data(work_dir: str, task: Task) -> str:
     """Makes the generated corpus, its tokenizer and its data set, once; returns DATA_DIR.
 
-    Args:
-        work_dir: where; running again continues.
-        preset: name of the preset.
-        sets: further settings, `section.key=value`.
-        sample: flags of `bigbird-ja sample`.
+    Running again continues.
     """
     root = pathlib.Path(work_dir)
     root.mkdir(parents=True, exist_ok=True)
     corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
-    common = [f"--config={config_lib.preset_path(preset)}", *(f"--set={item}" for item in sets)]
+    common = [f"--config={config_lib.preset_path(task.preset)}"]
+    common += [f"--set={item}" for item in task.sets]
     for arguments in (
-        ["sample", "--output", corpus, *(sample or ["--documents=1200"])],
+        ["sample", "--output", corpus, *task.sample],
         ["tokenize", *common, f"--input={corpus}", f"--output_prefix={prefix}"],
         ["make-data", *common, f"--input={corpus}"]
         + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
@@ -55,9 +76,9 @@ def generated_data(
     return data
 
 
-def config_for(data_dir: str, *sets: str, preset: str = "tiny-cpu") -> Config:
-    """A preset with further settings, completed by the data set."""
-    config, _ = config_lib.resolve(config_lib.preset_path(preset), sets)
+def config_for(data_dir: str, task: Task, *sets: str) -> Config:
+    """The task's config with further settings, completed by the data set."""
+    config, _ = config_lib.resolve(config_lib.preset_path(task.preset), [*task.sets, *sets])
     return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
 
 

@@ -21,13 +21,14 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.data import synthetic
 
 PHASES = ("start-up", "input", "step", "save", "between-files")
-CONFIG = {
+CONFIG: dict[str, dict[str, Any]] = {
     "model": {
         "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
         "block_size": 16, "num_random_blocks": 1,
