@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import processes, storage
 from bigbird_ja.errors import BadInput
 
 RECORD = "export.json"
+_OWNER = "owner.json"  # in a folder that is being made: the process that makes it
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
@@ -64,26 +65,47 @@ def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) 
     target = os.path.abspath(os.path.expanduser(output_dir))
     parent = os.path.dirname(target)
     os.makedirs(parent, exist_ok=True)
-    # Beside the target, so that the rename stays on one file system.
-    made = tempfile.mkdtemp(prefix=storage.TEMPORARY_PREFIX, dir=parent)
+    # Beside the target, so that the renames stay on one file system.
+    prefix = f"{storage.TEMPORARY_PREFIX}{os.path.basename(target)}."
+    work = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
+        with open(os.path.join(work, _OWNER), "w", encoding="utf-8") as file:
+            file.write(_as_text(processes.this_process().as_dict()))
+        made = os.path.join(work, "made")
+        os.mkdir(made)
         fill(made)
         with open(os.path.join(made, RECORD), "w", encoding="utf-8") as file:
             file.write(_as_text(record))
-        os.chmod(made, 0o755)  # mkdtemp's is for its owner alone
-        _put_in_place(made, target)
+        _put_in_place(made, target, os.path.join(work, "replaced"))
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+    _sweep(parent, prefix)
 
 
-def _put_in_place(made: str, target: str) -> None:
+def _put_in_place(made: str, target: str, aside: str) -> None:
     if not os.path.isdir(target):
         os.rename(made, target)
         return
-    old = tempfile.mkdtemp(prefix=storage.TEMPORARY_PREFIX, dir=os.path.dirname(target))
-    os.rename(target, os.path.join(old, "replaced"))
-    os.rename(made, target)
-    shutil.rmtree(old, ignore_errors=True)
+    os.rename(target, aside)
+    try:
+        os.rename(made, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+
+
+def _sweep(parent: str, prefix: str) -> None:
+    """Removes what killed exports of this very folder have left."""
+    for name in os.listdir(parent):
+        if not name.startswith(prefix):
+            continue
+        try:
+            with open(os.path.join(parent, name, _OWNER), encoding="utf-8") as file:
+                has_ended = processes.has_ended(json.load(file))
+        except (OSError, ValueError):
+            continue  # not one of ours, or just being made
+        if has_ended:
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
 
 
 def _upload(local: str, output_dir: str, record: dict[str, Any]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,27 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
         folder.write(target, {"step": 2}, fail)
     assert (tmp_path / "out/sub/a.txt").read_text() == "one"
     assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path):
+    killed = (
+        "import os, signal, sys\n"
+        "from bigbird_ja.export import folder\n"
+        "folder.write(sys.argv[1], {}, lambda _: os.kill(os.getpid(), signal.SIGKILL))\n"
+    )
+    for name in ("out", "other"):
+        command = [sys.executable, "-c", killed, str(tmp_path / name)]
+        assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 2
+
+    def beside_another(directory: str) -> None:
+        folder.write(str(tmp_path / "out"), {"step": 1}, _fill("of another process"))
+        _fill("last")(directory)
+
+    folder.write(str(tmp_path / "out"), {"step": 2}, beside_another)
+    assert (tmp_path / "out/sub/a.txt").read_text() == "last"
+    left = sorted(os.listdir(tmp_path))
+    assert len(left) == 2 and left[0].startswith(".tmp-other.") and left[1] == "out"
 
 
 def test_foreign_folders_and_files_are_not_touched(tmp_path):
