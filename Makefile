@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help install demo test test-slow lint types audit docs clean probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize
+	bench-precision bench-model bench-tokenize bench-bad-input
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a m
 
 bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended cleanly
 	@$(BIN)/python -m scripts.bench_faults
+
+bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
+	@$(BIN)/python -m scripts.bench_bad_input
 
 bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_patterns

@@ -108,14 +108,18 @@ def with_data_set(
     """
     config = copy(config)
     sources = {override.key: override.source for override in overrides}
-    for key in DATA_SET_KEYS:
-        stated = get(config, key)
-        if stated is not None and stated != fixed[key]:
-            raise BadInput(
-                f"{key}={stated} ({sources.get(key, 'config')}) disagrees with"
-                f" {where or 'the data set'}, which has {fixed[key]}:"
-                " leave it out, or make the data again"
-            )
+    for key, origin in DATA_SET_KEYS.items():
+        # A config file says under `origin` how data is to be made; on the command line of a
+        # command that reads data it can only be meant for this data.
+        asked = [key, *([origin] if sources.get(origin) == "--set" else [])]
+        for name in asked:
+            stated = get(config, name)
+            if stated is not None and stated != fixed[key]:
+                raise BadInput(
+                    f"{name}={stated} ({sources.get(name, 'config')}) disagrees with"
+                    f" {where or 'the data set'}, which has {fixed[key]}:"
+                    " leave it out, or make the data again"
+                )
         put(config, key, fixed[key])
     return _complete(config)
 

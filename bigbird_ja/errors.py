@@ -127,6 +127,8 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         return StorageError(f"disk full: {where}: free some space and run again")
     if error.errno == errno.EIO:
         return StorageError(f"the disk failed: {where}: {error.strerror}")
+    if isinstance(error, FileExistsError):
+        return BadInput(f"{where or error}: something else of that name is in the way: move it")
     if isinstance(
         error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
     ) or (error.errno == errno.EROFS):

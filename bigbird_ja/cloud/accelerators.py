@@ -125,3 +125,13 @@ def default_zones(accelerator_type: str) -> tuple[str, ...]:
 def region_of(zone: str) -> str:
     """`us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]
+
+
+def check_zone(zone: str) -> None:
+    """Whether it can be a zone's name.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", zone):
+        raise BadInput(f"{zone!r} is no zone: it looks like us-central1-a")

@@ -103,6 +103,8 @@ def prepare(options: Options, config: Config, needs_all: bool) -> Prepared:
     zones = tuple(options.zones) or accelerators.default_zones(options.accelerator_type)
     if not zones:
         raise BadInput(f"--zones is needed: where is {options.accelerator_type} to be had?")
+    for zone in zones:
+        accelerators.check_zone(zone)
     usd, price_warning = _price(options)
     paths = RunPaths(bucket, name)
     spec = TpuSpec(

@@ -97,8 +97,10 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     """Plans."""
     import datetime
 
-    from bigbird_ja.cloud import cost, plan, prices
+    from bigbird_ja.cloud import accelerators, cost, plan, prices
 
+    if args.zone:
+        accelerators.check_zone(args.zone)
     config, data = _read(args)
     steps = plan.steps_for(config, args.tokens, args.epochs, data)
     table = prices.load(args.prices)
