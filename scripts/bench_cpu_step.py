@@ -6,8 +6,7 @@
 - gathered: each query block's key blocks gathered and concatenated, TensorFlow's own gradient.
 
 Prints the CPU seconds of a step (of all threads: what other programs do to the machine matters
-less), after one step of warming up, and the ratio to block-sparse. Takes about six minutes on two
-cores.
+less), after one step of warming up, and the ratio to block-sparse. Takes some minutes on two cores.
 """
 
 from __future__ import annotations

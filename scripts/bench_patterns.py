@@ -42,6 +42,7 @@ from scripts.learning import (  # noqa: E402
     config_for,
     generated_data,
     one_core_each,
+    smooth,
     train,
     training_batches,
 )
@@ -52,6 +53,7 @@ PATTERNS = {
     "rolled": ["model.random_pattern=rolled", "model.num_random_blocks=3"],
     "no random blocks": ["model.random_pattern=independent", "model.num_random_blocks=0"],
 }
+WIDTH = 50  # of the running mean, in steps
 FAR_BLOCKS = 3  # from here on the window of three blocks never reaches
 
 
@@ -74,7 +76,7 @@ def learn(data_dir: str, name: str, seed: int, steps: int, count: int) -> tuple[
     )
     forward = Forward(config, {name: value.numpy() for name, value in params.items()})
     guesses = probe.predict(forward, cases, batch_size=8)
-    right = [(guess == case.ids).mean() for guess, case in zip(guesses, cases, strict=True)]
+    right = [tokens.mean() for tokens in probe.right_tokens(cases, guesses)]
     return losses, float(np.mean(right))
 
 
@@ -85,11 +87,6 @@ def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
     return config_for(data_dir, COPYING, *PATTERNS[name], *chosen)
 
 
-def smooth(values: list[float], width: int = 50) -> np.ndarray:
-    """Running mean."""
-    return np.convolve(values, np.ones(min(width, len(values))) / min(width, len(values)), "valid")
-
-
 def draw(path: str, losses: dict[str, list], recalls: dict[str, list[float]]) -> None:
     """Loss curves, one per seed, and the recall of each run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
@@ -97,7 +94,7 @@ def draw(path: str, losses: dict[str, list], recalls: dict[str, list[float]]) ->
         zip(("tab:blue", "tab:orange", "tab:gray"), PATTERNS, strict=True)
     ):
         for index, run in enumerate(losses[name]):
-            left.plot(smooth(run), color=color, lw=1.2, label=None if index else name)
+            left.plot(smooth(run, WIDTH), color=color, lw=1.2, label=None if index else name)
         found = [100 * value for value in recalls[name]]
         right.bar(place, statistics.mean(found), color=color, alpha=0.4)
         right.plot([place] * len(found), found, "o", color=color)
@@ -136,7 +133,9 @@ def main() -> int:
             curve, recall = run.result()
             losses[name].append(curve)
             recalls[name].append(recall)
-            console.log(f"seed {seed}  {name}: loss {smooth(curve)[-1]:.4f}, recall {recall:.1%}")
+            console.log(
+                f"seed {seed}  {name}: loss {smooth(curve, WIDTH)[-1]:.4f}, recall {recall:.1%}"
+            )
     final = report(losses, recalls)
     draw(options.plot, losses, recalls)
     print(f"drawn: {options.plot}")
@@ -155,7 +154,7 @@ def is_as_good(final: dict[str, list[float]], recalls: dict[str, list[float]]) -
 
 def report(losses: dict[str, list], recalls: dict[str, list[float]]) -> dict[str, list[float]]:
     """Prints the table; the final losses."""
-    final = {name: [float(smooth(run)[-1]) for run in runs] for name, runs in losses.items()}
+    final = {name: [float(smooth(run, WIDTH)[-1]) for run in runs] for name, runs in losses.items()}
     base_loss, base_recall = (statistics.mean(x["independent"]) for x in (final, recalls))
     rows = [
         (

@@ -35,6 +35,7 @@ from scripts.learning import (  # noqa: E402
     config_for,
     generated_data,
     one_core_each,
+    smooth,
     train,
     training_batches,
 )
@@ -52,7 +53,7 @@ def curve(data_dir: str, task: Task, dtype: str, seed: int, steps: int) -> np.nd
     config = config_for(data_dir, task, f"training.dtype={dtype}", *chosen)
     losses: list[float] = []
     train(config, training_batches(config, data_dir), lambda _, m: losses.append(m["loss"]))
-    return np.convolve(losses, np.ones(WIDTH) / WIDTH, mode="valid")
+    return smooth(losses, WIDTH)
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:

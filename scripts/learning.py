@@ -11,7 +11,7 @@ import io
 import multiprocessing
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +103,12 @@ def one_core_each() -> concurrent.futures.ProcessPoolExecutor:
 def _use_one_core() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def smooth(values: Sequence[float], width: int) -> np.ndarray:
+    """Running mean over `width` steps, or over all where there are fewer."""
+    width = min(width, len(values))
+    return np.convolve(values, np.ones(width) / width, mode="valid")
 
 
 def train(

@@ -190,16 +190,15 @@ def predict(forward: Forward, cases: Sequence[Case], batch_size: int) -> list[np
         return []
     width = max(len(case.positions) for case in cases)
     found = []
-    progress = Progress(len(cases), "names")
-    for start in range(0, len(cases), batch_size):
-        batch = list(cases[start : start + batch_size])
-        rows = batch + [batch[-1]] * (batch_size - len(batch))  # one shape, one trace
-        positions = np.stack([np.resize(case.positions, width) for case in rows])
-        scores = forward.log_probabilities(np.stack([c.input_ids for c in rows]), positions)
-        best = scores.argmax(axis=-1)
-        found += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
-        progress.update(len(batch))
-    progress.close()
+    with Progress(len(cases), "names") as progress:
+        for start in range(0, len(cases), batch_size):
+            batch = list(cases[start : start + batch_size])
+            rows = batch + [batch[-1]] * (batch_size - len(batch))  # one shape, one trace
+            positions = np.stack([np.resize(case.positions, width) for case in rows])
+            scores = forward.log_probabilities(np.stack([c.input_ids for c in rows]), positions)
+            best = scores.argmax(axis=-1)
+            found += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
+            progress.update(len(batch))
     return found
 
 
@@ -248,11 +247,16 @@ def run(
     return {"cases": len(cases), "window_tokens": window, **_summarise(cases, guesses)}
 
 
+def right_tokens(cases: Sequence[Case], guesses: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Which tokens of each case's name are filled in right: bool [tokens]."""
+    return [guess == case.ids for guess, case in zip(guesses, cases, strict=True)]
+
+
 def _summarise(cases: Sequence[Case], guesses: dict[str, list[np.ndarray]]) -> dict[str, Any]:
     distances = np.array([case.distance for case in cases], np.int64)
     columns: dict[str, np.ndarray] = {}
     for name in _GUESSES:
-        right = [guess == case.ids for guess, case in zip(guesses[name], cases, strict=True)]
+        right = right_tokens(cases, guesses[name])
         columns[name] = np.array([r.mean() for r in right])
         columns[f"{name}_names"] = np.array([float(r.all()) for r in right])
     longest = max((len(case.input_ids) for case in cases), default=_FIRST_EDGE)
