@@ -28,8 +28,8 @@ test-slow: $(STAMP) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
 
 lint: $(STAMP) ## ruff, lint and format
-	@$(BIN)/ruff check bigbird_ja tests scripts
-	@$(BIN)/ruff format --check bigbird_ja tests scripts
+	@$(BIN)/ruff check bigbird_ja tests testkit scripts
+	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy

@@ -1,6 +1,6 @@
 """Bad input of every kind, by command: `make bench-bad-input` (two minutes on two cores).
 
-Each case of tests/bad_inputs.py has to end with status 2 and one clear line, and to write nothing.
+Each case of testkit/bad_inputs.py must end with status 2 and one clear line, and write nothing.
 Prints how many did, out of how many tried; exits with 1 unless all did.
 """
 
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from bigbird_ja import console, tensorflow_env
-from tests import bad_inputs, command_line, runs
+from testkit import bad_inputs, command_line, runs
 
 
 def main() -> int:

@@ -19,8 +19,8 @@ import time
 from collections import defaultdict
 
 from bigbird_ja import console
-from tests.fakes.gcs_process import FakeGcs
-from tests.fakes.matrix import Case, WrongEndError, cases, run_case
+from testkit.fakes.gcs_process import FakeGcs
+from testkit.fakes.matrix import Case, WrongEndError, cases, run_case
 
 
 def main() -> int:

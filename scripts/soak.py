@@ -20,8 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.fakes.gcs_process import FakeGcs
-from tests.train import killing
+from testkit import killing
+from testkit.fakes.gcs_process import FakeGcs
 
 
 def main() -> int:

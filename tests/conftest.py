@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bigbird_ja.text import sample
-from tests import command_line, runs
-from tests.fakes.gcs_process import FakeGcs
-from tests.train.zygote import Zygote
+from testkit import command_line, runs
+from testkit.fakes.gcs_process import FakeGcs
+from testkit.zygote import Zygote
 
 
 @pytest.fixture(scope="session")

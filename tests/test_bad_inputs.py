@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import bad_inputs
-from tests.runs import SmallRun
+from testkit import bad_inputs
+from testkit.runs import SmallRun
 
 
 @pytest.fixture(scope="module")

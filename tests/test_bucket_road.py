@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.bucket_runs import SAVE_EVERY, STEPS
-from tests.fakes.gcs_process import ROOT, TOKEN, FakeGcs
+from testkit import ROOT
+from testkit.bucket_runs import SAVE_EVERY, STEPS
+from testkit.fakes.gcs_process import TOKEN, FakeGcs
 
 Told = dict[str, dict[str, Any]]
 
@@ -22,7 +23,7 @@ Told = dict[str, dict[str, Any]]
 def run_scenarios(scratch: Path, *names: str) -> Told:
     """Scenario to outcome, from a child on a fake bucket of its own."""
     with FakeGcs() as fake:
-        program = [sys.executable, "-m", "tests.bucket_runs", fake.url, "bucket", str(scratch)]
+        program = [sys.executable, "-m", "testkit.bucket_runs", fake.url, "bucket", str(scratch)]
         done = subprocess.run(
             [*program, *names],
             env=fake.environ(),

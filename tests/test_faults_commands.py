@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bucket_runs import SAVE_EVERY, STEPS
+from testkit.bucket_runs import SAVE_EVERY, STEPS
 from tests.test_bucket_road import Told, assert_ended, assert_finished, run_scenarios
 
 # One child runs all scenarios, a dozen trainings: minutes on a busy machine.

@@ -12,8 +12,8 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError, classify
 from bigbird_ja.storage import retry
-from tests.fakes.gcs_process import FakeGcs
-from tests.fakes.matrix import LARGE, Case, cases, run_case
+from testkit.fakes.gcs_process import FakeGcs
+from testkit.fakes.matrix import LARGE, Case, cases, run_case
 
 MiB = 1 << 20
 

@@ -18,7 +18,8 @@ from bigbird_ja import cli
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.redaction import RedactingFilter, redact
-from tests.fakes.gcs_process import ROOT, FakeGcs
+from testkit import ROOT
+from testkit.fakes.gcs_process import FakeGcs
 
 SOURCES = sorted((ROOT / "bigbird_ja").rglob("*.py")) + sorted((ROOT / "scripts").rglob("*.py"))
 _UNPICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -14,7 +14,8 @@ from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.storage import bucket as bucket_module
 from bigbird_ja.storage import resumable
-from tests.fakes.gcs_process import ROOT, FakeGcs
+from testkit import ROOT
+from testkit.fakes.gcs_process import FakeGcs
 
 MiB = 1 << 20
 

@@ -14,8 +14,8 @@ from typing import Any
 from bigbird_ja import cli
 from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
 from bigbird_ja.data.manifest import Manifest, Shard, Split, save
-from tests.fakes import trainer
-from tests.fakes.tpu import FakeTpu
+from testkit.fakes import trainer
+from testkit.fakes.tpu import FakeTpu
 
 ZONES = "us-central1-a,us-central1-b"
 

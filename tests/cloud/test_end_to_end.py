@@ -12,8 +12,8 @@ import time
 
 import pytest
 
+from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
-from tests.fakes.tpu import FakeTpu
 
 SETTINGS = [
     "--set=model.hidden_size=32", "--set=model.intermediate_size=64", "--set=data.seed=3",

@@ -6,7 +6,7 @@ import pytest
 
 from bigbird_ja.cloud import prices as prices_lib
 from bigbird_ja.cloud import regions
-from tests.fakes.gcs_process import FakeGcs
+from testkit.fakes.gcs_process import FakeGcs
 
 PRICES = prices_lib.load()
 

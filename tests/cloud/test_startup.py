@@ -13,8 +13,8 @@ import pytest
 from bigbird_ja.cloud import startup, wheel
 from bigbird_ja.cloud.startup import Startup
 from bigbird_ja.errors import BadInput
+from testkit.fakes.tpu import FakeTpu
 from tests.cloud.support import wait_until
-from tests.fakes.tpu import FakeTpu
 
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
 

@@ -16,7 +16,7 @@ from bigbird_ja.cloud import tpu as tpu_lib
 from bigbird_ja.cloud.faults import Kind, ServiceFault, advice, fault_of_exception, fault_of_status
 from bigbird_ja.cloud.tpu import GcpTpus, Operation, Presence, Tpu, TpuSpec
 from bigbird_ja.errors import BadInput
-from tests.fakes.tpu import FakeTpu, QueueState, State
+from testkit.fakes.tpu import FakeTpu, QueueState, State
 
 ZONE = "us-central1-b"
 NODE = TpuSpec("run-1", "v3-8", "tpu-vm-tf-2.15.0-se")

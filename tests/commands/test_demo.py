@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja import demo
 from bigbird_ja.errors import BadInput
-from tests.command_line import run_cli
+from testkit.command_line import run_cli
 
 
 def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: pathlib.Path) -> None:

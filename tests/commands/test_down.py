@@ -8,8 +8,8 @@ import pytest
 
 from bigbird_ja.cloud.tpu import GcpTpus, TpuSpec, emulator_client
 from bigbird_ja.commands import down
+from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
-from tests.fakes.tpu import FakeTpu
 
 
 @pytest.fixture

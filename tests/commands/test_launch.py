@@ -17,8 +17,8 @@ import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
+from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
-from tests.fakes.tpu import FakeTpu
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ import pytest
 from bigbird_ja import cli
 from bigbird_ja.train import run_log
 from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters
-from tests.data import synthetic
-from tests.fakes.gcs_process import FakeGcs
-from tests.train import killing
-from tests.train.zygote import Ended, Zygote
+from testkit import killing, synthetic
+from testkit.fakes.gcs_process import FakeGcs
+from testkit.zygote import Ended, Zygote
 
 STEPS = 30
 

@@ -12,7 +12,7 @@ import pytest
 from bigbird_ja import cli, storage
 from bigbird_ja.text import sample
 from bigbird_ja.text.corpus import open_corpus
-from tests.command_line import Ended
+from testkit.command_line import Ended
 
 
 def run(*arguments: str) -> int:

@@ -12,9 +12,9 @@ from bigbird_ja.cloud import run_story
 from bigbird_ja.cloud.run_files import BucketFiles, RunPaths
 from bigbird_ja.cloud.run_state import Ending, Phase, RunState
 from bigbird_ja.cloud.tpu import GcpTpus, TpuSpec, emulator_client
+from testkit.fakes import trainer
+from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
-from tests.fakes import trainer
-from tests.fakes.tpu import FakeTpu
 
 NOW = 1_800_000_000.0
 

@@ -15,7 +15,8 @@ import pytest
 
 from bigbird_ja import cli, storage
 from bigbird_ja.text import tokenizer
-from tests.command_line import ROOT, Ended
+from testkit import ROOT
+from testkit.command_line import Ended
 
 VOCAB = "--vocab_size=1200"
 

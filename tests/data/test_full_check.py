@@ -7,7 +7,8 @@ import pytest
 
 from bigbird_ja.data import build, full_check, plots, records
 from bigbird_ja.errors import BadInput
-from tests.data import making, synthetic
+from testkit import synthetic
+from tests.data import making
 
 
 @pytest.fixture(scope="module", params=["dynamic", "static"])

@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.data.guard import DataGuard
 from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.errors import BadInput, StorageError
-from tests.fakes.gcs_process import FakeGcs
+from testkit.fakes.gcs_process import FakeGcs
 
 NAMES = ("train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord")
 DATA = b"records"

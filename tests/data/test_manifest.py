@@ -9,7 +9,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput
-from tests.data import synthetic
+from testkit import synthetic
 
 
 def test_comes_back_as_it_was_written(tmp_path):

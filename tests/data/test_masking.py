@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import masking, static_masking
-from tests.data import synthetic
+from testkit import synthetic
 
 RULE = static_masking.MaskingRule(200, tuple(range(11)), 6, 0, 12, 0.15, "whole_word")
 UNITS = ("subword", "whole_word", "span")

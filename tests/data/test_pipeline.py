@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import hashing, hashing_ops, order, order_ops, pipeline, records, records_ops
 from bigbird_ja.errors import BadInput, classify
-from tests.data import synthetic
+from testkit import synthetic
 
 COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja import cli
 from scripts import make_command_docs
-from tests.command_line import ROOT
+from testkit import ROOT
 
 
 def test_pages_have_not_drifted():

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.command_line import ROOT
+from testkit import ROOT
 
 GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)

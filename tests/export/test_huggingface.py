@@ -14,7 +14,7 @@ import pytest
 from bigbird_ja import config as config_lib
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.train.init_from import load_initial
-from tests import runs
+from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")

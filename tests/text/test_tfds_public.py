@@ -11,8 +11,8 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.text import sample, sample_tfds
-from tests.command_line import ROOT
-from tests.fakes.gcs_process import FakeGcs
+from testkit import ROOT
+from testkit.fakes.gcs_process import FakeGcs
 
 _READ = """
 from bigbird_ja.text import corpus

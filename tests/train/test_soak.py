@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.train.zygote import ROOT
+from testkit import ROOT
 
 
 @pytest.mark.slow

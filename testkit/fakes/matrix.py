@@ -12,7 +12,7 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.errors import StorageError
-from tests.fakes.gcs_process import FakeGcs
+from testkit.fakes.gcs_process import FakeGcs
 
 MiB = 1 << 20
 SMALL, LARGE = os.urandom(100_000), os.urandom(17 * MiB)  # one request; two pieces

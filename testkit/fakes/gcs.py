@@ -5,7 +5,7 @@ socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obe
 other host is refused, which proves that a test never leaves the machine. Faults are ordered by
 POST /_fake/fault (see gcs_faults.Rule), the log of requests is at /_fake/log.
 
-Run as `python -m tests.fakes.gcs --ca_file F --die_with_parent`: prints its port, and ends when
+Run as `python -m testkit.fakes.gcs --ca_file F --die_with_parent`: prints its port, and ends when
 its standard input closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
 starts it.
 """
@@ -31,9 +31,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from tests.fakes.gcs_api import Reply, route
-from tests.fakes.gcs_faults import Rule, Rules
-from tests.fakes.gcs_store import HttpError, Store
+from testkit.fakes.gcs_api import Reply, route
+from testkit.fakes.gcs_faults import Rule, Rules
+from testkit.fakes.gcs_store import HttpError, Store
 
 _PIECE = 64 << 10
 

@@ -1,6 +1,6 @@
 """What TensorFlow's own gs:// client does on the fake bucket, as one child process tells it.
 
-Run as `python -m tests.fakes.tensorflow_program URL BUCKET [prepared]`; prints one JSON object.
+Run as `python -m testkit.fakes.tensorflow_program URL BUCKET [prepared]`; prints one JSON object.
 `URL` is the fake's plain door, by which faults are ordered.
 """
 
@@ -20,7 +20,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 
-from tests.fakes.gcs_process import FakeBucket
+from testkit.fakes.gcs_process import FakeBucket
 
 FAKE, BASE = FakeBucket(sys.argv[1]), f"gs://{sys.argv[2]}"
 RECORD = b"r" * 84  # 100 bytes in the file, with length and checksums

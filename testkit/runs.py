@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import command_line
+from testkit import command_line
 
 SETTINGS = (
     "--set=model.hidden_size=32", "--set=model.num_layers=2", "--set=model.num_attention_heads=2",

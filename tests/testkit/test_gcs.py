@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from bigbird_ja import tensorflow_env
-from tests.fakes.gcs_process import ROOT, FakeGcs
+from testkit import ROOT
+from testkit.fakes.gcs_process import FakeGcs
 
 
 def _tensorflow(fake: FakeGcs, bucket: str, *more: str) -> dict[str, Any]:
     name = bucket.removeprefix("gs://")
-    program = [sys.executable, "-m", "tests.fakes.tensorflow_program", fake.url, name, *more]
+    program = [sys.executable, "-m", "testkit.fakes.tensorflow_program", fake.url, name, *more]
     # TensorFlow's own behaviour is the subject, not what an earlier command set in our environment.
     ours = tensorflow_env.DEFAULTS.keys() - fake.env.keys()
     env = {name: value for name, value in fake.environ().items() if name not in ours}
@@ -76,7 +77,7 @@ def test_rules_skip_count_and_clear(fake_gcs: FakeGcs, bucket: str) -> None:
 def test_it_ends_with_its_parent() -> None:
     program = (
         "import os, signal\n"
-        "from tests.fakes.gcs_process import FakeGcs\n"
+        "from testkit.fakes.gcs_process import FakeGcs\n"
         "fake = FakeGcs().__enter__()\n"
         "print(fake.port, fake._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

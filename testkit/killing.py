@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from tests.data import synthetic
+from testkit import synthetic
 
 PHASES = ("start-up", "input", "step", "save", "between-files")
 CONFIG: dict[str, dict[str, Any]] = {

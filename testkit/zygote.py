@@ -1,6 +1,6 @@
 """Runs `bigbird-ja` commands as real processes that start in two seconds instead of eight.
 
-`python -m tests.train.zygote` imports TensorFlow once, never uses it, and forks a child per request
+`python -m testkit.zygote` imports TensorFlow once, never uses it, and forks a child per request
 (a line of JSON on its standard input). `Zygote` is the test's side of it. The pytest process itself
 must not fork: other tests have used TensorFlow in it.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from testkit import ROOT
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Zygote:
 
     def __enter__(self) -> Zygote:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.train.zygote"],
+            [sys.executable, "-m", "testkit.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -133,7 +133,7 @@ class Zygote:
 
 def main() -> None:
     """The process that forks."""
-    from tests.train.killing import import_trainer
+    from testkit.killing import import_trainer
 
     import_trainer()
     for line in sys.stdin:

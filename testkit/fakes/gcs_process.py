@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-ROOT = Path(__file__).resolve().parents[2]
+from testkit import ROOT
+
 # Looks like Google's, so that a leak of it is found; in two parts, since sources are searched too.
 TOKEN = "ya29." + "the-token-of-the-fake"
 
@@ -93,7 +94,7 @@ class FakeGcs(FakeBucket):
         self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
         ca_file = str(Path(self._directory.name) / "ca.pem")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
+            [sys.executable, "-m", "testkit.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.client import responses
 from typing import Any
 
-from tests.fakes.gcs_store import HttpError, Store, StoredObject
+from testkit.fakes.gcs_store import HttpError, Store, StoredObject
 
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bigbird_ja import cli
-from tests.runs import SmallRun
+from testkit.runs import SmallRun
 
 _CONFIGS = {
     "broken": "model: [",

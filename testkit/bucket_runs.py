@@ -1,6 +1,6 @@
 """Whole commands against a bucket that misbehaves, told by one child process.
 
-Run as `python -m tests.bucket_runs URL BUCKET SCRATCH SCENARIO...` in the environment that
+Run as `python -m testkit.bucket_runs URL BUCKET SCRATCH SCENARIO...` in the environment that
 `FakeGcs.environ()` gives; prints one JSON object, scenario to outcome. TensorFlow reads its gs://
 settings while it is imported, so this cannot happen in pytest's own process; and each training run
 is a fork of this one, which spares the import. `test_bucket_road` and `test_faults_commands` judge.
@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from bigbird_ja import storage
-from tests.fakes.gcs_process import FakeBucket
-from tests.train import killing
+from testkit import killing
+from testkit.fakes.gcs_process import FakeBucket
 
 Outcome = dict[str, Any]
 STEPS, SAVE_EVERY = 12, 4

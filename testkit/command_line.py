@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from testkit import ROOT
 
 
 @dataclass(frozen=True)
