@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: help install demo test test-slow lint types audit docs clean probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize bench-bad-input
+	bench-precision bench-model bench-tokenize bench-bad-input size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -79,6 +79,9 @@ probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its cu
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopback bucket
 	@$(BIN)/python -m scripts.soak
+
+size: $(STAMP) ## lines, files and functions by package
+	@$(BIN)/python -m scripts.size
 
 docs: $(STAMP) ## write docs/commands/ from the flags
 	@$(BIN)/python -m scripts.make_command_docs
