@@ -291,10 +291,9 @@ def _read_file(path: str) -> list[Override]:
 
 
 def _read_yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    from bigbird_ja import typed
+
+    return typed.read_yaml(text, where)
 
 
 def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
