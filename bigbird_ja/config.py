@@ -99,7 +99,8 @@ def with_data_set(
 
     Args:
         config: as `resolve` returns it.
-        fixed: a value for each of `DATA_SET_KEYS`, from the manifest.
+        fixed: a value for each of `DATA_SET_KEYS`, from the manifest; its `data.mask_unit` is
+            taken where the user names none.
         overrides: what the user set; one that disagrees is an error.
         where: the manifest's path, for the message.
 
@@ -121,6 +122,8 @@ def with_data_set(
                     " leave it out, or make the data again"
                 )
         put(config, key, fixed[key])
+    if config.data.mask_unit is None:
+        config.data.mask_unit = fixed.get("data.mask_unit")
     return _complete(config)
 
 

@@ -105,6 +105,7 @@ def _prepare_and_train(
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.data import check
+    from bigbird_ja.train import run_directory
 
     config, overrides = config_lib.resolve(
         args.config,
@@ -116,6 +117,8 @@ def _prepare_and_train(
     config = config_lib.with_data_set(
         config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
     )
+    if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
+        config = run_directory.with_mask_unit_of(args.model_dir, config, log)
     log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():

@@ -112,13 +112,14 @@ class Manifest:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def fixed(self) -> dict[str, Any]:
-        """The values of `config.DATA_SET_KEYS`."""
+        """The values of `config.DATA_SET_KEYS`, and the mask unit that the data was made for."""
         return {
             "model.vocab_size": self.vocab_size,
             "data.seq_length": self.seq_length,
             "data.max_predictions_per_seq": self.max_predictions_per_seq,
             "data.masking": self.masking,
             "data.nsp": self.nsp,
+            "data.mask_unit": self.mask_unit,
         }
 
     def shards(self, split: str) -> tuple[Shard, ...]:

@@ -24,7 +24,7 @@ from bigbird_ja.errors import (
     classify,
     telling_line,
 )
-from bigbird_ja.train import environment, hosts, run_directory
+from bigbird_ja.train import checks, environment, run_directory
 from bigbird_ja.train.checkpoints import CheckpointStore
 from bigbird_ja.train.lock import RunLock
 from bigbird_ja.train.recorder import Recorder
@@ -47,16 +47,12 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
     """
     config, effects, model_dir = request.config, request.effects, request.model_dir
     effects.mark("start-up")
-    hosts.check_divides(
-        config.training.global_batch_size,
-        request.cores,
-        config.training.gradient_accumulation_steps,
-    )
     if not request.overwrite:
         run_directory.check_settings(model_dir, config)
+    guard = checks.check(request)
     initial = _load_initial(request)
-    if request.overwrite and (moved := run_directory.move_aside(model_dir)):
-        effects.log(f"{model_dir}: the run that was there is now {moved}")
+    if request.overwrite:
+        _move_aside(request)
     with _directory(model_dir), _held(request) as (lock, notes), _scratch(model_dir) as scratch:
 
         def report(event: str, step: int, text: str) -> None:
@@ -70,7 +66,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
         recorder = Recorder(request, found, scratch)
         for note in notes:
             recorder.event(**note)
-        session = Session(request, stop, lock, store, scratch, found, recorder, initial)
+        session = Session(request, stop, lock, guard, store, scratch, found, recorder, initial)
         if found.step >= config.training.num_train_steps:
             effects.log(f"{model_dir}: already at step {found.step:,}: nothing left to do")
             return session.results("finished")
@@ -139,6 +135,19 @@ def _load_initial(request: Request) -> Mapping[str, Any] | None:
     params, table = load_initial(request.init_from, request.config)
     request.effects.log(table)
     return params
+
+
+def _move_aside(request: Request) -> None:
+    """`--overwrite`: renames the run that is in MODEL_DIR, with its lock held while it is renamed.
+
+    Raises:
+        BadInput: a trainer is at work there, or what is there is no run of ours.
+    """
+    if not run_directory.check_movable(request.model_dir):
+        return
+    with _held(request):
+        moved = run_directory.move_aside(request.model_dir)
+    request.effects.log(f"{request.model_dir}: the run that was there is now {moved}")
 
 
 @contextlib.contextmanager

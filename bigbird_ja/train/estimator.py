@@ -1,4 +1,4 @@
-"""TPUEstimator, held so that it cannot do what it gets wrong.
+"""TPUEstimator, used in a way that avoids three of its faults.
 
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput, CommandError, StorageError, classify
+from bigbird_ja.train.checks import resolve_tpu
 
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
@@ -100,7 +101,7 @@ def train(
         train_batch_size=config.training.global_batch_size,
         eval_batch_size=config.training.global_batch_size,
         config=tpu_config.RunConfig(
-            cluster=_resolve_tpu(config) if use_tpu else None,
+            cluster=resolve_tpu(config) if use_tpu else None,
             model_dir=scratch,
             tf_random_seed=config.training.seed,
             save_checkpoints_steps=None,
@@ -134,18 +135,3 @@ def session_config() -> tf.compat.v1.ConfigProto:
         inter_op_parallelism_threads=max(2, (cores or 1) // 2),
         gpu_options=tf.compat.v1.GPUOptions(allow_growth=True),
     )
-
-
-def _resolve_tpu(config: Config) -> Any:
-    tpu = config.tpu
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=tpu.name, zone=tpu.zone, project=tpu.project
-        )
-        resolver.master()
-    except Exception as error:
-        raise BadInput(
-            f"--use_tpu: no TPU {tpu.name!r} here ({' '.join(str(error).split())[:200]}): run on a"
-            " TPU VM with --tpu_name local, or leave --use_tpu out"
-        ) from error
-    return resolver

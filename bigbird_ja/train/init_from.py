@@ -62,6 +62,7 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
             taken[name] = value
         rows.append((name, "x".join(map(str, spec.shape)), how))
     _check(source, rows, taken)
+    _check_finite(source, taken, found.theirs)
     header = f"first values from {source} ({found.kind}):"
     return taken, f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
 
@@ -102,6 +103,15 @@ def _check(source: str, rows: list[tuple[str, str, str]], taken: Mapping[str, np
             f" first {name}: {how.removeprefix(_INITIAL).strip(' ()')}: use the source's model.*"
             " settings"
         )
+
+
+def _check_finite(source: str, taken: Mapping[str, np.ndarray], theirs: Mapping[str, str]) -> None:
+    for name, value in taken.items():
+        if not np.isfinite(value).all():
+            raise BadInput(
+                f"--init_from {source}: {theirs.get(name, name)} holds NaN or infinite numbers:"
+                " take an earlier checkpoint of that model"
+            )
 
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ Nothing is written before everything that could be refused was looked at.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import run_log
+from bigbird_ja.train import lock, run_log
 from bigbird_ja.train.checkpoints import Checkpoint, CheckpointStore
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
@@ -54,22 +55,68 @@ def check_data(checkpoint: Checkpoint, data_fingerprint: str, model_dir: str) ->
         )
 
 
-def move_aside(model_dir: str) -> str | None:
-    """Renames a directory with work in it (`--overwrite`); the new name, or None if it is empty.
+def check_movable(model_dir: str) -> bool:
+    """Whether there is a run in MODEL_DIR that `--overwrite` has to move aside.
 
     Raises:
-        BadInput: it is on a bucket, which cannot rename.
+        BadInput: what is there was not made by `pretrain`, or cannot be renamed.
     """
     if not _has_work(model_dir):
-        return None
+        return False
+    advice = "choose another --model_dir, or move it yourself"
     if storage.is_remote(model_dir):
-        raise BadInput(f"{model_dir}: a bucket cannot rename: choose another --model_dir")
-    path = model_dir.rstrip("/")
+        raise BadInput(f"{model_dir}: a bucket cannot rename: {advice}")
+    for name in (CONFIG, run_log.EVENTS):
+        if not storage.exists(storage.join(model_dir, name)):
+            raise BadInput(
+                f"{model_dir}: --overwrite moves only a run of ours aside, and {name} is not"
+                f" there: {advice}"
+            )
+    real = os.path.realpath(model_dir)
+    if os.path.ismount(real) or os.path.commonpath([real, os.getcwd()]) == real:
+        raise BadInput(
+            f"{model_dir}: it cannot be renamed while it is the working directory or holds it, or"
+            f" is a mount point: {advice}"
+        )
+    return True
+
+
+def move_aside(model_dir: str) -> str:
+    """Renames MODEL_DIR, which `check_movable` allowed; the new name. Call with the lock held."""
+    path = os.path.realpath(model_dir)  # of a link the target moves, and is made anew
     number = 1
-    while os.path.exists(f"{path}.replaced-{number}"):
+    while os.path.lexists(f"{path}.replaced-{number}"):
         number += 1
-    os.rename(path, f"{path}.replaced-{number}")
-    return f"{path}.replaced-{number}"
+    moved = f"{path}.replaced-{number}"
+    os.rename(path, moved)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(moved, lock.NAME))  # ours: the old run is at rest
+    os.mkdir(path)
+    return moved
+
+
+def with_mask_unit_of(model_dir: str, config: Config, log: Callable[[str], None]) -> Config:
+    """The config with the mask unit that the run in MODEL_DIR began with, where it differs.
+
+    Earlier versions took `make_data.mask_unit` and not the data set's unit: such a run goes on as
+    it began.
+    """
+    path = storage.join(model_dir, CONFIG)
+    try:
+        if not storage.exists(path) or not _has_work(model_dir):
+            return config
+    except NotADirectoryError:
+        return config  # refused, in words, by `check_settings`
+    before = config_lib.load_resolved(path).data.mask_unit
+    if before is None or before == config.data.mask_unit or config.data.masking == "static":
+        return config
+    log(
+        f"{model_dir}: this run began with data.mask_unit={before} and goes on with it; the data"
+        f" set was made for {config.data.mask_unit}"
+    )
+    config = config_lib.copy(config)
+    config.data.mask_unit = before
+    return config
 
 
 def write_settings(model_dir: str, config: Config, tokenizer: str) -> None:

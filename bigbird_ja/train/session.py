@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import config as config_lib
+from bigbird_ja.data.guard import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
 from bigbird_ja.train.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
@@ -29,7 +30,7 @@ class Session:
     """Trains from where `found` says; implements `hooks.Listener`.
 
     Args:
-        request, stop, lock, store, scratch, found: of the run.
+        request, stop, lock, guard, store, scratch, found: of the run.
         recorder: told everything.
         initial: parameters that replace the initial ones at a fresh start, or None.
     """
@@ -39,6 +40,7 @@ class Session:
         request: Request,
         stop: StopRequest,
         lock: RunLock,
+        guard: DataGuard,
         store: CheckpointStore,
         scratch: str,
         found: Resumption,
@@ -46,7 +48,7 @@ class Session:
         initial: Mapping[str, Any] | None,
     ) -> None:
         self._request, self._config, self._effects = request, request.config, request.effects
-        self._stop, self._lock, self._scratch = stop, lock, scratch
+        self._stop, self._lock, self._guard, self._scratch = stop, lock, guard, scratch
         self._found, self._recorder, self._initial = found, recorder, initial
         monotonic = self._effects.monotonic
         self._schedule = SaveSchedule(self._config.checkpoints, found.step, monotonic)
@@ -69,13 +71,11 @@ class Session:
         if self._stop.is_set():
             self._stop.answered()
             return "interrupted"
-        from bigbird_ja.data.guard import DataGuard
         from bigbird_ja.train import estimator
         from bigbird_ja.train.graph import TrainGraph, make_input_fn
         from bigbird_ja.train.hooks import ReinstallSignals, TrainHook
 
         request, training = self._request, self._config.training
-        self._guard = DataGuard(request.manifest, request.data_dir)
         one_session = estimator.OneSession()
         estimator.quiet_logging(one_session.causes)
         if not request.use_tpu:

@@ -419,6 +419,106 @@ def test_overwrite_moves_the_old_run_aside(
     assert killing.digest(str(model)) != killing.digest(str(finished[0]))
 
 
+def test_overwrite_leaves_a_run_alone_that_is_being_trained(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json"]
+    first = zygote.start(*here, hang_at=["step", 12])
+    first.wait_for(first.hung)
+    first.wait_for(model / "events.jsonl", '"global_step": 10')
+    second = zygote.run(*here, "--overwrite", "--set", "training.seed=7")
+    assert second.status == 2 and f"process {first.pid}" in second.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    first.hung.unlink()
+    assert first.wait().result["global_step"] == STEPS
+
+
+def test_overwrite_moves_only_what_a_run_of_ours_made(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = tmp_path / "theirs"
+    model.mkdir()
+    for name in ("model.ckpt-100.index", "model.ckpt-100.data-00000-of-00001", "thesis.txt"):
+        (model / name).write_text("x")
+    refused([*flags, "--model_dir", str(model), "--overwrite"], capsys, "not there")
+    assert len(list(model.iterdir())) == 3 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_overwrite_follows_a_link_and_stays_out_of_the_working_directory(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path,
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    model = copy(finished, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.chdir(model)
+        refused([*flags, "--model_dir", ".", "--overwrite"], capsys, "working directory")
+    (tmp_path / "link").symlink_to(model)
+    here = ["--model_dir", str(tmp_path / "link"), "--overwrite", "--num_train_steps", "4"]
+    assert zygote.run(*flags, *here).status == 0
+    assert killing.digest(f"{model}.replaced-1") == killing.digest(str(finished[0]))
+    assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    inputs: tuple[str, str], flags: list[str], finished: tuple[Path, Ended], tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    import numpy as np
+
+    from bigbird_ja.train.checkpoints import read_variables, write_variables
+
+    here = [*flags, "--model_dir", str(tmp_path / "model")]
+    refused([*here, "--use_tpu"], capsys, "--use_tpu", "TPU VM")
+    refused([*here, "--set", "model.block_size=3"], capsys, "model.block_size")
+    values = read_variables(str(finished[0] / f"model.ckpt-{STEPS}"))
+    name = "bert/encoder/layer_0/intermediate/dense/kernel"
+    values[name][3, 4] = np.nan
+    write_variables(str(tmp_path / "diverged"), values)
+    refused([*here, "--init_from", str(tmp_path / "diverged")], capsys, name, "NaN")
+    data = Path(shutil.copytree(inputs[1], tmp_path / "data"))
+    shard = sorted(data.glob("train-*"))[1]
+    shard.chmod(0)
+    if not os.access(shard, os.R_OK):  # root reads everything
+        refused([*here, "--data_dir", str(data)], capsys, shard.name, "permission")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_is_masked_as_its_data_set_says_unless_it_began_otherwise(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    import yaml
+
+    data = tmp_path / "data"
+    synthetic.write(data, (40, 40, 40, 40), mask_unit="subword")
+    here = [*flags, "--data_dir", str(data), "--json"]
+    by_manifest = tmp_path / "by-manifest"
+    assert zygote.run(*here, "--model_dir", str(by_manifest)).status == 0
+    config = yaml.safe_load((by_manifest / "config.yaml").read_text())
+    assert config["data"]["mask_unit"] == "subword"
+    assert killing.digest(str(by_manifest)) != killing.digest(str(finished[0]))
+    # As an earlier version would have left it: the unit of `make_data`, and not the data set's.
+    before = tmp_path / "before"
+    short = ["--model_dir", str(before), "--num_train_steps", "8"]
+    unit = ["--set", "data.mask_unit=whole_word"]
+    assert zygote.run(*here, *short, *unit).status == 0
+    again = zygote.run(*here, "--model_dir", str(before))
+    assert again.status == 0 and "goes on with it" in again.err
+    assert yaml.safe_load((before / "config.yaml").read_text())["data"]["mask_unit"] == "whole_word"
+
+
+def test_static_data_of_any_unit_trains_with_nothing_said_about_it(
+    zygote: Zygote, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    data, model = tmp_path / "data", tmp_path / "model"
+    synthetic.write(data, (40, 40, 40, 40), masking="static", mask_unit="span")
+    here = [*flags, "--data_dir", str(data), "--model_dir", str(model), "--num_train_steps", "4"]
+    refused([*here, "--set", "data.mask_unit=subword"], capsys, "static", "span")
+    assert not model.exists()
+    ended = zygote.run(*here)
+    assert ended.status == 0, ended.err
+
+
 def test_the_help_shows_defaults_and_an_example(capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):
         assert cli.run_command_line(["pretrain", "--help"]) == 0
