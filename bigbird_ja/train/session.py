@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -281,9 +282,10 @@ class Session:
         )
         words.start()
         words.join(_LAST_WORDS_SECONDS)
-        print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-        if self._request.json:
-            print(json.dumps({**self.results(reason), "error": message}), flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
+            if self._request.json:
+                print(json.dumps({**self.results(reason), "error": message}), flush=True)
         self._effects.leave(STATUS_OF_REASON[reason])
 
 
