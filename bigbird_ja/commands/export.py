@@ -137,9 +137,9 @@ def _fill(local: str, source: Source, args: flags.FlagValues) -> dict[str, Any]:
 
         saved_model.fill(local, source)
         return {}
-    from bigbird_ja.export import huggingface
+    from bigbird_ja.export import huggingface, model_card
 
-    options = huggingface.Options(
+    options = model_card.Options(
         name=args.model_name,
         license=args.license,
         data_license=args.data_license,

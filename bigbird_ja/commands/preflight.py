@@ -56,9 +56,9 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
+    from bigbird_ja import chips
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
-    from bigbird_ja.preflight import chips
     from bigbird_ja.preflight import compile as compile_lib
 
     targets = [chips.chip(name) for name in dict.fromkeys(args.chip)]

@@ -18,9 +18,9 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
-from bigbird_ja.preflight.chips import Chip
 from bigbird_ja.preflight.compile_child import ENVIRONMENT
 
 _PACKAGES = ("jax", "jaxlib", "libtpu")

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja.chips import Chip
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.preflight import breakdown, cycles, flops, hlo, lower, memory
-from bigbird_ja.preflight.chips import Chip
 from bigbird_ja.preflight.compile import Compiled, compile_for
 
 # Largest batch per core that the search tries.
@@ -89,7 +90,7 @@ def examine(
 
 
 def _model_flops(config: Config, batch: int) -> float:
-    return flops.model_flops(config, batch) * config.training.gradient_accumulation_steps
+    return model_flops(config, batch) * config.training.gradient_accumulation_steps
 
 
 def _figures(config: Config, chip: Chip, batch: int, compiled: Compiled) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
-from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters, read_variables
 
 _WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"

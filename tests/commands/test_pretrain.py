@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.train import run_log
-from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Ended, Zygote
@@ -503,7 +503,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 ) -> None:  # fmt: skip
     import numpy as np
 
-    from bigbird_ja.train.checkpoints import read_variables, write_variables
+    from bigbird_ja.run.checkpoints import read_variables, write_variables
 
     here = [*flags, "--model_dir", str(tmp_path / "model")]
     refused([*here, "--use_tpu"], capsys, "--use_tpu", "TPU VM")
