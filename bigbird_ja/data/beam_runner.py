@@ -21,7 +21,7 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.console import log
 from bigbird_ja.data import blocks as blocks_lib
-from bigbird_ja.data import build, check, lock, shards
+from bigbird_ja.data import build, lock, shards, verify
 from bigbird_ja.data.blocks import Block, BlockStats, StoredBlock
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.settings import DataSettings
@@ -93,7 +93,7 @@ def _run(request: build.Request, options: Sequence[str], work: str) -> Manifest:
     if not plans[0].num_records:
         raise BadInput("the corpus has no text that could be predicted: give more or other --input")
     result = build.finish(request, plans, made)
-    check.fast_check(request.output_dir)
+    verify.fast_check(request.output_dir)
     return result
 
 

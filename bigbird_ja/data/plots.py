@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.data.full_check import Found
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
+
+if TYPE_CHECKING:
+    from bigbird_ja.data.full_check import Found
 
 
 def check_available() -> None:
