@@ -27,10 +27,9 @@ test: $(STAMP) ## the tests (the slow ones: make test-slow)
 test-slow: $(STAMP) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages
+lint: $(STAMP) ## ruff, lint and format
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
-	@$(BIN)/lint-imports
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy

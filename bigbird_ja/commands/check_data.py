@@ -62,6 +62,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
+    from bigbird_ja import plotting
     from bigbird_ja.commands.make_data import summary
     from bigbird_ja.console import Progress
     from bigbird_ja.data import manifest as manifest_lib
@@ -70,8 +71,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
 
     if not args.data_dir:
         raise BadInput("--data_dir is missing: see `bigbird-ja check-data --help`")
-    if args.plot:
-        plots.check_available()
+    plotting.check(args.plot, "--plot")
     if args.adopt:
         _adopt(args)
     manifest = manifest_lib.load(args.data_dir)

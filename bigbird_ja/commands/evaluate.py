@@ -91,6 +91,7 @@ def _define_probe_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
+    from bigbird_ja import plotting
     from bigbird_ja.data import verify
     from bigbird_ja.text import corpus
 
@@ -99,6 +100,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
             raise BadInput(f"--{name} is missing: see `bigbird-ja evaluate --help`")
     if args.plot and not args.probe:
         raise BadInput("--plot draws the probe's curve: add --probe")
+    plotting.check(args.plot, "--plot")
     if args.probe_input:
         corpus.open_corpus(args.probe_input)  # a name that is wrong is said before any work
     manifest = verify.fast_check(args.data_dir, splits=("eval",))

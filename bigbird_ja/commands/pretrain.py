@@ -6,16 +6,12 @@ r"""train or resume, on CPU, GPU or TPU
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
 Running the same command again continues where the last checkpoint was saved; on finished work it
-says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first (status 75). The
-tiny preset takes minutes on two CPU cores, the base one weeks on a v3-8: `bigbird-ja plan` says how
-long and how much.
+says so. SIGTERM and Ctrl-C save first (status 75). The tiny preset takes minutes on two CPU cores,
+the base one weeks on a v3-8: `bigbird-ja plan` says how long and how much.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -94,15 +90,12 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
 def run_with(args: flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
     """`run` with the effects given: tests stop the process at chosen instants."""
     from bigbird_ja.console import log
-    from bigbird_ja.train import log_stream
     from bigbird_ja.train.signals import StopRequest
 
     for name in ("data_dir", "model_dir"):
         if not getattr(args, name):
             raise BadInput(f"--{name} is missing: see `bigbird-ja pretrain --help`")
-    leave = functools.partial(_leave, wants_json=args.json)
-    gone = "the reader of the log has gone"
-    with StopRequest(log, leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
+    with StopRequest(log, lambda message: _leave(message)) as stop:
         return _prepare_and_train(args, effects, stop)
 
 
@@ -171,11 +164,7 @@ def _profile_range(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _leave(message: str, wants_json: bool) -> None:
-    """Ends the process at once, from the thread that listens for signals."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"bigbird-ja: {message}\n".encode())
-        if wants_json:
-            result = {"reason": Interrupted.reason, "error": message}
-            os.write(1, f"{json.dumps(result)}\n".encode())
+def _leave(message: str) -> None:
+    """A second Ctrl-C: out at once, from the thread that listens."""
+    os.write(2, f"bigbird-ja: {message}\n".encode())
     os._exit(Interrupted.status)

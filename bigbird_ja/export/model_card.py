@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
 from bigbird_ja.console import human_count, human_time
 from bigbird_ja.export.source import Source, cost_usd
 from bigbird_ja.model import pattern
 
-
-@dataclass(frozen=True)
-class Options:
-    """What the card says that no file knows, and how much is compared."""
-
-    name: str
-    license: str = "other"
-    data_license: str | None = None
-    cost_usd: float | None = None
-    data_dir: str | None = None  # for the comparison on held-out records
-    parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
+if TYPE_CHECKING:
+    from bigbird_ja.export.huggingface import Options
 
 
 def text(source: Source, options: Options, report: dict[str, Any]) -> str:

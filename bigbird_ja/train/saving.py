@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bigbird_ja.config_schema import CheckpointsConfig
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
+from bigbird_ja.train.checkpoints import CheckpointStore, Meta, write_variables
 
 if TYPE_CHECKING:
     import numpy as np

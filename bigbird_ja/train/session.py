@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 import threading
@@ -12,7 +11,7 @@ from typing import Any
 from bigbird_ja import config as config_lib
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
-from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
+from bigbird_ja.train.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
 from bigbird_ja.train.lock import RENEW_SECONDS, RunLock
 from bigbird_ja.train.recorder import Recorder
@@ -233,7 +232,7 @@ class Session:
         import numpy as np
 
         from bigbird_ja.model.params import initial_parameters
-        from bigbird_ja.run.checkpoints import read_variables
+        from bigbird_ja.train.checkpoints import read_variables
 
         if self._found.checkpoint is not None:
             return read_variables(self._found.checkpoint.prefix)
@@ -283,10 +282,9 @@ class Session:
         )
         words.start()
         words.join(_LAST_WORDS_SECONDS)
-        with contextlib.suppress(OSError, ValueError):
-            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-            if self._request.json:
-                print(json.dumps({**self.results(reason), "error": message}), flush=True)
+        print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
+        if self._request.json:
+            print(json.dumps({**self.results(reason), "error": message}), flush=True)
         self._effects.leave(STATUS_OF_REASON[reason])
 
 

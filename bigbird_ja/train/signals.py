@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C: asked once, training saves and ends; a second Ctrl-C leaves at once.
+"""SIGTERM and Ctrl-C: asked once, training saves and ends; a second Ctrl-C leaves at once.
 
 Python runs its handlers between bytecodes of the main thread, which may sit inside a device loop
 for many seconds. So the handlers here do nothing: a thread reads the signal numbers that Python's C
@@ -15,13 +15,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Listens for signals between `__enter__` and `__exit__` (main thread only).
-
-    SIGHUP is left alone where it was ignored from the start, as `nohup` does.
+    """Listens for SIGTERM and SIGINT between `__enter__` and `__exit__` (main thread only).
 
     Args:
         log: told once what was asked.
@@ -40,22 +38,11 @@ class StopRequest:
         self._asked = threading.Event()
         self._answered = threading.Event()
         self._before: dict[int, Any] = {}
-        self._asking = threading.Lock()
-        self.name = ""  # of the first signal, or what else asked
+        self.name = ""  # of the first signal
 
     def is_set(self) -> bool:
         """Whether someone asked to stop."""
         return self._asked.is_set()
-
-    def ask(self, name: str) -> None:
-        """Asks to stop, from any thread; `name` says who or what, for messages."""
-        with self._asking:
-            if self._asked.is_set():
-                return
-            self.name = name
-            self._asked.set()
-        self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
-        threading.Thread(target=self._time_out, name="patience", daemon=True).start()
 
     def answered(self) -> None:
         """The main thread has seen the request: from here on it may take the time to save."""
@@ -66,9 +53,7 @@ class StopRequest:
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in _SIGNALS:
-            before = signal.getsignal(number)
-            if number != signal.SIGHUP or before != signal.SIG_IGN:
-                self._before[number] = before
+            self._before[number] = signal.getsignal(number)
         self.install()
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
@@ -76,7 +61,7 @@ class StopRequest:
 
     def install(self) -> None:
         """Puts the handlers in place; again where a library has taken them (TPUEstimator does)."""
-        for number in self._before:
+        for number in _SIGNALS:
             signal.signal(number, _ignore)
 
     def __exit__(
@@ -97,12 +82,15 @@ class StopRequest:
     def _listen(self) -> None:
         while numbers := os.read(self._reader, 64):
             for number in numbers:
-                if number in self._before:
+                if number in _SIGNALS:
                     self._receive(number)
 
     def _receive(self, number: int) -> None:
         if not self._asked.is_set():
-            self.ask("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+            self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            self._asked.set()
+            self._log(f"{self.name}: finishing the step and saving; Ctrl-C again leaves at once")
+            threading.Thread(target=self._time_out, name="patience", daemon=True).start()
         elif number == signal.SIGINT:
             self.leave("interrupted again: left at once; the last checkpoint is good")
 
