@@ -19,7 +19,7 @@ from testkit.zygote import Ended, Zygote
 
 # A case that takes longer hangs; far longer than any takes, even on a machine that is busy.
 PATIENCE_SECONDS = 120.0
-# Address space on top of what TensorFlow takes at the start; what reads a device to its end is stopped.
+# Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
 _MEMORY = 6 * 2**30
 # Of results: what may differ between two good runs.
 _VOLATILE = frozenset({"seconds", "time", "tokens_per_second", "train_seconds", "date"})
