@@ -27,9 +27,10 @@ test: $(STAMP) ## the tests (the slow ones: make test-slow)
 test-slow: $(STAMP) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP) ## ruff, lint and format
+lint: $(STAMP) ## ruff, lint and format; the order of packages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
+	@$(BIN)/lint-imports
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -11,6 +15,68 @@ from typing import Any, TextIO
 # Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
+
+
+class LiveLine:
+    """The line at the bottom of a terminal that is written over and over, cut to its width.
+
+    `log` puts its messages above the line that was shown last. Elsewhere (a file, a pipe) each text
+    becomes a line of its own.
+
+    Args:
+        stream: standard error by default.
+    """
+
+    _shown: LiveLine | None = None  # the one that is on the terminal now
+    _lock = threading.RLock()
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.is_terminal = self._stream.isatty()
+        self._text = ""
+
+    def columns(self) -> int | None:
+        """What fits in one line; None where it is no terminal."""
+        if not self.is_terminal:
+            return None
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return max(os.get_terminal_size(self._stream.fileno()).columns - 1, 1)
+        return max(shutil.get_terminal_size().columns - 1, 1)
+
+    def show(self, text: str) -> None:
+        """Writes the text in place of the one before."""
+        if not self.is_terminal:
+            print(text, file=self._stream, flush=True)
+            return
+        with LiveLine._lock:
+            LiveLine._shown, self._text = self, text[: self.columns()]
+            print(f"\r\x1b[K{self._text}", end="", file=self._stream, flush=True)
+
+    def above(self, message: str) -> None:
+        """Prints a message and the line again below it."""
+        print(f"\r\x1b[K{message}\n{self._text}", end="", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Ends the line: what comes next stands below it."""
+        with LiveLine._lock:
+            if LiveLine._shown is self:
+                LiveLine._shown = None
+                print(file=self._stream, flush=True)
+
+
+def fit(parts: Sequence[tuple[int, str]], columns: int | None) -> str:
+    """The parts of a line in their order, two blanks apart, as many as fit.
+
+    Args:
+        parts: (importance, text); the lowest number is the last to be left out.
+        columns: None: all fit.
+    """
+    kept = list(parts)
+    while (text := "  ".join(part for _, part in kept)) and columns is not None:
+        if len(text) <= columns or len(kept) == 1:
+            break
+        kept.remove(max(kept, key=lambda pair: pair[0]))
+    return text
 
 
 class Progress:
@@ -31,8 +97,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._unit, self._clock = total, unit, clock
-        self._stream = stream or sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._live = LiveLine(stream)
         self._start = self._last = clock()
         self._done = 0
         self._has_written = False
@@ -41,7 +106,7 @@ class Progress:
         """Counts `n` more units and writes a line when one is due."""
         self._done += n
         now = self._clock()
-        interval = _TERMINAL_INTERVAL if self._is_terminal else _LOG_INTERVAL
+        interval = _TERMINAL_INTERVAL if self._live.is_terminal else _LOG_INTERVAL
         if now - self._last >= interval:
             self._last = now
             self._write(now)
@@ -50,9 +115,7 @@ class Progress:
         """Writes the last line, if any was written before."""
         if self._has_written:
             self._write(self._clock())
-            if self._is_terminal:
-                self._stream.write("\n")
-            self._stream.flush()
+            self._live.close()
 
     def line(self, now: float) -> str:
         """The line at `now` seconds of the clock."""
@@ -74,9 +137,7 @@ class Progress:
 
     def _write(self, now: float) -> None:
         self._has_written = True
-        start, end = ("\r\x1b[K", "") if self._is_terminal else ("", "\n")
-        self._stream.write(f"{start}{self.line(now)}{end}")
-        self._stream.flush()
+        self._live.show(self.line(now))
 
     def __enter__(self) -> Progress:
         return self
@@ -87,12 +148,18 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is None:  # totals may be estimates; the work is done all the same
+            self._done = max(self._done, self._total)
         self.close()
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
-    """One line for people, on standard error."""
-    print(message, file=stream or sys.stderr, flush=True)
+    """One line for people, on standard error, above a progress line that is shown there."""
+    with LiveLine._lock:
+        if stream is None and LiveLine._shown is not None:
+            LiveLine._shown.above(message)
+        else:
+            print(message, file=stream or sys.stderr, flush=True)
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:

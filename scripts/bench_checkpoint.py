@@ -45,7 +45,7 @@ def measure(
     """Bytes of one checkpoint; seconds that the step waited and that the background took."""
     import tensorflow as tf
 
-    from bigbird_ja.train.checkpoints import CheckpointStore, Meta
+    from bigbird_ja.run.checkpoints import CheckpointStore, Meta
     from bigbird_ja.train.saving import CheckpointSaver
 
     waits: list[float] = []

@@ -16,10 +16,10 @@ from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import tensorflow_env
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.chips import CHIPS
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 ATTENTIONS = ("block_sparse", "original_full")

@@ -21,10 +21,10 @@ from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import tensorflow_env
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.chips import CHIPS
 
 CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"
 NO_CHECKPOINTING = "training.gradient_checkpointing=false"

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from bigbird_ja.config_schema import TokenizeConfig
+from bigbird_ja.config import TokenizeConfig
 from bigbird_ja.text import training
 from bigbird_ja.text.corpus import open_corpus
 

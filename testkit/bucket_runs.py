@@ -86,8 +86,8 @@ class Stage:
 
     def state(self, model_dir: str) -> Outcome:
         """What is in a MODEL_DIR, read past all faults."""
-        from bigbird_ja.train import run_log
-        from bigbird_ja.train.checkpoints import CheckpointStore
+        from bigbird_ja.run import log as run_log
+        from bigbird_ja.run.checkpoints import CheckpointStore
 
         path = f"{self.base}/{model_dir}"
         steps = CheckpointStore(path).steps()

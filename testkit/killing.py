@@ -65,7 +65,7 @@ def import_trainer() -> None:
     import tensorflow  # noqa: F401
     import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
 
-    from bigbird_ja.data import pipeline, verify  # noqa: F401
+    from bigbird_ja.data import check, pipeline  # noqa: F401
     from bigbird_ja.train import engine, estimator, graph, hooks, tensorboard  # noqa: F401
 
 
@@ -200,7 +200,7 @@ def soak(
         rng: chooses instants and delays.
         log: the trainers' output.
     """
-    from bigbird_ja.train.checkpoints import CheckpointStore
+    from bigbird_ja.run.checkpoints import CheckpointStore
 
     tally = Tally()
     plan = [PHASES[i % len(PHASES)] for i in range(kills)]
@@ -252,7 +252,7 @@ def soak(
 def judge(model_dir: str, status: int, expected: str) -> str:
     """What is wrong with a finished run; "" if nothing is."""
     from bigbird_ja import storage
-    from bigbird_ja.train import run_log
+    from bigbird_ja.run import log as run_log
 
     if status != 0:
         return f"ended with status {status}"
@@ -278,7 +278,7 @@ def _is_expected(name: str) -> bool:
 
 def digest(model_dir: str) -> str:
     """SHA-256 over step and files' checksums of the newest checkpoint, optimiser state and all."""
-    from bigbird_ja.train.checkpoints import CheckpointStore
+    from bigbird_ja.run.checkpoints import CheckpointStore
 
     store = CheckpointStore(model_dir)
     meta = store.read_meta(store.steps()[-1])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
+import sys
 
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, options, schema
 from bigbird_ja.errors import BadInput
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -17,6 +19,7 @@ FIXED = {
     "data.max_predictions_per_seq": 38,
     "data.masking": "dynamic",
     "data.nsp": False,
+    "data.mask_unit": "subword",
 }
 
 
@@ -62,7 +65,9 @@ def test_the_original_run_is_reproduced_to_the_letter() -> None:
 def test_the_last_override_wins(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "model: {num_layers: 2}\ntraining: {learning_rate: 1e-3}\n")
     config, overrides = config_lib.resolve(
-        path, ["model.num_layers=4", "model.num_layers=6"], {"training.num_train_steps": 7}
+        path,
+        ["model.num_layers=4", "model.num_layers=6"],
+        [config_lib.Override("training.num_train_steps", 7, "--num_train_steps")],
     )
     assert config.model.num_layers == 6
     assert config.training.learning_rate == 1e-3
@@ -120,6 +125,131 @@ def test_the_data_set_completes_the_config() -> None:
     assert config.model.vocab_size is None, "the argument stays as it was"
 
 
+def test_predictions_follow_the_length_and_the_rate() -> None:
+    def predictions(config_path: str | None, *sets: str) -> int:
+        config, _ = config_lib.resolve(config_path, sets)
+        return config_lib.predictions_of(config.make_data)
+
+    assert predictions(None, "make_data.seq_length=16384") == 2458
+    assert predictions(None, "make_data.seq_length=512") == 77
+    assert predictions(None, "make_data.masked_lm_prob=0.3") == 1229
+    assert predictions("base-4096") == 600, "what a preset says of its own length"
+    assert predictions("base-4096", "make_data.seq_length=4096") == 600
+    assert predictions("base-4096", "make_data.seq_length=16384") == 2458
+    assert predictions("base-4096", "make_data.max_predictions_per_seq=9") == 9
+    config = config_lib.without_data_set(config_lib.resolve(None, ["make_data.seq_length=512"])[0])
+    assert config.data.max_predictions_per_seq == 77
+
+
+@pytest.mark.parametrize("key", config_lib.OPTIONS)
+def test_every_setting_is_declared_whole(key: str) -> None:
+    option = config_lib.OPTIONS[key]
+    assert option.help.endswith(".") and option.kind in (int, float, bool, str)
+    if option.kind in (int, float):
+        assert option.allowed, "a range"
+    if option.default is None:
+        assert option.none, "what None stands for"
+    else:
+        assert option.read(option.default, "default") == option.default
+    if option.fixed_from:
+        assert config_lib.OPTIONS[option.fixed_from].kind is option.kind
+    if option.only_with:
+        other, _, value = option.only_with.partition("=")
+        assert value in config_lib.OPTIONS[other].choices
+
+
+def numbers() -> list[str]:
+    return [k for k, option in config_lib.OPTIONS.items() if option.kind in (int, float)]
+
+
+@pytest.mark.parametrize("value", ["nan", ".nan", ".inf", "-.inf", "1e30", "-1e30", "x", "[1]"])
+@pytest.mark.parametrize("key", numbers())
+def test_no_number_out_of_range_passes(key: str, value: str) -> None:
+    with pytest.raises(BadInput) as error:
+        config_lib.resolve(None, [f"{key}={value}"])
+    assert key in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training.adam_beta1=2", "training.adam_beta2=1", "training.adam_epsilon=0",
+        "training.adam_epsilon=-1e-6", "model.layer_norm_eps=-1", "model.initializer_range=-0.1",
+        "model.max_position_embeddings=-5", "data.seq_length=-1", "model.vocab_size=0",
+        "tokenize.max_sentence_length=-1", "training.seed=99999999999999999999",
+        "model.pattern_seed=-1", "data.max_predictions_per_seq=-1",
+    ],
+)  # fmt: skip
+def test_values_that_nothing_can_be_trained_with_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=r"between|64 bits"):
+        config_lib.resolve(None, [text])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("training.batch_size", "training.global_batch_size"),
+        ("batch_size", "training.global_batch_size"),
+        ("model.dropout", "model.hidden_dropout_prob"),
+        ("model.num_hidden_layers", "model.num_layers"),
+        ("training.lr", "training.learning_rate"),
+        ("training.max_steps", "training.num_train_steps"),
+        ("epochs", "training.num_train_steps"),
+        ("training.precision", "training.dtype"),
+        ("fp16", "training.dtype"),
+        ("training.max_grad_norm", "training.clip_norm"),
+        ("max_seq_length", "make_data.seq_length"),
+        ("make_data.mlm_probability", "make_data.masked_lm_prob"),
+        ("training.save_steps", "checkpoints.save_every_steps"),
+        ("checkpoints.save_total_limit", "checkpoints.keep_last"),
+        ("training.remat", "training.gradient_checkpointing"),
+        ("model.attention", "model.attention_type"),
+        ("gpus", "tpu.num_cores"),
+    ],
+)
+def test_an_unknown_setting_names_near_ones_by_meaning(name: str, meant: str) -> None:
+    with pytest.raises(BadInput, match="did you mean") as error:
+        config_lib.resolve(None, [f"{name}=1"])
+    assert repr(meant) in str(error.value)
+
+
+def test_a_setting_without_effect_is_refused_where_the_user_gives_it() -> None:
+    with pytest.raises(BadInput, match=r"make_data.dupe_factor=3 .*make_data.masking=static"):
+        config_lib.resolve(None, ["make_data.dupe_factor=3"])
+    config_lib.resolve(None, ["make_data.dupe_factor=3", "make_data.masking=static"])
+    config_lib.resolve("original-2021", ["make_data.dupe_factor=3"])
+    with pytest.raises(BadInput, match="schedule"):
+        config_lib.resolve(None, ["training.decay_fraction=0.3"])
+
+
+def test_a_setting_that_a_command_does_not_use_is_refused(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path, "model: {num_layers: 2}\ntokenize: {vocab_size: 100}\n")
+    config_lib.resolve(path, ["tokenize.vocab_size=200"], uses=["tokenize"])
+    with pytest.raises(BadInput, match=r"model.num_layers=6.*tokenize\.\*"):
+        config_lib.resolve(path, ["model.num_layers=6"], uses=["tokenize"])
+
+
+def test_how_data_is_made_cannot_be_said_of_data_that_is_made() -> None:
+    config, overrides = config_lib.resolve(None, ["make_data.seed=3"])
+    with pytest.raises(BadInput, match=r"make_data.seed=3.*is made"):
+        config_lib.with_data_set(config, FIXED, overrides, "data/manifest.json")
+
+
+def test_a_warm_up_that_does_not_end_is_said() -> None:
+    def said(*sets: str) -> list[str]:
+        return config_lib.warnings(config_lib.resolve(None, sets)[0])
+
+    assert said() == []
+    assert said("training.num_train_steps=10000")
+    (line,) = said("training.num_train_steps=40")
+    assert "warmup_steps=10,000" in line and "num_train_steps=40" in line and "0.4%" in line
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_no_preset_has_anything_to_be_warned_of(path: pathlib.Path) -> None:
+    assert config_lib.warnings(config_lib.resolve(str(path))[0]) == []
+
+
 @pytest.mark.parametrize(
     "text",
     ["model.vocab_size=9", "data.seq_length=512", "data.masking=static", "data.nsp=true"],
@@ -139,6 +269,45 @@ def test_a_resolved_config_survives_its_file(tmp_path: pathlib.Path) -> None:
     config = config_lib.with_data_set(config, FIXED)
     path = write(tmp_path, config_lib.to_yaml(config))
     assert config_lib.load_resolved(path) == config
+
+
+# As the version before options were declared in their fields hashed them.
+FIRST_FINGERPRINTS = {
+    None: "20eec5ab90fc4862e526fbcc3d3833b6e3b55e70371dc0e7e56b5fb3edb97602",
+    "base-4096": "20eec5ab90fc4862e526fbcc3d3833b6e3b55e70371dc0e7e56b5fb3edb97602",
+    "tiny-cpu": "d72cbaf33ddae4007231d80148d9d8659dea9f27c123d64dcb7a68f9dc10bb4f",
+    "original-2021": "3327491dada7dcdf5528843033936d6089bd487df0ed02b9f8bb6659abcab08d",
+}
+
+
+@pytest.mark.parametrize("preset", FIRST_FINGERPRINTS)
+def test_fingerprints_of_earlier_versions_stay_valid(preset: str | None) -> None:
+    config = config_lib.with_data_set(config_lib.resolve(preset)[0], FIXED)
+    assert config_lib.fingerprint(config) == FIRST_FINGERPRINTS[preset]
+
+
+@dataclasses.dataclass
+class WiderTraining(schema.TrainingConfig):
+    update_rule: str = options.option("adamw", "Which.", choices=("adamw", "google"))
+
+
+@dataclasses.dataclass
+class WiderConfig(schema.Config):
+    training: WiderTraining = dataclasses.field(default_factory=WiderTraining)
+
+
+def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
+    wider = WiderConfig()
+    known = options.options_of(WiderConfig)
+    assert "training.update_rule" in known
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["bigbird_ja.config.fingerprint"], "OPTIONS", known)
+        assert config_lib.fingerprint(wider) == config_lib.fingerprint(Config())
+        wider.training.update_rule = "google"
+        assert config_lib.fingerprint(wider) != config_lib.fingerprint(Config())
+        assert config_lib.differences(wider, WiderConfig()) == [
+            "training.update_rule: google -> adamw"
+        ]
 
 
 def test_what_a_model_dir_accepts_a_change_of() -> None:

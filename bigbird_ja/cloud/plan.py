@@ -14,7 +14,7 @@ from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.prices import PRICINGS, Prices
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-from bigbird_ja.preflight.flops import model_flops
+from bigbird_ja.model.flops import model_flops
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from bigbird_ja import storage
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 
 _STATUS_REASONS = {
     0: "finished", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 74: "io_error",

@@ -12,7 +12,7 @@ from bigbird_ja.cloud.lock import STALE_SECONDS, Owner, read_owner
 from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, read_json
 from bigbird_ja.cloud.run_state import Heartbeat, Phase, RunState
 from bigbird_ja.cloud.tpu import Presence, Tpu
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 
 
 @dataclass(frozen=True)

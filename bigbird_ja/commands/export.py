@@ -94,7 +94,6 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     for name in ("model_dir", "output_dir"):
         if not getattr(args, name):
             raise BadInput(f"--{name} is missing: see `bigbird-ja export --help`")
-    folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.export import source as source_lib
 
     source = source_lib.load(args.model_dir, args.step)
@@ -138,9 +137,9 @@ def _fill(local: str, source: Source, args: flags.FlagValues) -> dict[str, Any]:
 
         saved_model.fill(local, source)
         return {}
-    from bigbird_ja.export import huggingface
+    from bigbird_ja.export import huggingface, model_card
 
-    options = huggingface.Options(
+    options = model_card.Options(
         name=args.model_name,
         license=args.license,
         data_license=args.data_license,

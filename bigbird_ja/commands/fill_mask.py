@@ -49,8 +49,8 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     from bigbird_ja import storage
+    from bigbird_ja.run.checkpoints import load_parameters
     from bigbird_ja.text import tokenizer as tokenizer_lib
-    from bigbird_ja.train.checkpoints import load_parameters
 
     config, params, meta = load_parameters(args.model_dir, args.step)
     tokenizer = tokenizer_lib.load(storage.join(args.model_dir, "tokenizer.model"))

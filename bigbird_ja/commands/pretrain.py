@@ -6,12 +6,16 @@ r"""train or resume, on CPU, GPU or TPU
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
 Running the same command again continues where the last checkpoint was saved; on finished work it
-says so. SIGTERM and Ctrl-C save first (status 75). The tiny preset takes minutes on two CPU cores,
-the base one weeks on a v3-8: `bigbird-ja plan` says how long and how much.
+says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first (status 75). The
+tiny preset takes minutes on two CPU cores, the base one weeks on a v3-8: `bigbird-ja plan` says how
+long and how much.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -90,12 +94,15 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
 def run_with(args: flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
     """`run` with the effects given: tests stop the process at chosen instants."""
     from bigbird_ja.console import log
+    from bigbird_ja.train import log_stream
     from bigbird_ja.train.signals import StopRequest
 
     for name in ("data_dir", "model_dir"):
         if not getattr(args, name):
             raise BadInput(f"--{name} is missing: see `bigbird-ja pretrain --help`")
-    with StopRequest(log, lambda message: _leave(message)) as stop:
+    leave = functools.partial(_leave, wants_json=args.json)
+    gone = "the reader of the log has gone"
+    with StopRequest(log, leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
         return _prepare_and_train(args, effects, stop)
 
 
@@ -104,7 +111,7 @@ def _prepare_and_train(
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
-    from bigbird_ja.data import verify
+    from bigbird_ja.data import check
     from bigbird_ja.train import run_directory
 
     config, overrides = config_lib.resolve(
@@ -113,7 +120,7 @@ def _prepare_and_train(
         {"training.num_train_steps": args.num_train_steps, "tpu.name": args.tpu_name},
     )
     profile = _profile_range(args.profile_steps)
-    manifest = verify.fast_check(args.data_dir)
+    manifest = check.fast_check(args.data_dir)
     config = config_lib.with_data_set(
         config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
     )
@@ -164,7 +171,11 @@ def _profile_range(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _leave(message: str) -> None:
-    """A second Ctrl-C: out at once, from the thread that listens."""
-    os.write(2, f"bigbird-ja: {message}\n".encode())
+def _leave(message: str, wants_json: bool) -> None:
+    """Ends the process at once, from the thread that listens for signals."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"bigbird-ja: {message}\n".encode())
+        if wants_json:
+            result = {"reason": Interrupted.reason, "error": message}
+            os.write(1, f"{json.dumps(result)}\n".encode())
     os._exit(Interrupted.status)

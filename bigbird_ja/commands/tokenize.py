@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 if TYPE_CHECKING:
-    from bigbird_ja.config_schema import TokenizeConfig
+    from bigbird_ja.config import TokenizeConfig
     from bigbird_ja.text.corpus import Corpus
     from bigbird_ja.text.training import Trained
 

@@ -112,7 +112,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def fixed(self) -> dict[str, Any]:
-        """The values of `config.DATA_SET_KEYS`, and the mask unit that the data was made for."""
+        """The values of `config.DATA_SET_KEYS`."""
         return {
             "model.vocab_size": self.vocab_size,
             "data.seq_length": self.seq_length,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.config_schema import MakeDataConfig
+from bigbird_ja.config import MakeDataConfig, predictions_of
 from bigbird_ja.data import records
 from bigbird_ja.data.static_masking import MaskingRule
 from bigbird_ja.errors import BadInput
@@ -96,9 +96,10 @@ def settings_of(
     """
     if config.seq_length < SHORTEST_SEQUENCE:
         raise BadInput(f"--seq_length={config.seq_length}: at least {SHORTEST_SEQUENCE}")
-    if config.max_predictions_per_seq > config.seq_length:
+    max_predictions = predictions_of(config)
+    if max_predictions > config.seq_length:
         raise BadInput(
-            f"--max_predictions_per_seq={config.max_predictions_per_seq} is more than"
+            f"--max_predictions_per_seq={max_predictions} is more than"
             f" --seq_length={config.seq_length}: lower it"
         )
     if input_mask and config.masking == "dynamic":
@@ -112,7 +113,7 @@ def settings_of(
         seq_length=config.seq_length,
         masking=config.masking,
         dupe_factor=config.dupe_factor if config.masking == "static" else 1,
-        max_predictions_per_seq=config.max_predictions_per_seq,
+        max_predictions_per_seq=max_predictions,
         masked_lm_prob=config.masked_lm_prob,
         mask_unit=config.mask_unit,
         word_boundaries=config.word_boundaries,

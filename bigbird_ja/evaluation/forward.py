@@ -11,7 +11,6 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
-from bigbird_ja.train.step import eval_metrics
 
 
 def inference_config(config: Config) -> Config:
@@ -37,6 +36,34 @@ def padded_length(config: Config, num_tokens: int) -> int:
     return min(-(-num_tokens // tile) * tile, most)
 
 
+@tf.autograph.experimental.do_not_convert
+def eval_metrics(
+    config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """What each prediction of a batch costs, without dropout; sums are left to the caller.
+
+    Returns:
+        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
+        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
+        and next_sentence_correct.
+    """
+    params = {name: tf.convert_to_tensor(value) for name, value in params.items()}
+    hidden = encode(
+        params, config, batch["input_ids"], batch["segment_ids"], batch.get("document_ids")
+    )
+    losses, correct = heads.masked_lm_losses(
+        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
+    )
+    metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
+    if config.data.nsp:
+        labels = batch["next_sentence_labels"]
+        logits = heads.next_sentence_logits(params, config, hidden)
+        metrics["next_sentence_losses"] = heads.cross_entropy(logits, labels)
+        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
+        metrics["next_sentence_correct"] = tf.cast(hits, tf.float32)
+    return metrics
+
+
 class Forward:
     """A model with its parameters on the device.
 
@@ -60,7 +87,7 @@ class Forward:
         self._log_probabilities = tf.function(self._masked_lm, reduce_retracing=False)
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """`train.step.eval_metrics` of one batch."""
+        """`eval_metrics` of one batch."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:

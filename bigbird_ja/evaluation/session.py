@@ -16,8 +16,8 @@ from bigbird_ja.console import Progress, log, table
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import masked_lm, tensorboard
-from bigbird_ja.train import run_log
-from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
 
 _PERCENT = 100.0
 

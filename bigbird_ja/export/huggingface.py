@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.export import hf_tokenizer, model_card, parity
+from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import hf_names
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the card says that no file knows, and how much is compared."""
-
-    name: str
-    license: str = "other"
-    data_license: str | None = None
-    cost_usd: float | None = None
-    data_dir: str | None = None  # for the comparison on held-out records
-    parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
 
 
 def model_config(source: Source) -> dict[str, Any]:

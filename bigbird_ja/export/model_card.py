@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.console import human_count, human_time
 from bigbird_ja.export.source import Source, cost_usd
 from bigbird_ja.model import pattern
 
-if TYPE_CHECKING:
-    from bigbird_ja.export.huggingface import Options
+
+@dataclass(frozen=True)
+class Options:
+    """What the card says that no file knows, and how much is compared."""
+
+    name: str
+    license: str = "other"
+    data_license: str | None = None
+    cost_usd: float | None = None
+    data_dir: str | None = None  # for the comparison on held-out records
+    parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
 
 
 def text(source: Source, options: Options, report: dict[str, Any]) -> str:

@@ -11,10 +11,10 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import Meta, load_parameters
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.tokenizer import Tokenizer
-from bigbird_ja.train import run_log
-from bigbird_ja.train.checkpoints import Meta, load_parameters
 
 POSITIONS = "bert/embeddings/position_embeddings"
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja.config import Config
-from bigbird_ja.config_schema import ModelConfig
+from bigbird_ja.config import Config, ModelConfig
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bigbird_ja.chips import CHIPS, TRAINABLE, Chip
 from bigbird_ja.config import Config
 from bigbird_ja.console import human_bytes, human_count, table
-from bigbird_ja.preflight.chips import CHIPS, TRAINABLE, Chip
 
 
 def describe(result: Mapping[str, Any]) -> str:

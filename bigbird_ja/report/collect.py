@@ -9,7 +9,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 
 Record = dict[str, Any]
 

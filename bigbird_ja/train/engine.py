@@ -24,8 +24,8 @@ from bigbird_ja.errors import (
     classify,
     telling_line,
 )
+from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.train import checks, environment, run_directory
-from bigbird_ja.train.checkpoints import CheckpointStore
 from bigbird_ja.train.lock import RunLock
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,8 +21,7 @@ from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
-from bigbird_ja.storage.scratch import scratch_directory
-from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters, read_variables
 
 _WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"
@@ -208,7 +208,7 @@ def _checkpoint_prefix(source: str) -> str | None:
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
-    with scratch_directory() as scratch:
+    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
         local = prefix
         if storage.is_remote(prefix):
             local = os.path.join(scratch, storage.base_name(prefix))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bigbird_ja.config_schema import TrainingConfig
+from bigbird_ja.config import TrainingConfig
 
 Tensors = dict[str, tf.Tensor]
 

@@ -1,18 +1,17 @@
-"""The progress line: step, percent, loss, accuracy, tokens/s per core and in all, MFU, ETA."""
+"""The progress line: step, percent, loss, accuracy, tokens/s, MFU, ETA; as much as fits."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.config import Config
-from bigbird_ja.console import human_count, human_time
-from bigbird_ja.preflight.chips import CHIPS
-from bigbird_ja.preflight.flops import model_flops
+from bigbird_ja.console import LiveLine, fit, human_count, human_time
+from bigbird_ja.model.flops import model_flops
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
@@ -75,14 +74,12 @@ class TrainProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pace, self._before = pace, train_seconds
-        self._stream = stream or sys.stderr
-        self._is_terminal = self._stream.isatty()
+        self._live = LiveLine(stream)
         self._clock = clock
         self._start = self._last_time = clock()
         self._last_step = start_step
         self._seconds_per_step: float | None = None
         self._last_line = -1e9
-        self._open_line = False
 
     def train_seconds(self) -> float:
         """Seconds spent training so far, over all restarts."""
@@ -120,37 +117,38 @@ class TrainProgress:
         steps_per_second = tokens_per_second / self._pace.tokens_per_step
         return steps_per_second * self._pace.flops_per_core_step / self._pace.peak_flops
 
-    def line(self, metrics: Mapping[str, float]) -> str:
-        """The line for one logged step (keys as in `metrics.jsonl`)."""
+    def line(self, metrics: Mapping[str, float], columns: int | None = None) -> str:
+        """The line for one logged step.
+
+        Args:
+            metrics: keys as in `metrics.jsonl`.
+            columns: room for it; what matters least is left out. None: all of it.
+        """
         step, total = int(metrics["step"]), self._pace.num_train_steps
-        rate = metrics["tokens_per_second"]
-        parts = [
-            f"step {step:,} of {total:,}",
-            f"{step / total:6.1%}",
-            f"loss {metrics['loss']:.4f}",
-            f"accuracy {metrics['masked_lm_accuracy']:.1%}",
-            f"{human_count(rate / self._pace.cores)} tokens/s/core",
-            f"{human_count(rate)} tokens/s",
-        ]
-        if (mfu := self.mfu(rate)) is not None:
-            parts.append(f"MFU {mfu:.1%}")
+        rate, cores = metrics["tokens_per_second"], self._pace.cores
         eta = self.eta_seconds(step)
-        parts.append(f"ETA {human_time(eta)}" if eta is not None else "ETA -")
-        parts.append(f"trained {human_time(self.train_seconds())}")
-        return "  ".join(parts)
+        parts = [
+            (0, f"step {step:,} of {total:,}"),
+            (3, f"{step / total:6.1%}"),
+            (1, f"loss {metrics['loss']:.4f}"),
+            (5, f"accuracy {metrics['masked_lm_accuracy']:.1%}"),
+            (4, f"{human_count(rate)} tokens/s"),
+        ]
+        if cores > 1:
+            parts.append((7, f"{human_count(rate / cores)} tokens/s/core"))
+        if (mfu := self.mfu(rate)) is not None:
+            parts.append((6, f"MFU {mfu:.1%}"))
+        parts.append((2, f"ETA {human_time(eta)}" if eta is not None else "ETA -"))
+        parts.append((8, f"trained {human_time(self.train_seconds())}"))
+        return fit(parts, columns)
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
         """Prints the line where one is due."""
         now = self._clock()
-        if not (force or self._is_terminal or now - self._last_line >= _LOG_INTERVAL):
-            return
-        self._last_line = now
-        start, end = ("\r\x1b[K", "") if self._is_terminal else ("", "\n")
-        self._open_line = self._is_terminal
-        print(f"{start}{self.line(metrics)}", end=end, file=self._stream, flush=True)
+        if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
+            self._last_line = now
+            self._live.show(self.line(metrics, self._live.columns()))
 
     def close(self) -> None:
-        """Ends an open terminal line."""
-        if self._open_line:
-            print(file=self._stream, flush=True)
-            self._open_line = False
+        """Ends the line on a terminal."""
+        self._live.close()

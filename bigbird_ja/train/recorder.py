@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 from bigbird_ja.train.progress import TrainProgress, pace_of
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.run_directory import Resumption

@@ -14,8 +14,9 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import lock, run_log
-from bigbird_ja.train.checkpoints import Checkpoint, CheckpointStore
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
+from bigbird_ja.train import lock
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bigbird_ja.config_schema import CheckpointsConfig
-from bigbird_ja.train.checkpoints import CheckpointStore, Meta, write_variables
+from bigbird_ja.config import CheckpointsConfig
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
 
 if TYPE_CHECKING:
     import numpy as np

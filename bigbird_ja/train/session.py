@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -9,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.data.guard import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
-from bigbird_ja.train.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
+from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
 from bigbird_ja.train.lock import RENEW_SECONDS, RunLock
 from bigbird_ja.train.recorder import Recorder
@@ -71,7 +72,6 @@ class Session:
         if self._stop.is_set():
             self._stop.answered()
             return "interrupted"
-        from bigbird_ja.data import verify
         from bigbird_ja.train import estimator
         from bigbird_ja.train.graph import TrainGraph, make_input_fn
         from bigbird_ja.train.hooks import ReinstallSignals, TrainHook
@@ -89,7 +89,7 @@ class Session:
             *self._profile_hooks(graph),
         ]
         self._recorder.open_board()
-        with self._watchdog, self._chores, verify.named_damage(request.manifest, request.data_dir):
+        with self._watchdog, self._chores:
             try:
                 estimator.train(
                     graph.model_fn,
@@ -232,7 +232,7 @@ class Session:
         import numpy as np
 
         from bigbird_ja.model.params import initial_parameters
-        from bigbird_ja.train.checkpoints import read_variables
+        from bigbird_ja.run.checkpoints import read_variables
 
         if self._found.checkpoint is not None:
             return read_variables(self._found.checkpoint.prefix)
@@ -282,9 +282,10 @@ class Session:
         )
         words.start()
         words.join(_LAST_WORDS_SECONDS)
-        print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-        if self._request.json:
-            print(json.dumps({**self.results(reason), "error": message}), flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
+            if self._request.json:
+                print(json.dumps({**self.results(reason), "error": message}), flush=True)
         self._effects.leave(STATUS_OF_REASON[reason])
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: asked once, training saves and ends; a second Ctrl-C leaves at once.
+"""SIGTERM, SIGHUP and Ctrl-C: asked once, training saves and ends; a second Ctrl-C leaves at once.
 
 Python runs its handlers between bytecodes of the main thread, which may sit inside a device loop
 for many seconds. So the handlers here do nothing: a thread reads the signal numbers that Python's C
@@ -15,11 +15,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopRequest:
-    """Listens for SIGTERM and SIGINT between `__enter__` and `__exit__` (main thread only).
+    """Listens for signals between `__enter__` and `__exit__` (main thread only).
+
+    SIGHUP is left alone where it was ignored from the start, as `nohup` does.
 
     Args:
         log: told once what was asked.
@@ -38,11 +40,22 @@ class StopRequest:
         self._asked = threading.Event()
         self._answered = threading.Event()
         self._before: dict[int, Any] = {}
-        self.name = ""  # of the first signal
+        self._asking = threading.Lock()
+        self.name = ""  # of the first signal, or what else asked
 
     def is_set(self) -> bool:
         """Whether someone asked to stop."""
         return self._asked.is_set()
+
+    def ask(self, name: str) -> None:
+        """Asks to stop, from any thread; `name` says who or what, for messages."""
+        with self._asking:
+            if self._asked.is_set():
+                return
+            self.name = name
+            self._asked.set()
+        self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
+        threading.Thread(target=self._time_out, name="patience", daemon=True).start()
 
     def answered(self) -> None:
         """The main thread has seen the request: from here on it may take the time to save."""
@@ -53,7 +66,9 @@ class StopRequest:
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         for number in _SIGNALS:
-            self._before[number] = signal.getsignal(number)
+            before = signal.getsignal(number)
+            if number != signal.SIGHUP or before != signal.SIG_IGN:
+                self._before[number] = before
         self.install()
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
@@ -61,7 +76,7 @@ class StopRequest:
 
     def install(self) -> None:
         """Puts the handlers in place; again where a library has taken them (TPUEstimator does)."""
-        for number in _SIGNALS:
+        for number in self._before:
             signal.signal(number, _ignore)
 
     def __exit__(
@@ -82,15 +97,12 @@ class StopRequest:
     def _listen(self) -> None:
         while numbers := os.read(self._reader, 64):
             for number in numbers:
-                if number in _SIGNALS:
+                if number in self._before:
                     self._receive(number)
 
     def _receive(self, number: int) -> None:
         if not self._asked.is_set():
-            self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-            self._asked.set()
-            self._log(f"{self.name}: finishing the step and saving; Ctrl-C again leaves at once")
-            threading.Thread(target=self._time_out, name="patience", daemon=True).start()
+            self.ask("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
         elif number == signal.SIGINT:
             self.leave("interrupted again: left at once; the last checkpoint is good")
 

@@ -206,31 +206,3 @@ def _metrics(config: Config, sums: list[tf.Tensor]) -> Tensors:
 def _not_zero(weight: tf.Tensor) -> tf.Tensor:
     """The divisor for a batch's weights; with nothing to predict the loss is zero, not 0 / 0."""
     return tf.where(weight > 0, weight, 1.0)
-
-
-@tf.autograph.experimental.do_not_convert
-def eval_metrics(
-    config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-) -> Tensors:
-    """What each prediction of a batch costs, without dropout; sums are left to the caller.
-
-    Returns:
-        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
-        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
-        and next_sentence_correct.
-    """
-    params = {name: tf.convert_to_tensor(value) for name, value in params.items()}
-    hidden = encode(
-        params, config, batch["input_ids"], batch["segment_ids"], batch.get("document_ids")
-    )
-    losses, correct = heads.masked_lm_losses(
-        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
-    )
-    metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
-    if config.data.nsp:
-        labels = batch["next_sentence_labels"]
-        logits = heads.next_sentence_logits(params, config, hidden)
-        metrics["next_sentence_losses"] = heads.cross_entropy(logits, labels)
-        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
-        metrics["next_sentence_correct"] = tf.cast(hits, tf.float32)
-    return metrics

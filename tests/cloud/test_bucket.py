@@ -14,7 +14,7 @@ from bigbird_ja.cloud.lock import LostLock, SupervisorLock, read_owner
 from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name
 from bigbird_ja.cloud.run_state import Phase, RunState
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 from tests.cloud.test_startup import boot, told
 
 

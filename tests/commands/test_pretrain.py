@@ -7,13 +7,15 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.train import run_log
-from bigbird_ja.train.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Ended, Zygote
@@ -72,7 +74,7 @@ def test_a_run_leaves_what_the_contract_names(finished: tuple[Path, Ended]) -> N
     assert not [name for name in names if name.startswith(".") or name == "lock.json"]
     assert CheckpointStore(str(model)).steps() == [25, 30]
     line = ended.err.splitlines()[-1]
-    for part in (f"step {STEPS} of {STEPS}", "100.0%", "loss", "accuracy", "tokens/s/core", "ETA"):
+    for part in (f"step {STEPS} of {STEPS}", "100.0%", "loss", "accuracy", "tokens/s", "ETA"):
         assert part in line
     assert "Traceback" not in ended.err
 
@@ -131,6 +133,41 @@ def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     steps = [record["step"] for record in run_log.read_metrics(str(model))]
     assert steps == sorted({4, 8, 12, 16, 20, 24, 28, STEPS, step})
+
+
+def test_a_hang_up_during_start_up_is_75_and_trains_nothing(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    running = zygote.start(*flags, "--model_dir", str(model), "--json", hang_at=["start-up", 1])
+    running.wait_for(running.hung)
+    running.send(signal.SIGHUP)
+    running.wait_for(running.hung.with_name("err"), "SIGHUP: ")
+    running.hung.unlink()
+    ended = running.wait()
+    assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
+    assert CheckpointStore(str(model)).steps() == []
+
+
+def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(
+    flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bigbird_ja", *flags, "--model_dir", str(model), "--json",
+         "--num_train_steps", "100000", "--set", "checkpoints.save_every_steps=0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert running.stdout and running.stderr
+    for line in running.stderr:
+        if line.startswith("step "):
+            break
+    running.stderr.close()
+    result = json.loads(running.stdout.read())
+    assert running.wait(timeout=120) == 75 and result["reason"] == "interrupted"
+    assert "reader of the log" in result["error"]
+    assert CheckpointStore(str(model)).steps() == [result["global_step"]]
 
 
 def test_a_second_ctrl_c_leaves_at_once(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
@@ -466,7 +503,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 ) -> None:  # fmt: skip
     import numpy as np
 
-    from bigbird_ja.train.checkpoints import read_variables, write_variables
+    from bigbird_ja.run.checkpoints import read_variables, write_variables
 
     here = [*flags, "--model_dir", str(tmp_path / "model")]
     refused([*here, "--use_tpu"], capsys, "--use_tpu", "TPU VM")

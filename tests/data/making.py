@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.config_schema import MakeDataConfig
+from bigbird_ja.config import MakeDataConfig
 from bigbird_ja.data import build, settings
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.text import corpus as corpus_lib

@@ -25,7 +25,7 @@ def exported(small_run, tmp_path_factory):
     """(folder, parity report, source)"""
     folder = tmp_path_factory.mktemp("hf")
     trained = source.load(small_run.model_dir)
-    options = huggingface.Options(name="tiny", data_dir=small_run.data_dir, parity_sequences=3)
+    options = model_card.Options(name="tiny", data_dir=small_run.data_dir, parity_sequences=3)
     return folder, huggingface.fill(str(folder), trained, options), trained
 
 
@@ -51,7 +51,7 @@ def test_other_plans_agree_too(small_run, exported, tmp_path, key, value):
     _, _, trained = exported
     changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
     config_lib.put(changed.config, key, value)
-    options = huggingface.Options("x", data_dir=small_run.data_dir, parity_sequences=2)
+    options = model_card.Options("x", data_dir=small_run.data_dir, parity_sequences=2)
     sparse = huggingface.fill(str(tmp_path), changed, options)["block_sparse"]
     assert sparse["agrees"], sparse
 
@@ -101,7 +101,7 @@ def test_the_card_says_what_the_files_say(exported):
 def test_without_pytorch_the_report_says_so(exported, small_run, tmp_path, monkeypatch):
     _, _, trained = exported
     monkeypatch.setitem(sys.modules, "torch", None)
-    report = huggingface.fill(str(tmp_path), trained, huggingface.Options("x"))
+    report = huggingface.fill(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not measured (PyTorch is not installed" in card
@@ -126,7 +126,7 @@ def test_positions_are_extended_as_stated(exported, tmp_path):
     values = longer.params[source.POSITIONS]
     assert values.shape[0] == 600
     np.testing.assert_array_equal(values[256:512], trained.params[source.POSITIONS])
-    assert "copies of the trained ones" in model_card._limits(longer, huggingface.Options("x"))
+    assert "copies of the trained ones" in model_card._limits(longer, model_card.Options("x"))
     assert huggingface.model_config(longer)["max_position_embeddings"] == 600
     assert source.extend_positions(trained, 256) is trained
 

@@ -10,8 +10,8 @@ import json
 import os
 
 from bigbird_ja import config as config_lib
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.preflight import estimate
-from bigbird_ja.preflight.chips import CHIPS
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.errors import BadInput
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight.chips import CHIPS
 
 V3, V2 = CHIPS["v3"], CHIPS["v2"]
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}

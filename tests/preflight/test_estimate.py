@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bigbird_ja import config as config_lib
+from bigbird_ja.chips import CHIPS, chip
 from bigbird_ja.errors import BadInput
 from bigbird_ja.preflight import estimate, text
-from bigbird_ja.preflight.chips import CHIPS, chip
 
 
 class Memory:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.config_schema import TokenizeConfig
+from bigbird_ja.config import TokenizeConfig
 from bigbird_ja.errors import BadInput, OutOfMemory
 from bigbird_ja.text import training
 from bigbird_ja.text.corpus import open_corpus

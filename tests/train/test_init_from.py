@@ -7,7 +7,7 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.train import checkpoints
+from bigbird_ja.run import checkpoints
 from bigbird_ja.train.init_from import load_initial
 from tests.model.tiny import tiny_config
 

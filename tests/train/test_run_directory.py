@@ -8,7 +8,8 @@ import pytest
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
-from bigbird_ja.train import run_directory, run_log
+from bigbird_ja.run import log as run_log
+from bigbird_ja.train import run_directory
 
 
 def config(*sets: str) -> config_lib.Config:

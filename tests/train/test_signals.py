@@ -77,3 +77,20 @@ def test_handlers_are_put_back() -> None:
         assert heard.asked.wait(10)
         stop.answered()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_hang_up_asks_too_unless_it_was_ignored_from_the_start() -> None:
+    with listening() as (stop, heard):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert heard.asked.wait(10) and stop.name == "SIGHUP"
+        stop.answered()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with listening() as (stop, heard):
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert heard.asked.wait(10) and stop.name == "SIGTERM"
+            stop.answered()
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.evaluation.forward import eval_metrics
 from bigbird_ja.model.params import initial_parameters, parameter_specs
-from bigbird_ja.train.step import eval_metrics, initial_slots, train_step
+from bigbird_ja.train.step import initial_slots, train_step
 from tests.model.tiny import tiny_batch, tiny_config
 
 

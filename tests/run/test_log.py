@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.train import run_log
+from bigbird_ja.run import log as run_log
 
 
 @pytest.fixture(params=["disk", "bucket"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.train.checkpoints import (
+from bigbird_ja.run.checkpoints import (
     CheckpointStore,
     Meta,
     read_variables,

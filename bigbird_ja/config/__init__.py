@@ -1,0 +1,68 @@
+"""The one typed configuration: what every setting means, and how it gets its value.
+
+`schema` declares each setting once, in its field; the other modules follow from it: `resolve`
+(defaults, then `--config PRESET or FILE.yaml`, then `--set section.key=value`, then plain flags,
+then the data set), `validate`, `fingerprint`, `echo`.
+"""
+
+from bigbird_ja.config.echo import echo
+from bigbird_ja.config.fingerprint import differences, digest, fingerprint
+from bigbird_ja.config.names import nearest
+from bigbird_ja.config.presets import preset_path
+from bigbird_ja.config.resolve import (
+    Override,
+    from_dict,
+    load_resolved,
+    resolve,
+    with_data_set,
+    without_data_set,
+)
+from bigbird_ja.config.schema import (
+    DATA_SET_KEYS,
+    OPTIONS,
+    SECTIONS,
+    CheckpointsConfig,
+    Config,
+    DataConfig,
+    MakeDataConfig,
+    ModelConfig,
+    TokenizeConfig,
+    TpuConfig,
+    TrainingConfig,
+)
+from bigbird_ja.config.validate import validate, warnings
+from bigbird_ja.config.values import copy, flatten, get, predictions_of, put, to_yaml
+
+__all__ = [
+    "DATA_SET_KEYS",
+    "OPTIONS",
+    "SECTIONS",
+    "CheckpointsConfig",
+    "Config",
+    "DataConfig",
+    "MakeDataConfig",
+    "ModelConfig",
+    "Override",
+    "TokenizeConfig",
+    "TpuConfig",
+    "TrainingConfig",
+    "copy",
+    "differences",
+    "digest",
+    "echo",
+    "fingerprint",
+    "flatten",
+    "from_dict",
+    "get",
+    "load_resolved",
+    "nearest",
+    "predictions_of",
+    "preset_path",
+    "put",
+    "resolve",
+    "to_yaml",
+    "validate",
+    "warnings",
+    "with_data_set",
+    "without_data_set",
+]

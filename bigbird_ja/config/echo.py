@@ -1,0 +1,37 @@
+"""What a command says about its settings before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bigbird_ja.config.options import format_value
+from bigbird_ja.config.resolve import Override, is_used
+from bigbird_ja.config.schema import OPTIONS, SECTIONS, Config
+from bigbird_ja.config.values import flatten
+
+
+def echo(config: Config, overrides: Iterable[Override], uses: Sequence[str] = SECTIONS) -> str:
+    """One line per setting that takes effect and differs from the preset, or from the default.
+
+    Args:
+        config: the resolved config.
+        overrides: what was set, in order.
+        uses: sections and keys that the command uses; others take no effect.
+    """
+    final = flatten(config)
+    last: dict[str, Override] = {}
+    preset: dict[str, Override] = {}
+    for override in overrides:
+        last[override.key] = override
+        if override.source.startswith("preset "):
+            preset[override.key] = override
+    lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
+    for key, override in last.items():
+        base = preset[key].value if key in preset else OPTIONS[key].default
+        if not is_used(key, uses) or override.value == base:
+            continue
+        whose = "preset" if key in preset else "default"
+        shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
+        value = format_value(final[key])
+        lines.append(f"  {key} = {value}  ({whose} {shown}; from {override.source})")
+    return "\n".join(lines) if lines else "  (all defaults)"

@@ -1,0 +1,261 @@
+"""From what the user says to a config: defaults, a file, `--set`, flags; then the data set.
+
+The last wins. What a data set fixes (`DATA_SET_KEYS`) stays None until its manifest is read
+(`with_data_set`); a value given explicitly that disagrees with the manifest is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.config import names, presets
+from bigbird_ja.config.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
+from bigbird_ja.config.validate import validate
+from bigbird_ja.config.values import copy, get, predictions_of, put
+from bigbird_ja.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Override:
+    """One setting that was not left at its default: `key`, `value`, and where it came from."""
+
+    key: str
+    value: Any
+    source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether it stands on the command line itself."""
+        return self.source.startswith("--")
+
+
+def resolve(
+    config_path: str | None = None,
+    sets: Iterable[str] = (),
+    flags: Iterable[Override] | Mapping[str, Any] = (),
+    uses: Sequence[str] = SECTIONS,
+) -> tuple[Config, list[Override]]:
+    """Builds the config from a file, `key=value` strings and flags; the last wins.
+
+    Args:
+        config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
+            defaults.
+        sets: strings `section.key=value`; the value is read as YAML.
+        flags: the settings that flags of their own gave.
+        uses: sections, and single keys, that the command uses: `sets` of others are refused. A
+            file may hold all sections.
+
+    Returns:
+        The config, not yet completed by a data set, and every override in order.
+
+    Raises:
+        BadInput: an unknown key (near ones are named), one that the command does not use, a value
+            of the wrong type, range or choice.
+    """
+    overrides: list[Override] = []
+    if config_path is not None:
+        overrides += _read_file(*presets.locate(config_path))
+    for text in sets:
+        overrides.append(_read_set(text, uses))
+    if isinstance(flags, Mapping):
+        flags = [
+            Override(key, value, f"--{key.rpartition('.')[2]}")
+            for key, value in flags.items()
+            if value is not None
+        ]
+    overrides += flags
+    config = Config()
+    applied = [_apply(config, override) for override in overrides]
+    _recount_predictions(config, applied)
+    validate(config)
+    _check_effective(config, applied)
+    return config, applied
+
+
+def _recount_predictions(config: Config, overrides: Sequence[Override]) -> None:
+    """A file's number of predictions is for that file's length and rate, not for others."""
+    stated = [o for o in overrides if o.key == "make_data.max_predictions_per_seq"]
+    if not stated or stated[-1].is_explicit:
+        return
+    for key in ("make_data.seq_length", "make_data.masked_lm_prob"):
+        in_file = [o.value for o in overrides if o.key == key and not o.is_explicit]
+        before = in_file[-1] if in_file else OPTIONS[key].default
+        if get(config, key) != before:
+            config.make_data.max_predictions_per_seq = None
+
+
+def is_used(key: str, uses: Sequence[str]) -> bool:
+    """Whether a command that uses these sections and keys uses this setting."""
+    return key in uses or key.partition(".")[0] in uses
+
+
+def with_data_set(
+    config: Config, fixed: Mapping[str, Any], overrides: Iterable[Override] = (), where: str = ""
+) -> Config:
+    """Completes a config with what a data set fixes.
+
+    Args:
+        config: as `resolve` returns it.
+        fixed: a value for each of `DATA_SET_KEYS`, from the manifest.
+        overrides: what the user set; one that disagrees is an error.
+        where: the manifest's path, for the message.
+
+    Raises:
+        BadInput: an explicit value disagrees with the data set.
+    """
+    config = copy(config)
+    last = {override.key: override for override in overrides}
+    for key, origin in DATA_SET_KEYS.items():
+        # A config file says under `origin` how data is to be made; on the command line of a
+        # command that reads data it can only be meant for this data.
+        asked = [origin] if origin in last and last[origin].is_explicit else []
+        if OPTIONS[key].may_differ:
+            put(config, key, fixed[key] if get(config, key) is None else get(config, key))
+        else:
+            asked = [key, *asked]
+        for name in asked:
+            stated = get(config, name)
+            if stated is not None and stated != fixed[key]:
+                source = last[name].source if name in last else "config"
+                raise BadInput(
+                    f"{name}={stated} ({source}) disagrees with"
+                    f" {where or 'the data set'}, which has {fixed[key]}:"
+                    " leave it out, or make the data again"
+                )
+        if not OPTIONS[key].may_differ:
+            put(config, key, fixed[key])
+    _refuse_too_late(last.values(), where)
+    _check_effective(config, last.values())
+    return _complete(config)
+
+
+def without_data_set(config: Config) -> Config:
+    """Completes a config where there is no data set, from what it says how one is to be made."""
+    config = copy(config)
+    config.make_data.max_predictions_per_seq = predictions_of(config.make_data)
+    for key, origin in DATA_SET_KEYS.items():
+        if get(config, key) is None:
+            put(config, key, get(config, origin))
+    return _complete(config)
+
+
+def _complete(config: Config) -> Config:
+    length = config.data.seq_length or 0
+    positions = config.model.max_position_embeddings or length
+    config.model.max_position_embeddings = positions
+    if positions < length:
+        raise BadInput(
+            f"model.max_position_embeddings={positions} is shorter than"
+            f" the data's sequences of {length}: raise it or leave it out"
+        )
+    validate(config)
+    return config
+
+
+def _refuse_too_late(overrides: Iterable[Override], where: str) -> None:
+    """How data is made cannot be said of data that is made."""
+    for override in overrides:
+        making = OPTIONS[override.key].section in ("tokenize", "make_data")
+        if making and override.is_explicit and override.key not in DATA_SET_KEYS.values():
+            raise BadInput(
+                f"{override.key}={override.value} ({override.source}) says how data is to be made,"
+                f" and {where or 'the data set'} is made: leave it out, or make the data again"
+            )
+
+
+def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
+    """Refuses what the command line says and what has no effect with the other settings."""
+    for override in overrides:
+        condition = OPTIONS[override.key].only_with
+        if not (condition and override.is_explicit):
+            continue
+        key, _, needed = condition.partition("=")
+        value = get(config, key)
+        if value is not None and value != needed:
+            given = override.key if override.source == "--set" else override.source
+            raise BadInput(
+                f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
+                f" choose {condition}"
+            )
+
+
+def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
+    """A config from nested dictionaries, checked like a file."""
+    config = Config()
+    for override in _overrides_of(values, source):
+        _apply(config, override)
+    return config
+
+
+def load_resolved(path: str) -> Config:
+    """Reads a `config.yaml` that `to_yaml` wrote.
+
+    Raises:
+        BadInput: no such file, or not a config.
+    """
+    config = Config()
+    for override in _read_file(path, path):
+        _apply(config, override)
+    validate(config)
+    return config
+
+
+def _read_file(path: str, source: str) -> list[Override]:
+    from bigbird_ja import typed
+
+    try:
+        text = typed.read_bounded(path, typed.MAX_YAML_BYTES).decode("utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise BadInput(f"--config {path}: no such file{presets.hint(path)}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
+    values = typed.read_yaml(text, path)
+    if values is None:
+        return []
+    if not isinstance(values, dict):
+        raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
+    return _overrides_of(values, source)
+
+
+def _read_set(text: str, uses: Sequence[str]) -> Override:
+    from bigbird_ja import typed
+
+    key, separator, value = text.partition("=")
+    key = key.strip()
+    if not separator:
+        raise BadInput(f"--set {text!r}: write it as section.key=value")
+    if key in OPTIONS and not is_used(key, uses):
+        used = ", ".join(name if "." in name else f"{name}.*" for name in uses)
+        raise BadInput(f"--set {text}: this command does not use {key}; it uses {used}")
+    return Override(key, typed.read_yaml(value, f"--set {key}"), "--set")
+
+
+def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
+    overrides = []
+    for section, entries in values.items():
+        if section not in SECTIONS:
+            raise BadInput(
+                f"{source}: unknown section {section!r}{names.nearest(str(section), SECTIONS)}"
+            )
+        if entries is None:
+            continue
+        if not isinstance(entries, dict):
+            raise BadInput(f"{source}: {section} must hold `key: value` lines")
+        overrides += [Override(f"{section}.{key}", value, source) for key, value in entries.items()]
+    return overrides
+
+
+def _apply(config: Config, override: Override) -> Override:
+    """Sets one value in place; returns the override with the value as it was understood."""
+    if override.key not in OPTIONS:
+        near = names.suggestion(names.near_settings(override.key, OPTIONS))
+        raise BadInput(
+            f"{override.source}: unknown setting {override.key!r}{near}: `bigbird-ja config` lists"
+            " them"
+        )
+    value = OPTIONS[override.key].read(override.value, override.source)
+    put(config, override.key, value)
+    return dataclasses.replace(override, value=value)

@@ -1,0 +1,66 @@
+"""What must hold within a setting, by its declaration, and between settings."""
+
+from __future__ import annotations
+
+from bigbird_ja.config.schema import OPTIONS, Config
+from bigbird_ja.config.values import get
+from bigbird_ja.errors import BadInput
+
+
+def validate(config: Config) -> None:
+    """Checks choices, ranges and what must divide.
+
+    Raises:
+        BadInput: naming the key and what is allowed.
+    """
+    for key, option in OPTIONS.items():
+        option.check(get(config, key))
+    model, training = config.model, config.training
+    if model.hidden_size % model.num_attention_heads:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is not divisible by"
+            f" model.num_attention_heads={model.num_attention_heads}"
+        )
+    if model.initializer == "mimetic":
+        _validate_mimetic(config)
+    if config.data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
+    if config.data.nsp and model.type_vocab_size < 2:
+        raise BadInput(
+            f"model.type_vocab_size={model.type_vocab_size}: next-sentence prediction has two"
+            " segments: leave it at 2, or make the data without --nsp"
+        )
+    if training.global_batch_size % training.gradient_accumulation_steps:
+        raise BadInput(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by"
+            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+        )
+
+
+def _validate_mimetic(config: Config) -> None:
+    if config.model.hidden_size % 2:
+        raise BadInput(
+            f"model.hidden_size={config.model.hidden_size} is odd: model.initializer=mimetic pairs"
+            " sines with cosines"
+        )
+    if config.training.seed < 0:
+        raise BadInput(
+            f"training.seed={config.training.seed}: model.initializer=mimetic takes no negative one"
+        )
+
+
+def warnings(config: Config) -> list[str]:
+    """What is allowed and yet hardly meant, one line each."""
+    training = config.training
+    found = []
+    if training.warmup_steps >= training.num_train_steps:
+        reached = training.num_train_steps / training.warmup_steps
+        found.append(
+            f"training.warmup_steps={training.warmup_steps:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
+            f" {reached:.1%} of training.learning_rate at the end, and never decays"
+        )
+    return found
