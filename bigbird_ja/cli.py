@@ -13,22 +13,24 @@ A command is a module of `bigbird_ja.commands` with
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
 import os
 import re
-import signal
 import sys
 import textwrap
+import threading
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 from absl import flags
 
-from bigbird_ja import __version__, tensorflow_env
-from bigbird_ja.errors import BadInput, classify
+from bigbird_ja import __version__, cleanup, tensorflow_env
+from bigbird_ja.errors import BadInput, Interrupted, classify
 from bigbird_ja.redaction import redact
+from bigbird_ja.stop_signals import StopSignals
+from bigbird_ja.streams import Results, Streams, results_apart, write_results
 
 # In the order of use: this is what `bigbird-ja` alone prints.
 COMMANDS: dict[str, str] = {
@@ -50,35 +52,144 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script: runs one command and exits with its status."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: status 75
-    sys.exit(run_command_line(list(sys.argv[1:] if argv is None else argv)))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    streams = Streams()  # first: what is opened before it may get the number of a closed stream
+    signals = StopSignals(lambda message: _leave(message, signals)).install()
+    status = run_command_line(arguments, streams, signals)
+    if (error := streams.finish()) is not None and status == 0:
+        known = classify(error)
+        status = known.status if known else 1
+        streams.say(f"bigbird-ja: {known or error}")
+    if signals.number:  # at once: no thread is waited for, no library is unloaded
+        cleanup.run()
+        os._exit(status)
+    sys.exit(status)
 
 
-def run_command_line(arguments: list[str]) -> int:
-    """Runs `arguments` (without the program's name) and returns the exit status."""
+def run_command_line(
+    arguments: list[str], streams: Streams | None = None, signals: StopSignals | None = None
+) -> int:
+    """Runs `arguments` (without the program's name) and returns the exit status.
+
+    Args:
+        streams, signals: of the process, where it is the console script's.
+    """
     if not arguments or arguments[0] in ("-h", "--help", "--helpfull", "help"):
-        print(_overview())
-        return 0
+        return _shown(_overview(), streams)
     if arguments[0] in ("--version", "-version"):
-        print(f"bigbird-ja {__version__}")
-        return 0
-    wants_json = any(a in ("--json", "-json", "--json=true") for a in arguments)
+        return _shown(f"bigbird-ja {__version__}", streams)
+    end = _End(streams, signals)
+    wants_json = any(_JSON_FLAG.fullmatch(word) for word in arguments)
     try:
         command = load_command(arguments[0])
         args = parse_flags(command, arguments[0], arguments[1:])
-        if args.help:
-            print(command_help(command, arguments[0]))
-            return 0
         wants_json = args.json
-        tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
-        result = command.run(args)
-    except (Exception, KeyboardInterrupt) as error:
-        return _report_failure(error, wants_json)
-    if args.json:
-        _print_json({"reason": "finished", **(result or {})})
+    except BaseException as error:
+        with _results(wants_json) as results:
+            return end.failed(error, results)
+    if args.help:
+        return _shown(command_help(command, arguments[0]), streams)
+    with _results(wants_json) as results:
+        return end.of(command, args, results)
+
+
+@contextlib.contextmanager
+def _results(wanted: bool) -> Iterator[Results | None]:
+    """Where the line of `--json` goes, if it is wanted."""
+    if not wanted:
+        yield None
+        return
+    with results_apart() as results:
+        yield results
+
+
+def _shown(text: str, streams: Streams | None) -> int:
+    """Prints help; its end is the stream's."""
+    end = _End(streams, None)
+    try:
+        if streams is not None:
+            streams.check()
+        print(text, flush=True)
+    except (OSError, BadInput) as error:
+        return end.failed(error, None)
     return 0
+
+
+class _End:
+    """How a command's end becomes a status, a line and the `--json` results."""
+
+    def __init__(self, streams: Streams | None, signals: StopSignals | None) -> None:
+        self._streams, self._signals = streams, signals
+
+    def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
+        """Runs the command to its end."""
+        try:
+            if self._streams is not None:
+                self._streams.check()
+            tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
+            found = command.run(args)
+            sys.stdout.flush()
+            if results is not None:
+                results.write({"reason": "finished", **(found or {})})
+        except BaseException as error:
+            return self.failed(error, results)
+        self._settle()
+        return 0
+
+    def failed(self, error: BaseException, results: Results | None) -> int:
+        """Says why, and returns the status."""
+        self._settle()
+        if self._signals is not None and self._signals.number and classify(error) is None:
+            # What a library made of the exception that a signal raised in it.
+            error = KeyboardInterrupt(self._signals.name)
+        known = classify(error)
+        if known is None:
+            status, reason = 1, "bug"
+            text = redact("".join(traceback.format_exception(error)))
+            message = redact(f"{type(error).__name__}: {error}")
+        else:
+            status, reason = known.status, known.reason
+            message = redact(" ".join(str(known).split()))
+            text = f"bigbird-ja: {message}\n"
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=self._people(results), end="", flush=True)
+        if results is not None:
+            extra = getattr(error, "results", {})
+            with contextlib.suppress(OSError):
+                results.write({**extra, "reason": reason, "error": message})
+        return status
+
+    def _people(self, results: Results | None) -> TextIO:
+        """Where the last line goes: standard output, where standard error was closed."""
+        is_closed = self._streams is not None and 2 in self._streams.closed
+        return sys.stdout if is_closed and results is None else sys.stderr
+
+    def _settle(self) -> None:
+        if self._signals is not None:
+            self._signals.settle()
+
+
+def _leave(message: str, signals: StopSignals) -> None:
+    """Ends the process from the thread that watches over signals; nothing here may wait long."""
+
+    def last_words() -> None:
+        if not signals.is_settled:
+            with contextlib.suppress(OSError):
+                os.write(2, f"bigbird-ja: {message}\n".encode())
+            write_results({"reason": Interrupted.reason, "error": message})
+
+    for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0)):
+        thread = threading.Thread(target=what, daemon=True)
+        thread.start()
+        thread.join(seconds)
+    os._exit(Interrupted.status)
 
 
 def load_command(name: str) -> Any:
@@ -124,7 +235,10 @@ def command_flags(command: Any) -> flags.FlagValues:
         flag_values=values,
     )
     flags.DEFINE_bool(
-        "json", False, "Prints the results as one JSON object, the last line.", flag_values=values
+        "json",
+        False,
+        "Prints the results as one line of JSON, and nothing else, on standard output.",
+        flag_values=values,
     )
     flags.DEFINE_bool("help", False, "Shows this help.", short_name="h", flag_values=values)
     command.define_flags(values)
@@ -191,33 +305,3 @@ def _overview() -> str:
         f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
         "`bigbird-ja COMMAND --help` shows a command's flags; `bigbird-ja demo` is a good start."
     )
-
-
-def _report_failure(error: BaseException, wants_json: bool) -> int:
-    known = classify(error)
-    if known is None:
-        print(redact("".join(traceback.format_exception(error))), file=sys.stderr, end="")
-        status, reason = 1, "bug"
-        message = redact(f"{type(error).__name__}: {error}")
-    else:
-        status, reason = known.status, known.reason
-        message = redact(" ".join(str(known).split()))
-        print(f"bigbird-ja: {message}", file=sys.stderr)
-    if wants_json:
-        extra = getattr(error, "results", {})
-        _print_json({**extra, "reason": reason, "error": message})
-    if isinstance(error, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C has nothing left to stop
-    return status
-
-
-def _print_json(result: dict[str, Any]) -> None:
-    sys.stderr.flush()
-    print(json.dumps(result, ensure_ascii=False, allow_nan=False, default=_plain), flush=True)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays as JSON."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"not JSON: {type(value).__name__}")

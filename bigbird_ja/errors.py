@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
+from dataclasses import dataclass
 
 from bigbird_ja.redaction import redact
 
@@ -70,41 +72,125 @@ STATUS_OF_REASON: dict[str, int] = {
 # What the input pipeline says where a shard does not hold the records that the manifest counts.
 SHARD_CHANGED = "shard ended early or was changed:"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What errors of the standard streams carry in place of a file's name (see `bigbird_ja.streams`).
+STREAMS = ("standard input", "standard output", "standard error")
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# A disk, a network file system or a connection that failed.
+_FAILED = {
+    errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED,
+    errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH,
+    errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
+}  # fmt: skip
+# What to do about a path that somebody named and that the system refuses.
+_PATH_ADVICE: dict[int, str] = {
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "check the path",
+    errno.ELOOP: "check the path",
+    errno.EACCES: "check the path and your permissions",
+    errno.EPERM: "check the path and your permissions",
+    errno.EINVAL: "name a regular file",
+    errno.ENXIO: "name a regular file",
+    errno.ENODEV: "name a regular file",
+    errno.ESPIPE: "name a regular file",
+    errno.ENOTTY: "name a regular file",
+    errno.EFAULT: "name a regular file",
+    errno.EOVERFLOW: "name a smaller file",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EILSEQ: "rename it",
+    errno.EROFS: "check the path",
+    errno.EBUSY: "name another place",
+    errno.ETXTBSY: "name another place",
+    errno.EXDEV: "name another place",
+    errno.EMLINK: "name another place",
+    errno.ENOTSUP: "name another place",
+    errno.ENOSYS: "name another place",
+}
+
+# What native libraries say, in whatever exception, where the disk or the memory comes to an end.
+_DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
+_MEMORY_WORDS = re.compile(
+    "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
+    "|Unable to allocate|RESOURCE_EXHAUSTED"
+)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """An exception of a library, told by the name of its class (any, where none is given), so that
+    nothing imports TensorFlow to ask, and by words of its message."""
+
+    names: tuple[str, ...]
+    words: re.Pattern[str] | None
+    end: type[CommandError]
+    what: str
+    to_do: str
+
+
+_RULES = (  # the first that fits
+    _Rule((), _DISK_WORDS, StorageError, "disk full", "free some space and run again"),
+    _Rule(
+        ("ResourceExhaustedError",), None, OutOfMemory, "out of memory",
+        "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
+        " training.gradient_checkpointing",
+    ),
+    _Rule((), _MEMORY_WORDS, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    _Rule(
+        ("PermissionDeniedError",), None, BadInput, "permission denied",
+        "check the path and your credentials",
+    ),
+    _Rule(
+        ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), None,
+        StorageError, "storage failed", "run the same command again",
+    ),
+    # TensorFlow's words for a reply of the bucket that is complete but too short.
+    _Rule(
+        ("InternalError",), re.compile("File contents are inconsistent"), StorageError,
+        "short reply", "run the same command again",
+    ),
+    _Rule(
+        ("DefaultCredentialsError", "RefreshError"), None, BadInput, "no valid credentials",
+        "run `gcloud auth application-default login`",
+    ),
+    _Rule(("TransportError",), None, StorageError, "the network failed", "run again"),
+    _Rule(
+        ("UnicodeEncodeError",), re.compile("surrogates not allowed"), BadInput,
+        "a name or text that is not UTF-8", "rename or convert it",
+    ),
+    _Rule(
+        ("ValueError",), re.compile("embedded null (byte|character)"), BadInput,
+        "a name with a zero byte in it", "check the paths",
+    ),
+)  # fmt: skip
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """The `CommandError` that an exception of a library stands for, or None where it is a bug.
-
-    TensorFlow's exceptions are recognised by name, so that nothing imports TensorFlow to ask.
-    """
+    """The `CommandError` that an exception of a library stands for, or None where it is a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("interrupted: run the same command again to continue")
+        return Interrupted(interrupted(str(error)))
     if isinstance(error, MemoryError):
         return OutOfMemory(f"out of memory on this machine: {error or 'allocation failed'}")
+    if isinstance(error, SystemExit):  # a library's own parser of options
+        return BadInput("a library refused its options: see the lines above")
     if isinstance(error, OSError):
         return _classify_os_error(error)
-    text, name, first_line = str(error), type(error).__name__, telling_line(error)
-    if name == "ResourceExhaustedError":
-        if "No space left" in text or "Disk quota exceeded" in text or "File too large" in text:
-            return StorageError(f"disk full: {first_line}: free some space and run again")
-        return OutOfMemory(
-            f"out of memory: {first_line}: use a smaller training.global_batch_size, more"
-            " training.gradient_accumulation_steps, or training.gradient_checkpointing"
-        )
-    if name == "PermissionDeniedError":
-        return BadInput(f"permission denied: {first_line}: check the path and your credentials")
-    if name in ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"):
-        return StorageError(f"storage failed: {first_line}: run the same command again")
-    if name == "InternalError" and "File contents are inconsistent" in text:
-        # TensorFlow's words for a reply of the bucket that is complete but too short.
-        return StorageError(f"short reply: {first_line}: run the same command again")
+    text, name = str(error), type(error).__name__
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
+    for rule in _RULES:
+        if (not rule.names or name in rule.names) and (not rule.words or rule.words.search(text)):
+            return rule.end(f"{rule.what}: {telling_line(error)}: {rule.to_do}")
     return None
+
+
+def interrupted(signal_name: str) -> str:
+    """The line about an end by a signal."""
+    by = f" ({signal_name})" if signal_name else ""
+    return f"interrupted{by}: nothing half-written is left; run the same command again"
 
 
 def telling_line(error: BaseException) -> str:
@@ -122,17 +208,39 @@ def telling_line(error: BaseException) -> str:
 
 
 def _classify_os_error(error: OSError) -> CommandError | None:
-    where = error.filename or ""
-    if error.errno in _FULL:
-        return StorageError(f"disk full: {where}: free some space and run again")
-    if error.errno == errno.EIO:
-        return StorageError(f"the disk failed: {where}: {error.strerror}")
-    if isinstance(error, FileExistsError):
-        return BadInput(f"{where or error}: something else of that name is in the way: move it")
-    if isinstance(
-        error, (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
-    ) or (error.errno == errno.EROFS):
-        what = "path and your permissions" if isinstance(error, PermissionError) else "path"
-        why = error.strerror or "not accessible"
-        return BadInput(f"{where or error}: {why}: check the {what}")
+    where, number, why = error.filename, error.errno, error.strerror or "not accessible"
+    if where in STREAMS:
+        why = "its reader went away" if number == errno.EPIPE else why
+        return StorageError(f"{where}: {why}")
+    name = _shown_path(where) if where is not None else ""
+    if number in _FULL:
+        return StorageError(f"disk full: {name}: free some space and run again")
+    if number == errno.ENOMEM:
+        return OutOfMemory(f"out of memory on this machine: {name}: free some and run again")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return BadInput(f"{name}: too many open files: raise the limit with `ulimit -n`")
+    if number in _FAILED or _is_network(error):
+        return StorageError(f"storage failed: {name}: {why}: run the same command again")
+    if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
+        return BadInput(f"{name or error}: something else of that name is in the way: move it")
+    if isinstance(error, _USERS_ERRORS) or (where is not None and number in _PATH_ADVICE):
+        advice = _PATH_ADVICE.get(number or 0, "check the path")
+        return BadInput(f"{name or error}: {why}: {advice}")
     return None
+
+
+_USERS_ERRORS = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+def _is_network(error: OSError) -> bool:
+    kind = type(error)
+    return kind.__name__ in ("gaierror", "herror", "SSLError") or kind.__module__.startswith(
+        ("requests.", "urllib3.")
+    )
+
+
+def _shown_path(path: object) -> str:
+    """A path of an exception (text, bytes or a descriptor), on one line that can be printed."""
+    text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= 300 else f"{text[:150]}...{text[-100:]}"

@@ -22,8 +22,9 @@ class Ended:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The last line of standard output, which `--json` makes an object."""
-        return json.loads(self.stdout.strip().splitlines()[-1])
+        """Standard output, which `--json` makes one line with one object."""
+        assert self.stdout.count("\n") == 1, self.stdout
+        return json.loads(self.stdout)
 
 
 def run_cli(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0) -> Ended:

@@ -33,8 +33,9 @@ class Ended:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The `--json` results."""
-        return json.loads(self.out.splitlines()[-1])
+        """The `--json` results: all that there is on standard output."""
+        assert self.out.count("\n") == 1, self.out
+        return json.loads(self.out)
 
 
 class Command:
@@ -191,7 +192,11 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
 
     if hang_at:
         pretrain.run = lambda args: pretrain.run_with(args, Effects(mark=mark))
-    return cli.run_command_line(list(arguments))
+    try:
+        cli.main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
+    raise AssertionError("main returned")
 
 
 if __name__ == "__main__":

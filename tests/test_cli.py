@@ -86,15 +86,16 @@ def test_bad_flags_are_one_line_and_status_2(
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
-def test_json_is_the_last_line_of_standard_output(command: Any, capsys: Any) -> None:
+def test_json_is_all_of_standard_output(command: Any, capsys: Any) -> None:
     def run(args: flags.FlagValues) -> dict[str, Any]:
         print("a table")
         return {"count": args.count}
 
     command(run)
     assert cli.run_command_line(["demo", "--json", "--count=4"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(last) == {"reason": "finished", "count": 4}
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"reason": "finished", "count": 4}
+    assert said.err == "a table\n"
 
 
 ENDS = [
@@ -123,7 +124,7 @@ def test_every_end_has_its_status_and_reason(
     command(run)
     assert cli.run_command_line(["demo", "--json"]) == status
     captured = capsys.readouterr()
-    assert json.loads(captured.out.splitlines()[-1])["reason"] == reason
+    assert json.loads(captured.out)["reason"] == reason
     assert ("Traceback" in captured.err) == (reason == "bug")
 
 

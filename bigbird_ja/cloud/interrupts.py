@@ -1,13 +1,15 @@
-"""Ctrl-C while a TPU is rented: asked once, answered by the loop, never lost."""
+"""Signals to stop while a TPU is rented: asked once, answered by the loop, never lost."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from bigbird_ja import stop_signals
 from bigbird_ja.cloud.loop import Stop
 
 QUESTION = (
@@ -17,7 +19,7 @@ QUESTION = (
 
 
 class Interrupts:
-    """Catches SIGINT and SIGTERM, wakes the loop's sleep, and knows what the person wants.
+    """Catches the signals to stop, wakes the loop's sleep, and knows what the person wants.
 
     Args:
         policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
@@ -39,9 +41,13 @@ class Interrupts:
         self._count = 0
         self._deleting = False
         self._before: dict[int, Any] = {}
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        self._open.enter_context(stop_signals.handed_over())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # `nohup`
             self._before[number] = signal.signal(number, self._caught)
         return self
 
@@ -53,11 +59,12 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._open.close()
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
-        if number == signal.SIGTERM and self._policy == "ask":
-            self._policy = "delete"  # nobody types an answer to a machine that shuts down
+        if number != signal.SIGINT and self._policy == "ask":
+            self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
 
     def sleep(self, seconds: float) -> None:

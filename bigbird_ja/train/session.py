@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.data.guard import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
 from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
+from bigbird_ja.streams import write_results
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
 from bigbird_ja.train.lock import RENEW_SECONDS, RunLock
 from bigbird_ja.train.recorder import Recorder
@@ -284,8 +284,8 @@ class Session:
         words.join(_LAST_WORDS_SECONDS)
         with contextlib.suppress(OSError, ValueError):
             print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-            if self._request.json:
-                print(json.dumps({**self.results(reason), "error": message}), flush=True)
+        if self._request.json:
+            write_results({**self.results(reason), "error": message})
         self._effects.leave(STATUS_OF_REASON[reason])
 
 

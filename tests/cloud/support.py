@@ -73,7 +73,7 @@ def run(arguments: list[str], fake: FakeTpu) -> tuple[int, dict[str, Any]]:
             del os.environ[EMULATOR_VARIABLE]
         else:
             os.environ[EMULATOR_VARIABLE] = before
-    return status, json.loads(output.getvalue().strip().splitlines()[-1])
+    return status, json.loads(output.getvalue())
 
 
 def step_of(root: str, name: str = "run-1") -> int:

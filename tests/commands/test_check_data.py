@@ -24,7 +24,7 @@ def data(request, tmp_path_factory, sample_corpus, tokenizer_path):
 def run(capsys, *arguments):
     status = cli.run_command_line(["check-data", *arguments, "--json"])
     captured = capsys.readouterr()
-    return status, json.loads(captured.out.strip().splitlines()[-1]), captured
+    return status, json.loads(captured.out), captured
 
 
 def test_all_is_well(data, tmp_path, capsys):
@@ -35,9 +35,9 @@ def test_all_is_well(data, tmp_path, capsys):
     assert status == 0 and result["problems"] == [] and picture.exists()
     assert result["documents"] == 60 and result["density"] > 0.97
     for text in ("density", "documents per sequence", "tokens per epoch", "length of documents"):
-        assert text in captured.out
-    assert "\x1b[1;31m[MASK](" in captured.out
-    assert ("|" in captured.out.split("masked examples")[1]) or "static" in captured.out
+        assert text in captured.err
+    assert "\x1b[1;31m[MASK](" in captured.err
+    assert ("|" in captured.err.split("masked examples")[1]) or "static" in captured.err
 
 
 def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 import pytest
@@ -41,7 +40,7 @@ def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
         "demo", f"--work_dir={work_dir}", "--num_train_steps=40", "--json", timeout=850
     )
     assert result.status == 0, result.stderr
-    shown = json.loads(result.stdout.splitlines()[-1])
+    shown = result.json
     assert shown["same_curve"] and 0 < shown["resumed_from_step"] < 40
     assert shown["killed_at_step"] >= 20 and shown["last_loss"] < shown["first_loss"]
     assert shown["masks"] and (work_dir / "report.html").is_file()

@@ -18,7 +18,7 @@ def model_dir(small_run, tmp_path):
 def _run(capsys, *arguments):
     status = cli.run_command_line(["evaluate", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
-    return status, json.loads(captured.out.splitlines()[-1]), captured
+    return status, json.loads(captured.out), captured
 
 
 def test_all_checkpoints_then_nothing_left_to_do(small_run, model_dir, capsys):
@@ -28,7 +28,7 @@ def test_all_checkpoints_then_nothing_left_to_do(small_run, model_dir, capsys):
     for key in ("step", "masked_lm_loss", "masked_lm_accuracy", "perplexity", "by_position",
                 "by_distance"):  # fmt: skip
         assert key in found
-    assert "position in the sequence" in captured.out
+    assert "position in the sequence" in captured.err
     lines = (model_dir / "eval.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
     assert len(list((model_dir / "eval").glob("events.out*"))) == 3
@@ -57,7 +57,7 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
     )  # fmt: skip
     assert status == 0, captured.err
     assert found["probe"]["cases"] > 0 and (tmp_path / "p.png").exists()
-    assert "masked names" in captured.out
+    assert "masked names" in captured.err
 
 
 @pytest.mark.parametrize(

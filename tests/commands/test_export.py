@@ -12,7 +12,7 @@ from bigbird_ja import cli
 def _run(capsys, *arguments):
     status = cli.run_command_line(["export", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
-    return status, json.loads(captured.out.splitlines()[-1]), captured
+    return status, json.loads(captured.out), captured
 
 
 def test_saved_model_and_the_same_again(small_run, tmp_path, capsys):
@@ -21,7 +21,7 @@ def test_saved_model_and_the_same_again(small_run, tmp_path, capsys):
     assert status == 0 and found["step"] == 6, captured.err
     assert (tmp_path / "out/saved_model.pb").exists()
     status, _, captured = _run(capsys, *flags, "--format=saved_model")
-    assert status == 0 and "finished before" in captured.out
+    assert status == 0 and "finished before" in captured.err
     status, _, captured = _run(capsys, *flags, "--format=saved_model", "--step=4")
     assert status == 2 and "--overwrite" in captured.err
     status, found, _ = _run(capsys, *flags, "--format=saved_model", "--step=4", "--overwrite")

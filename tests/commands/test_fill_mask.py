@@ -14,7 +14,7 @@ from bigbird_ja import cli
 def _run(capsys, *arguments):
     status = cli.run_command_line(["fill-mask", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
-    return status, json.loads(captured.out.splitlines()[-1]), captured
+    return status, json.loads(captured.out), captured
 
 
 def test_each_mask_has_its_candidates(small_run, capsys):
@@ -29,7 +29,7 @@ def test_each_mask_has_its_candidates(small_run, capsys):
     first = found["masks"][0]
     assert {"token", "probability"} <= first[0].keys()
     assert first[0]["probability"] >= first[1]["probability"] > 0
-    assert "日本の【" in captured.out
+    assert "日本の【" in captured.err
 
 
 def test_long_text_from_a_file_and_standard_input_agree(small_run, capsys, tmp_path, monkeypatch):

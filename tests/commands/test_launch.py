@@ -44,7 +44,7 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
     status, out, _ = run_plain("launch", "--config=configs/base-4096.yaml", "--dry_run", "--json")
     assert status == 0
-    result = json.loads(out.splitlines()[-1])
+    result = json.loads(out)
     methods = [request["method"] for request in result["requests"]]
     for method in ("storage.write", "ListNodes", "CreateNode", "GetOperation", "DeleteNode"):
         assert method in methods
@@ -239,7 +239,7 @@ def test_second_supervisor_is_refused(root: str, fake: FakeTpu) -> None:
     finally:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert json.loads(out.splitlines()[-1])["global_step"] == 400
+    assert json.loads(out)["global_step"] == 400
 
 
 @pytest.mark.parametrize(("policy", "status", "left"), [("ask", 75, 0), ("detach", 0, 1)])
@@ -253,7 +253,7 @@ def test_ctrl_c_without_a_terminal(
     assert process.returncode == status, err
     assert len(fake.node_names()) == left
     assert b"Traceback" not in err
-    result = json.loads(out.splitlines()[-1])
+    result = json.loads(out)
     assert result.get("ending", result.get("state")) == ("detached" if left else "interrupted")
 
 

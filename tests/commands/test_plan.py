@@ -15,10 +15,10 @@ from tests.cloud.support import write_manifest
 
 
 def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = cli.run_command_line(["plan", *arguments, "--json"])
-    return status, output.getvalue(), json.loads(output.getvalue().splitlines()[-1])
+    return status, err.getvalue(), json.loads(out.getvalue())
 
 
 def test_without_data_the_assumption_is_said() -> None:

@@ -31,8 +31,7 @@ KEYS = {
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
     status = cli.run_command_line(["preflight", "--json", "--nocache", *TINY, *arguments])
     captured = capsys.readouterr()
-    lines = captured.out.splitlines()
-    return status, json.loads(lines[-1]), captured.out + captured.err
+    return status, json.loads(captured.out), captured.err
 
 
 def test_figures_files_and_picture(

@@ -38,7 +38,7 @@ def test_results_and_repetition(tmp_path: Path, run_cli: Callable[..., Ended]) -
     assert first.json["bytes"] > 2 * first.json["characters"] > 0
     assert first.json["seconds"] > 0
     again = run_cli(*arguments)
-    assert again.status == 0 and "finished already" in again.stdout
+    assert again.status == 0 and "finished already" in again.stderr
     assert path.read_bytes() == content
     lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
     assert {len(line["id"]) for line in lines} == {len("sample-000000")}

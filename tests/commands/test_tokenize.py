@@ -55,7 +55,7 @@ def test_what_it_writes(
     assert all(float(row[1]) <= 0 for row in rows)
 
     again = run_cli(*arguments)
-    assert again.status == 0 and "finished already" in again.stdout
+    assert again.status == 0 and "finished already" in again.stderr
     assert again.json["vocab_size"] == 1200
 
 

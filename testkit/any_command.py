@@ -1,0 +1,130 @@
+"""A `bigbird-ja` process whose command does what a test wants.
+
+`python -m testkit.any_command WHAT`: everything around the command is the real thing: flags,
+streams, signals, statuses. WHAT names a function of this module; further words are flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+from absl import flags
+
+from bigbird_ja import cleanup, cli, console
+
+READY = "ready"
+
+
+def work() -> dict[str, Any]:
+    """Ends well."""
+    print("a table")
+    with contextlib.suppress(OSError):  # C does not ask
+        os.write(1, b"a line of a C library\n")
+    print("a warning", file=sys.stderr)
+    return {"count": 3}
+
+
+def wait() -> dict[str, Any]:
+    """Waits for a signal."""
+    console.log(READY)
+    return _forever()
+
+
+def _forever() -> dict[str, Any]:
+    while True:
+        time.sleep(0.01)
+
+
+def swallow() -> dict[str, Any]:
+    """A library that catches everything, once."""
+    console.log(READY)
+    with contextlib.suppress(BaseException):
+        time.sleep(60)
+    return _forever()
+
+
+def swallow_always() -> dict[str, Any]:
+    """A library that catches everything, always."""
+    console.log(READY)
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+
+
+def in_destructor() -> dict[str, Any]:
+    """An exception that comes up in a destructor is printed and forgotten by Python."""
+
+    class Resource:
+        def __del__(self) -> None:
+            console.log(READY)
+            time.sleep(60)
+
+    Resource()
+    return _forever()
+
+
+def translate() -> dict[str, Any]:
+    """A library that makes an error of its own out of what it catches."""
+    console.log(READY)
+    try:
+        time.sleep(60)
+    except BaseException:
+        raise RuntimeError("UNKNOWN: callback failed") from None
+    return {}
+
+
+def native() -> dict[str, Any]:
+    """Native code that does not return, with a temporary file, a directory and a child open."""
+    with (
+        cleanup.temporary_directory(prefix="any-command-") as directory,
+        tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
+        cleanup.removed(beside.name),
+    ):
+        console.log(f"{directory} {beside.name}")
+        console.log(READY)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+    return {}
+
+
+def thread() -> dict[str, Any]:
+    """A thread that the interpreter waits for at its end."""
+    import threading
+
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return wait()
+
+
+def chatter() -> dict[str, Any]:
+    """Prints until its reader is gone."""
+    while True:
+        print("東京" * 100)
+
+
+def secret() -> dict[str, Any]:
+    """Fails with a credential in the message."""
+    raise RuntimeError("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 was refused")
+
+
+def main() -> None:
+    """Runs the function as a command."""
+    what: Callable[[], dict[str, Any]] = globals()[sys.argv[1]]
+    command = types.SimpleNamespace(
+        __doc__="A command.",
+        EXAMPLE="bigbird-ja demo",
+        define_flags=lambda values: flags.DEFINE_integer("count", 3, ".", flag_values=values),
+        run=lambda args: what(),
+    )
+    cli.load_command = lambda name: command  # type: ignore[assignment]
+    cli.main(["demo", *sys.argv[2:]])
+
+
+if __name__ == "__main__":
+    main()
