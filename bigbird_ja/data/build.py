@@ -80,7 +80,8 @@ def _make(request: Request) -> tuple[Manifest, bool]:
         if found:
             _remove(work_directory(request))
             return found, True
-    work = open_work(request)
+    work, settings = open_work(request)
+    request = dataclasses.replace(request, settings=settings)
     try:
         plans = pack_corpus(request, work)
         made = _write_shards(request, plans, work)
@@ -144,30 +145,31 @@ def work_directory(request: Request) -> str:
     return os.path.join(cache, "bigbird-ja", f"make-data-{name}")
 
 
-def open_work(request: Request) -> str:
+def open_work(request: Request) -> tuple[str, DataSettings]:
     """Creates the work directory, or takes up the one that an earlier run left.
+
+    Returns:
+        The directory, and the settings to go on with: those of the earlier run.
 
     Raises:
         BadInput: that run had other settings.
     """
     work = work_directory(request)
     path = os.path.join(work, "settings.json")
-    stated = request.settings.as_dict()
+    settings = request.settings
     if request.overwrite:
         _remove(work)
     if os.path.exists(path):
-        differing = differences(json.loads(storage.read_text(path)), stated)
-        if differing:
-            raise BadInput(
-                f"{work} holds unfinished work of other settings: {', '.join(differing)}: run that"
-                " command again, or --overwrite"
-            )
+        try:
+            settings = settings.continuing(json.loads(storage.read_text(path)))
+        except BadInput as error:
+            raise BadInput(f"{work} holds {error}") from error
         log(f"{request.output_dir}: continuing what an earlier run began")
     for name in ("blocks", "shards"):
         os.makedirs(os.path.join(work, name), exist_ok=True)
         storage.clean_temporary(os.path.join(work, name))
-    storage.write_text(path, json.dumps(stated, ensure_ascii=False, indent=1))
-    return work
+    storage.write_text(path, json.dumps(settings.as_dict(), ensure_ascii=False, indent=1))
+    return work, settings
 
 
 # --- packing: documents to blocks ---

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.data import static_masking
 from bigbird_ja.errors import BadInput
 
 FILE_NAME = "manifest.json"
@@ -106,6 +107,11 @@ class Manifest:
         return self.special_ids["pad"]
 
     @property
+    def masking_version(self) -> int:
+        """Of the rule in `static_masking`; data sets that do not say it have the first."""
+        return int(self.settings.get("masking_version", 1))
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
         values = {k: v for k, v in _as_dict(self).items() if k not in _NOT_CONTENT}
@@ -161,6 +167,11 @@ def from_json(text: str, where: str) -> Manifest:
         is_whole = manifest.fingerprint == stated and min(ids) >= 0
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: not a whole manifest ({error}): make the data again") from error
+    if not 1 <= manifest.masking_version <= static_masking.NEWEST_VERSION:
+        raise BadInput(
+            f"{where}: masked by version {manifest.masking_version} of the rule, this program knows"
+            f" versions up to {static_masking.NEWEST_VERSION}: use a newer bigbird-ja"
+        )
     if not is_whole:
         raise BadInput(f"{where}: was changed after it was written: make the data again")
     return manifest

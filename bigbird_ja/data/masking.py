@@ -43,7 +43,7 @@ def mask(
     num_ordinary = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1)
     units, words = _units_and_words(word_starts, ordinary, epoch, record, seed, rule)
     keys = _priorities(units, ordinary, _row_key(seed, hashing.MASK_UNITS, epoch, record))
-    chosen = keys >= _thresholds(keys, words, num_predictions(num_ordinary, rule), rule)[:, None]
+    chosen = _chosen(keys, words, num_predictions(num_ordinary, rule), rule)
     places = tf.where(chosen)  # int64 [predictions, 2], row by row, positions ascending
     row, position = places[:, 0], places[:, 1]
     counts = tf.reduce_sum(tf.cast(chosen, tf.int64), axis=1)
@@ -123,25 +123,45 @@ def _priorities(units: tf.Tensor, ordinary: tf.Tensor, row_key: tf.Tensor) -> tf
     return tf.where(ordinary, keys, tf.constant(-1, kind))
 
 
-def _thresholds(
-    keys: tf.Tensor, words: tf.Tensor, budget: tf.Tensor, rule: MaskingRule
-) -> tf.Tensor:
-    """[b] of the type of `keys`: the priority of the last token taken."""
+def _chosen(keys: tf.Tensor, words: tf.Tensor, budget: tf.Tensor, rule: MaskingRule) -> tf.Tensor:
+    """bool [b, S]: which tokens are predicted, as `static_masking._chosen`."""
     highest, lowest = tf.constant(keys.dtype.max, keys.dtype), tf.constant(-1, keys.dtype)
-    # nth_element takes one n for all rows: each is filled up with priorities above all others, so
-    # that the last token of its own budget comes at the same place.
+    chosen = keys >= _nth(keys, budget, rule)
+    if rule.unit == "subword":
+        return chosen
+    following = tf.reduce_max(tf.where(chosen, lowest, keys), axis=1, keepdims=True)
+    in_word = tf.equal(words, _word_at(words, following)) & (keys >= 0) & (following >= 0)
+    inside = _count(in_word & chosen)
+    whole = chosen & ~in_word
+    is_left_out = (inside > 0) & tf.reduce_any(whole, axis=1, keepdims=True)
+    left_out = tf.where(is_left_out, whole, chosen)
+    if rule.version == 1:
+        return left_out
+    size = _count(in_word)
+    fits = (inside > 0) & (size <= budget[:, None])
+    giving = _nth(keys, tf.where(fits, size - inside, 0)[:, 0], rule)
+    gives = tf.equal(words, _word_at(words, giving)) & (keys >= 0) & (giving < highest)
+    lowest_giving = tf.reduce_min(tf.where(gives, keys, highest), axis=1, keepdims=True)
+    displaced = (whole | in_word) & (keys < lowest_giving)
+    return tf.where(fits, displaced, left_out)
+
+
+def _count(values: tf.Tensor) -> tf.Tensor:
+    """int32 [b, 1]: how many of each row are true."""
+    return tf.reduce_sum(tf.cast(values, tf.int32), axis=1, keepdims=True)
+
+
+def _nth(keys: tf.Tensor, count: tf.Tensor, rule: MaskingRule) -> tf.Tensor:
+    """[b, 1] of the type of `keys`: the priority of token number `count`, above all for 0.
+
+    NthElement takes one n for all rows: each is filled up with priorities above all others, so that
+    the token at its own count comes at the same place.
+    """
+    highest, lowest = tf.constant(keys.dtype.max, keys.dtype), tf.constant(-1, keys.dtype)
     most = rule.max_predictions
-    is_filled = tf.range(most)[None, :] < most - budget[:, None]
+    is_filled = tf.range(most)[None, :] < most - count[:, None]
     filled = tf.concat([keys, tf.where(is_filled, highest, lowest)], axis=1)
-    last = tf.raw_ops.NthElement(input=filled, n=most - 1, reverse=True)[:, None]
-    chosen = keys >= last
-    following = tf.reduce_max(tf.where(chosen, lowest, keys), axis=1)[:, None]
-    word = _word_at(words, following)
-    is_whole = chosen & tf.not_equal(words, word)
-    last_whole = tf.reduce_min(tf.where(is_whole, keys, highest), axis=1, keepdims=True)
-    is_cut = (following >= 0) & (last_whole < highest)
-    taken = tf.where(is_cut, last_whole, last)
-    return tf.where(budget > 0, taken[:, 0], highest)
+    return tf.raw_ops.NthElement(input=filled, n=most - 1, reverse=True)[:, None]
 
 
 def _word_at(words: tf.Tensor, key: tf.Tensor) -> tf.Tensor:

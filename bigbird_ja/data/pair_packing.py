@@ -1,23 +1,35 @@
 """Documents into pairs of segments for next-sentence prediction, full and without losing a token.
 
 A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
-between two sentences of a document. Either B goes on with that document (label 0), or B begins with
-text of another document (label 1, half of the pairs), never of the same one. What a pair leaves of
-a document comes back in a later pair, so every token is in exactly one.
+between two sentences of a document. With label 0, B goes on there. With label 1, B starts in a
+document that has no part in A, at a place drawn from all text that is left, again between two
+sentences: in both cases B starts where an A could have ended, so nothing but the text itself tells
+them apart. What a pair leaves of a document comes back in a later pair, so every token is in
+exactly one.
+
+The label is a fair coin with a hash of its own. Label 1 needs text of other documents, to the end
+of a block; so while one document has more than half of what is left, every A is taken from it. If
+it has more than three quarters of a block, the others are used up first, and label 0 is commoner.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import deque
-from collections.abc import Sequence
+import heapq
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
+
+import numpy as np
 
 from bigbird_ja.data import hashing
 from bigbird_ja.data.packing import Piece
 
 # A document is not cut into pieces shorter than this (tokens) only to fill the end of B.
 _SHORTEST_PIECE = 8
+_PARTNER_DRAWS = 64  # places that are drawn before all text left is counted
+
+Span = tuple[int, int]  # [start, end) on the axis of a block
 
 
 @dataclass(frozen=True)
@@ -45,109 +57,221 @@ def pack_pairs(
         seq_length: positions of a sequence, at least 8.
         key: of the draws: another one gives other pairs.
     """
-    queue = deque(Piece(i, 0, length) for i, length in enumerate(lengths) if length)
-    room = seq_length - 1
+    text = _Text(lengths, sentence_starts)
     pairs: list[Pair] = []
-    while queue:
-        draw = int(hashing.fold(key, len(pairs)))
-        available = min(room, sum(piece.cost for piece in queue))
-        target = max(2, int(available * (0.25 + 0.5 * (draw >> 1) / 2**31)))
-        pairs.append(_next_pair(queue, sentence_starts, room, target, bool(draw & 1), draw))
+    while text.spans:
+        draws = hashing.fold(hashing.fold(key, len(pairs)), np.arange(2 + _PARTNER_DRAWS))
+        pairs.append(_next_pair(text, seq_length - 1, [int(draw) for draw in draws]))
     return pairs
 
 
-def _next_pair(
-    queue: deque[Piece],
-    sentence_starts: Sequence[Sequence[int]],
-    room: int,
-    target: int,
-    wants_random: bool,
-    draw: int,
-) -> Pair:
-    a = _take_a(queue, sentence_starts, target, room - 2)
-    last = a[-1].document
-    others = [i for i, piece in enumerate(queue) if piece.document != last]
-    is_random = bool(others) and wants_random
-    if not is_random and not (queue and queue[0].document == last):
-        # A ended with its document; handing back its last sentence lets B follow it.
-        is_random = not _hand_back(a, queue, sentence_starts)
-        others = [i for i, piece in enumerate(queue) if piece.document != last]
-    if is_random and others:
-        queue.rotate(-others[draw % len(others)])
-    free = room - sum(piece.cost for piece in a)
-    b = _take_b(queue, free, last if is_random else None)
-    return Pair(tuple(a), tuple(b), is_random)
+def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
+    """One pair of `room` positions; `draws` are 32-bit: of the label, A's length, the partner."""
+    available = min(room, text.num_tokens + len(text.spans))
+    target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
+    a, goes_on = _take_a(text, target, room)
+    free = room - sum(end - start + 1 for start, end in a)
+    in_a = {text.document(start) for start, _ in a}
+    others = text.num_tokens - text.num_tokens_of(in_a)
+    # A random B that ends early, for want of other text, would be known by its length.
+    is_random = others > 0 and (
+        goes_on is None or (draws[0] >= 2**31 and others >= min(free, text.num_tokens))
+    )
+    start = _partner(text, in_a, draws[2:], room // 2) if is_random else goes_on
+    b = [] if start is None else _take_b(text, start, free, in_a if is_random else ())
+    return Pair(tuple(map(text.piece, a)), tuple(map(text.piece, b)), is_random)
 
 
-def _take_a(
-    queue: deque[Piece], sentence_starts: Sequence[Sequence[int]], target: int, most: int
-) -> list[Piece]:
-    """Pieces from the queue's head up to about `target` positions, ending between sentences."""
-    taken: list[Piece] = []
-    used = 0
-    while queue and used < target:
-        piece = queue[0]
-        if piece.cost <= target - used:
-            taken.append(queue.popleft())
-            used += piece.cost
-            continue
-        cut = _cut_near(piece, sentence_starts[piece.document], target - used - 1, most - used - 1)
-        if cut is None and taken:
+class _Text:
+    """The text of a block that is in no pair yet.
+
+    All documents lie one after the other on one axis of tokens; what is left of them are spans.
+    """
+
+    def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
+        self._first = [0, *accumulate(lengths)]  # where each document begins; then the end
+        self.spans = [
+            (start, start + length)
+            for start, length in zip(self._first, lengths, strict=False)
+            if length
+        ]
+        self.sentences = [
+            first + start
+            for first, starts in zip(self._first, sentence_starts, strict=False)
+            for start in starts
+        ]
+        self.num_tokens = self._first[-1]
+        self._left = list(lengths)
+        self._longest = [(-length, i) for i, length in enumerate(lengths)]
+        heapq.heapify(self._longest)
+
+    @property
+    def end(self) -> int:
+        """Of the axis."""
+        return self._first[-1]
+
+    def document(self, place: int) -> int:
+        """The document that has the token at `place`."""
+        return bisect.bisect_right(self._first, place) - 1
+
+    def piece(self, span: Span) -> Piece:
+        """A span as tokens of its document."""
+        document = self.document(span[0])
+        first = self._first[document]
+        return Piece(document, span[0] - first, span[1] - first)
+
+    def index(self, place: int) -> int | None:
+        """The span that has the token at `place`."""
+        index = bisect.bisect_right(self.spans, (place, self.end)) - 1
+        return index if index >= 0 and place < self.spans[index][1] else None
+
+    def num_tokens_of(self, documents: Collection[int]) -> int:
+        """Tokens that some documents have left."""
+        return sum(self._left[document] for document in documents)
+
+    def take(self, span: Span) -> None:
+        """Removes text that is now in a pair: a part of one span."""
+        index = self.index(span[0])
+        assert index is not None
+        start, end = self.spans[index]
+        rests = [(start, span[0]), (span[1], end)]
+        self.spans[index : index + 1] = [rest for rest in rests if rest[0] < rest[1]]
+        self.num_tokens -= span[1] - span[0]
+        self._left[self.document(span[0])] -= span[1] - span[0]
+
+    def head(self) -> int:
+        """The span with which the next A starts: the first, or one of a document that dominates."""
+        while -self._longest[0][0] > self._left[self._longest[0][1]]:
+            document = self._longest[0][1]
+            heapq.heapreplace(self._longest, (-self._left[document], document))
+        length, document = self._longest[0]
+        if -2 * length <= self.num_tokens:
+            return 0
+        return bisect.bisect_left(self.spans, (self._first[document], 0))
+
+    def around(self, index: int, without: Collection[int]) -> Iterator[Span]:
+        """The spans after span `index`, to the block's end and from its beginning on."""
+        for i in chain(range(index + 1, len(self.spans)), range(index)):
+            if self.document(self.spans[i][0]) not in without:
+                yield self.spans[i]
+
+
+def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
+    """A of about `target` positions, and where it goes on (None: with nothing left to go on)."""
+    most = room - 2  # B has a token and its [SEP]
+    head = text.head()
+    run: list[Span] = []
+    used, wanted, at = 0, 0, None
+    for start, end in chain([text.spans[head]], text.around(head, ())):
+        if used + 1 >= most:
             break
-        if cut is None:  # one sentence longer than A: it is cut between two tokens
-            cut = piece.start + max(1, target - used - 1)
-        taken.append(Piece(piece.document, piece.start, min(cut, piece.end)))
-        queue.popleft()
-        if cut < piece.end:
-            queue.appendleft(Piece(piece.document, cut, piece.end))
-        break
-    return taken
+        if at is None and used + end - start + 1 > target:
+            at, wanted = len(run), start + target - used - 1
+        run.append((start, min(end, start + most - used)))  # an end that A's cut must stay below
+        used += run[-1][1] - start + 1
+    if at is None:
+        at, wanted = len(run) - 1, run[-1][1]
+    place = _cut(run, at, wanted, room // 2, text.sentences)
+    if place is None:  # all spans are of one token
+        others = any(text.document(span[0]) != text.document(run[0][0]) for span in run)
+        a = run[: max(1, at)] if others else run
+    else:
+        index, cut = place
+        a = [*run[:index], (run[index][0], cut)]
+    for span in a:
+        text.take(span)
+    return a, None if place is None else place[1]
 
 
-def _cut_near(piece: Piece, starts: Sequence[int], wanted: int, most: int) -> int | None:
-    """The sentence start inside a piece that is nearest below `wanted` tokens, else above it."""
-    first = bisect.bisect_right(starts, piece.start)
-    after = bisect.bisect_right(starts, piece.start + wanted)
-    if after > first:
-        return starts[after - 1]
-    if after < len(starts) and starts[after] < min(piece.end, piece.start + most + 1):
-        return starts[after]
+def _cut(
+    run: Sequence[Span], at: int, wanted: int, reach: int, sentences: Sequence[int]
+) -> tuple[int, int] | None:
+    """Where to cut text in two, strictly inside one of the spans.
+
+    Args:
+        run: spans that follow each other.
+        at, wanted: the span, and the place in it, near which to cut.
+        reach: tokens to look for the start of a sentence, before the place and then after it.
+        sentences: where sentences start, ascending.
+
+    Returns:
+        The span and the place: a sentence's start; else between two tokens of a sentence; None
+        where all spans are of one token.
+    """
+    walked = 0
+    for i in range(at, -1, -1):
+        start, end = run[i]
+        last = min(wanted, end - 1) if i == at else end - 1
+        found = bisect.bisect_right(sentences, last) - 1
+        if found >= 0 and sentences[found] > start:
+            if walked + last - sentences[found] <= reach:
+                return i, sentences[found]
+            break
+        walked += max(0, last - start)
+        if walked > reach:
+            break
+    walked = 0
+    for i in range(at, len(run)):
+        start, end = run[i]
+        after = max(wanted, start) if i == at else start
+        found = bisect.bisect_right(sentences, after)
+        if found < len(sentences) and sentences[found] < end:
+            if walked + sentences[found] - after <= reach:
+                return i, sentences[found]
+            break
+        walked += end - after
+        if walked > reach:
+            break
+    for i in (*range(at, -1, -1), *range(at + 1, len(run))):
+        start, end = run[i]
+        if end - start >= 2:
+            near = wanted if i == at else (end if i < at else start)
+            return i, min(max(near, start + 1), end - 1)
     return None
 
 
-def _hand_back(
-    a: list[Piece], queue: deque[Piece], sentence_starts: Sequence[Sequence[int]]
-) -> bool:
-    """Moves the last sentence of A's last document back to the queue's head, if it has two."""
-    piece = a[-1]
-    starts = sentence_starts[piece.document]
-    before = bisect.bisect_left(starts, piece.end) - 1
-    cut = starts[before] if before >= 0 and starts[before] > piece.start else None
-    if cut is None and not queue and len(a) == 1 and piece.end - piece.start > 1:
-        cut = (piece.start + piece.end) // 2  # nothing else is left: a pair needs a B
-    if cut is None:
-        return False
-    a[-1] = Piece(piece.document, piece.start, cut)
-    queue.appendleft(Piece(piece.document, cut, piece.end))
-    return True
+def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
+    """Where a random B starts: in any document but some, near a token drawn from all that is left.
+
+    Other documents must have text left.
+    """
+    place = _draw_place(text, without, draws)
+    index = text.index(place)
+    assert index is not None
+    before = after = index
+    while before > 0 and place - text.spans[before][0] <= reach:
+        before -= 1
+    while after + 1 < len(text.spans) and text.spans[after][1] - place <= reach:
+        after += 1
+    kept = [s for s in text.spans[before : after + 1] if text.document(s[0]) not in without]
+    cut = _cut(kept, kept.index(text.spans[index]), place, reach, text.sentences)
+    return cut[1] if cut is not None else text.spans[index][0]
 
 
-def _take_b(queue: deque[Piece], free: int, unwanted: int | None) -> list[Piece]:
-    """Pieces from the queue's head that fill `free` positions; none of document `unwanted`."""
-    taken: list[Piece] = []
-    skipped: list[Piece] = []
-    while queue and free > 1:
-        piece = queue.popleft()
-        if piece.document == unwanted:
-            skipped.append(piece)
-            continue
-        if piece.cost > free and taken and free - 1 < _SHORTEST_PIECE:
-            queue.appendleft(piece)
+def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
+    """A token drawn from all that is left of the other documents, each with the same chance."""
+    for draw in draws:
+        place = draw * text.end >> 32
+        if text.index(place) is not None and text.document(place) not in without:
+            return place
+    others = [span for span in text.spans if text.document(span[0]) not in without]
+    ends = list(accumulate(end - start for start, end in others))
+    rest = draws[0] * ends[-1] >> 32
+    index = bisect.bisect_right(ends, rest)
+    return others[index][1] - (ends[index] - rest)
+
+
+def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
+    """The text from `start` on, to the end of its span and on with the spans after it."""
+    index = text.index(start)
+    assert index is not None
+    taken: list[Span] = []
+    for first, last in chain([(start, text.spans[index][1])], text.around(index, without)):
+        is_whole = last - first + 1 <= free
+        if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_PIECE):
             break
-        end = min(piece.end, piece.start + free - 1)
-        taken.append(Piece(piece.document, piece.start, end))
-        free -= taken[-1].cost
-        if end < piece.end:
-            queue.appendleft(Piece(piece.document, end, piece.end))
-    queue.extend(skipped)
+        taken.append((first, min(last, first + free - 1)))
+        free -= taken[-1][1] - first + 1
+    for span in taken:
+        text.take(span)
     return taken

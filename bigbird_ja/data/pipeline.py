@@ -33,6 +33,7 @@ def masking_rule(manifest: Manifest, mask_unit: str | None = None) -> MaskingRul
         max_predictions=manifest.max_predictions_per_seq,
         prob=manifest.masked_lm_prob,
         unit=mask_unit or manifest.mask_unit,
+        version=manifest.masking_version,
     )
 
 

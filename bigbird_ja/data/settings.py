@@ -11,11 +11,15 @@ import numpy as np
 
 from bigbird_ja.config import MakeDataConfig, predictions_of
 from bigbird_ja.data import records
-from bigbird_ja.data.static_masking import MaskingRule
+from bigbird_ja.data.static_masking import NEWEST_VERSION, MaskingRule
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text.tokenizer import SpecialIds, Tokenizer
 
 SHORTEST_SEQUENCE = 8
+PAIRS_VERSION = 2  # of `pair_packing`: 1 drew label, length and partner from one hash
+
+# Versions of rules: no choice of the user's, so no reason to refuse work of an earlier program.
+_VERSIONS = ("masking_version", "pairs_version")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class DataSettings:
     special_ids: tuple[tuple[str, int], ...]
     tokenizer_sha256: str
     corpus: str  # fingerprint
+    masking_version: int = NEWEST_VERSION  # of `static_masking`'s rule
 
     @property
     def specials(self) -> dict[str, int]:
@@ -79,11 +84,36 @@ class DataSettings:
             max_predictions=self.max_predictions_per_seq,
             prob=self.masked_lm_prob,
             unit=self.mask_unit,
+            version=self.masking_version,
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
-        return {**dataclasses.asdict(self), "special_ids": self.specials}
+        """For the manifest. Version 1 of a rule is what nothing is said of."""
+        values = {**dataclasses.asdict(self), "special_ids": self.specials}
+        if self.masking_version == 1:
+            del values["masking_version"]
+        if self.nsp:
+            values["pairs_version"] = PAIRS_VERSION
+        return values
+
+    def continuing(self, begun: Mapping[str, Any]) -> DataSettings:
+        """The settings with which unfinished work goes on.
+
+        Args:
+            begun: the settings, as `as_dict` wrote them, that the work was begun with.
+
+        Raises:
+            BadInput: they differ, or an earlier version of the program packed it otherwise.
+        """
+        differing = differences(begun, self.as_dict())
+        if self.nsp and begun.get("pairs_version") != PAIRS_VERSION:
+            differing.append("pairs for next-sentence prediction as an earlier version drew them")
+        if differing:
+            raise BadInput(
+                f"unfinished work of other settings: {', '.join(differing)}: run that command"
+                " again, or --overwrite"
+            )
+        return dataclasses.replace(self, masking_version=begun.get("masking_version", 1))
 
 
 def settings_of(
@@ -139,6 +169,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     found = []
     for key in [*new, *(k for k in old if k not in new)]:
         before, after = old.get(key), new.get(key)
-        if before != after and key not in ("special_ids", "vocab_size"):
+        if before != after and key not in ("special_ids", "vocab_size", *_VERSIONS):
             found.append(names.get(key, f"--{key} ({before} there, {after} asked for)"))
     return found

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import build, check, lock, records, shards
+from bigbird_ja.data import build, check, lock, pipeline, records, shards
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.text import corpus as corpus_lib
@@ -248,6 +249,59 @@ def test_unfinished_work_of_other_settings_is_refused(
     with pytest.raises(BadInput, match="unfinished work of other settings: --seed"):
         build.make_data(making.request(sample_corpus, tokenizer_path, output, seed=2))
     build.make_data(making.request(sample_corpus, tokenizer_path, output, seed=2, overwrite=True))
+
+
+def without_versions(settings):
+    return {k: v for k, v in settings.items() if not k.endswith("_version")}
+
+
+@pytest.mark.parametrize("changes", [{}, {"nsp": True}])
+def test_a_data_set_of_an_earlier_version_is_finished_and_keeps_its_masks(
+    tmp_path, sample_corpus, tokenizer_path, changes
+):
+    output = str(tmp_path / "data")
+    request = making.request(sample_corpus, tokenizer_path, output, **changes)
+    new, _ = build.make_data(request)
+    assert pipeline.masking_rule(new).version == new.masking_version == 2
+    old = dataclasses.replace(new, settings=without_versions(new.settings))
+    manifest_lib.save(old, output)
+    found, was_there = build.make_data(request)
+    assert was_there and found == old
+    assert pipeline.masking_rule(found).version == 1
+
+
+def test_work_that_an_earlier_version_began_goes_on_with_its_masks(
+    tmp_path, sample_corpus, tokenizer_path, monkeypatch
+):
+    changes = {"masking": "static", "dupe_factor": 2}
+
+    def killed(*_):
+        raise Killed
+
+    def begin(output, **changes):
+        request = making.request(sample_corpus, tokenizer_path, output, **changes)
+        with monkeypatch.context() as patch:
+            patch.setattr(shards, "write_shard", killed)
+            with pytest.raises(Killed):
+                build.make_data(request)
+        path = Path(output) / build.WORK_NAME / "settings.json"
+        path.write_text(json.dumps(without_versions(json.loads(path.read_text()))))
+        return request
+
+    outputs = [str(tmp_path / name) for name in ("begun", "all", "nsp")]
+    manifest, _ = build.make_data(begin(outputs[0], **changes))
+    whole = making.request(sample_corpus, tokenizer_path, outputs[1], **changes)
+    old_rule = dataclasses.replace(whole.settings, masking_version=1)
+    assert manifest.masking_version == 1
+    assert manifest == build.make_data(dataclasses.replace(whole, settings=old_rule))[0]
+    with pytest.raises(BadInput, match="pairs for next-sentence prediction"):
+        build.make_data(begin(outputs[2], nsp=True))
+
+
+def test_masks_of_a_later_version_are_refused(made):
+    later = dataclasses.replace(made[0], settings={**made[0].settings, "masking_version": 3})
+    with pytest.raises(BadInput, match="use a newer bigbird-ja"):
+        manifest_lib.from_json(manifest_lib.to_json(later), "manifest.json")
 
 
 def test_sigkill_at_random_instants_then_the_same_bytes(

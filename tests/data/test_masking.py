@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 
 import numpy as np
 import pytest
@@ -19,12 +20,16 @@ def some_records(count, length, seed=0, vocab_size=200):
     return synthetic.random_records(np.random.default_rng(seed), count, length, vocab_size)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("length,most", [(64, 12), (64, 64), (300, 40), (70_000, 50)])
 @pytest.mark.parametrize("specials", [tuple(range(11)), (0, 2, 3, 5, 6, 199)])
-def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials):
-    rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, special_ids=specials)
+def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, version):
+    rule = dataclasses.replace(
+        RULE, unit=unit, max_predictions=most, special_ids=specials, version=version
+    )
     tokens, starts = some_records(3, length)
+    starts[2, length // 2 :] = False  # a long word
     tokens[1, 1:] = 5  # nothing to predict
     epoch, record = np.array([0, 3, 2**20]), np.array([5, 0, 2**30])
     ours = static_masking.mask(tokens, starts, epoch, record, 2**40 + 7, rule)
@@ -46,6 +51,7 @@ def test_targets_are_what_the_rule_says(data):
     rule = dataclasses.replace(
         RULE, unit=data.draw(st.sampled_from(UNITS)), max_predictions=most,
         prob=data.draw(st.sampled_from([0.01, 0.15, 0.5])),
+        version=data.draw(st.sampled_from([1, 2])),
     )  # fmt: skip
     tokens = np.array([data.draw(st.lists(st.integers(0, 40), min_size=length, max_size=length))])
     starts = np.array([data.draw(st.lists(st.booleans(), min_size=length, max_size=length))])
@@ -107,6 +113,79 @@ def test_eighty_ten_ten_and_every_token_alike(unit):
     ordinary = static_masking.is_ordinary(tokens, rule)
     early, late = hits[:, :300][ordinary[:, :300]].mean(), hits[:, 400:][ordinary[:, 400:]].mean()
     assert abs(early / late - 1) < 0.06  # no part of a sequence is preferred
+
+
+def records_of_words(count, length, seed=0):
+    """Records of words of 1 to 16 tokens, most of them short, and the length of each token's."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(11, 5000, (count, length)).astype(np.int32)
+    tokens[:, 0], tokens[:, -1] = 4, 5
+    starts, sizes = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, int)
+    starts[:, -1] = True
+    choices, shares = [1, 2, 3, 5, 8, 16], [0.5, 0.25, 0.1, 0.09, 0.04, 0.02]
+    for row in range(count):
+        at = 1
+        while at < length - 1:
+            size = min(int(rng.choice(choices, p=shares)), length - 1 - at)
+            starts[row, at], sizes[row, at : at + size] = True, size
+            at += size
+    return tokens, starts, sizes
+
+
+@pytest.mark.parametrize("draws", [static_masking, masking], ids=["NumPy", "TensorFlow"])
+@pytest.mark.parametrize("length,most", [(512, 76), (512, 100), (4096, 600)])
+def test_words_of_every_length_are_predicted_at_the_same_rate(draws, length, most):
+    """Also where no more than the wanted number can be held, as at 512 and 4,096 positions."""
+    count, epochs = (40, 120) if length == 512 else (12, 40)
+    tokens, starts, sizes = records_of_words(count, length)
+    hits = np.zeros(tokens.shape)
+    rule = dataclasses.replace(RULE, vocab_size=5000, max_predictions=most)
+    for epoch in range(epochs):
+        made = draws.mask(
+            tokens, starts, np.full(count, epoch), np.arange(count), 1, rule
+        )  # fmt: skip
+        row, slot = np.nonzero(np.asarray(made["masked_lm_weights"]))
+        hits[row, np.asarray(made["masked_lm_positions"])[row, slot]] += 1
+    rates = {size: hits[sizes == size].mean() / epochs for size in (1, 2, 3, 5, 8, 16)}
+    wanted = min(most, round(0.15 * (length - 2))) / (length - 2)
+    assert all(abs(rate / wanted - 1) < 0.04 for rate in rates.values()), (rates, wanted)
+
+
+@pytest.mark.parametrize("unit", ["whole_word", "span"])
+def test_only_records_in_which_a_word_did_not_fit_are_masked_otherwise(unit):
+    tokens, starts, _ = records_of_words(400, 512)
+    rules = [dataclasses.replace(RULE, vocab_size=5000, max_predictions=76, unit=unit, version=v)
+             for v in (1, 2)]  # fmt: skip
+    old, new = (static_masking.mask(tokens, starts, 3, np.arange(400), 1, rule) for rule in rules)
+    all_fit = old["masked_lm_weights"].sum(1) == 76
+    assert 0.2 < all_fit.mean() < 0.9
+    for name, values in old.items():
+        np.testing.assert_array_equal(values[all_fit], new[name][all_fit])
+    same = (old["input_ids"] == new["input_ids"]).all(1)
+    assert not same[~all_fit].any()
+    # Of the others most stays too: a few words change places.
+    kept = [
+        len(set(a[w > 0]) & set(b))
+        for a, w, b in zip(
+            old["masked_lm_positions"], old["masked_lm_weights"], new["masked_lm_positions"],
+            strict=True,
+        )
+    ]  # fmt: skip
+    assert min(kept) >= 76 - 2 * 16 and np.mean(kept) > 70
+
+
+def test_the_first_version_draws_what_it_always_drew():
+    """Runs on data sets of an earlier version end with the same weights."""
+    tokens, starts = some_records(20, 300)
+    digest = hashlib.sha256()
+    for unit in UNITS:
+        rule = dataclasses.replace(RULE, unit=unit, max_predictions=40, version=1)
+        made = static_masking.mask(tokens, starts, 2, np.arange(20), 5, rule)
+        for name in sorted(made):
+            digest.update(made[name].tobytes())
+    assert (
+        digest.hexdigest() == "7a1356679ff3c6060602eed79bbda16c288b3bee26e063abbc6970368af8ba1b"
+    )  # computed by the release that had the first alone
 
 
 def test_the_same_key_draws_the_same_and_any_other_does_not():

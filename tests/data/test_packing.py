@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import packing, pair_packing
+from bigbird_ja.data import packing
 from bigbird_ja.data.packing import Piece
 
 LENGTHS = st.lists(
@@ -73,36 +73,3 @@ def test_the_worked_example_of_the_docs():
         [4, 20, 21, 22, 5, 38, 39, 40, 41, 5],
     ]
     assert np.flatnonzero(marks[2]).tolist() == [0, 1, 4, 5, 9]
-
-
-@settings(max_examples=150, deadline=None)
-@given(LENGTHS, st.integers(8, 300), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
-def test_pairs_hold_every_token_once_and_tell_the_truth(lengths, seq_length, key, rng):
-    cuts = [sorted(rng.sample(range(1, n), min(n - 1, n // 9))) if n > 1 else [] for n in lengths]
-    pairs = pair_packing.pack_pairs(lengths, cuts, seq_length, key)
-    assert covered([[*pair.a, *pair.b] for pair in pairs], lengths)
-    for pair in pairs:
-        pieces = [*pair.a, *pair.b]
-        assert pair.a and 1 + sum(piece.cost for piece in pieces) <= seq_length
-        assert pair.segment_b == 1 + sum(piece.cost for piece in pair.a)
-        if pair.b and pair.is_random:
-            last = pair.a[-1].document
-            assert all(piece.document != last for piece in pair.b)
-        elif pair.b:
-            assert pair.b[0].document == pair.a[-1].document
-            assert pair.b[0].start == pair.a[-1].end
-    alone = [pair for pair in pairs if not pair.b]
-    assert len(alone) <= 1 + sum(length == 1 for length in lengths)
-
-
-def test_half_of_the_pairs_are_random_full_and_cut_between_sentences():
-    rng = np.random.default_rng(0)
-    lengths = rng.lognormal(6, 1.2, 2000).astype(int).tolist()
-    cuts = [list(range(25, n, 25)) for n in lengths]
-    pairs = pair_packing.pack_pairs(lengths, cuts, 4096, 5)
-    randoms = np.mean([pair.is_random for pair in pairs])
-    used = sum(1 + sum(p.cost for p in (*pair.a, *pair.b)) for pair in pairs)
-    assert 0.4 < randoms < 0.6
-    assert used / (len(pairs) * 4096) > 0.97
-    at_sentence = [p.a[-1].end % 25 == 0 or p.a[-1].end == lengths[p.a[-1].document] for p in pairs]
-    assert np.mean(at_sentence) > 0.97

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bigbird_ja.data import blocks, hashing, pair_packing
+from bigbird_ja.text import corpus as corpus_lib
+from bigbird_ja.text import sample, words
+from bigbird_ja.text import tokenizer as tokenizer_lib
+from tests.data import making
+from tests.data.test_packing import LENGTHS, covered
+
+
+@settings(max_examples=150, deadline=None)
+@given(LENGTHS, st.integers(8, 300), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
+def test_pairs_hold_every_token_once_and_tell_the_truth(lengths, seq_length, key, rng):
+    cuts = [sorted(rng.sample(range(1, n), min(n - 1, n // 9))) if n > 1 else [] for n in lengths]
+    pairs = pair_packing.pack_pairs(lengths, cuts, seq_length, key)
+    assert covered([[*pair.a, *pair.b] for pair in pairs], lengths)
+    for pair in pairs:
+        pieces = [*pair.a, *pair.b]
+        assert pair.a and 1 + sum(piece.cost for piece in pieces) <= seq_length
+        assert pair.segment_b == 1 + sum(piece.cost for piece in pair.a)
+        if pair.b and pair.is_random:
+            last = pair.a[-1].document
+            assert all(piece.document != last for piece in pair.b)
+        elif pair.b:
+            assert pair.b[0].document == pair.a[-1].document
+            assert pair.b[0].start == pair.a[-1].end
+    alone = [pair for pair in pairs if not pair.b]
+    assert len(alone) <= 1 + sum(length == 1 for length in lengths)
+
+
+def test_half_of_the_pairs_are_random_full_and_cut_between_sentences():
+    rng = np.random.default_rng(0)
+    lengths = rng.lognormal(6, 1.2, 2000).astype(int).tolist()
+    cuts = [list(range(25, n, 25)) for n in lengths]
+    pairs = pair_packing.pack_pairs(lengths, cuts, 4096, 5)
+    randoms = np.mean([pair.is_random for pair in pairs])
+    used = sum(1 + sum(p.cost for p in (*pair.a, *pair.b)) for pair in pairs)
+    assert 0.4 < randoms < 0.6
+    assert used / (len(pairs) * 4096) > 0.97
+    at_sentence = [p.a[-1].end % 25 == 0 or p.a[-1].end == lengths[p.a[-1].document] for p in pairs]
+    assert np.mean(at_sentence) > 0.97
+
+
+def every_nth(lengths, sentence):
+    """Sentence starts of documents whose sentences all have the same length."""
+    return [list(range(sentence, n, sentence)) for n in lengths]
+
+
+def many_pairs(lengths, cuts, seq_length, keys):
+    return [
+        pair
+        for key in range(keys)
+        for pair in pair_packing.pack_pairs(lengths, cuts, seq_length, int(hashing.fold(7, key)))
+    ]
+
+
+# --- nothing but the text tells a random B from a true one ---
+
+
+def guessed(feature, labels):
+    """How often the label is guessed right on one half by what was learnt on the other.
+
+    Of a value seen there: its commoner label; of a number also by the best of 100 thresholds.
+    """
+    order = np.random.default_rng(0).permutation(len(labels))
+    feature, labels = np.asarray(feature)[order], np.asarray(labels)[order]
+    half = len(labels) // 2
+    seen = defaultdict(Counter)
+    for value, label in zip(feature[:half], labels[:half], strict=True):
+        seen[value][label] += 1
+    usual = Counter(labels[:half]).most_common(1)[0][0]
+    by_value = [seen[v].most_common(1)[0][0] if v in seen else usual for v in feature[half:]]
+    rules = [
+        (np.mean((feature[:half] > bound) == (labels[:half] == above)), bound, above)
+        for bound in np.quantile(feature[:half], np.linspace(0, 1, 100))
+        for above in (0, 1)
+    ]
+    _, bound, above = max(rules)
+    by_bound = np.mean((feature[half:] > bound) == (labels[half:] == above))
+    return max(np.mean(np.array(by_value) == labels[half:]), by_bound)
+
+
+def nothing_gives_the_label_away(texts, settings, tokenizer):
+    marker = words.ScriptMarker(tokenizer)
+    rows = []
+    for cut in blocks.cut_into_blocks(
+        [corpus_lib.Document(text, "x", i) for i, text in enumerate(texts)],
+        settings.seq_length, 0.0, settings.seed,
+    ):  # fmt: skip
+        rows.append(blocks.make_rows(cut, tokenizer, marker, settings)[0])
+    rows = np.concatenate(rows)
+    labels, at = rows["label"].astype(int), rows["segment_b"]
+    ends = (rows["tokens"] != tokenizer.special.pad).sum(1)
+    first_of_b = rows["tokens"][np.arange(len(rows)), np.minimum(at, settings.seq_length - 1)]
+    assert len(rows) > 1500 and abs(labels.mean() - 0.5) < 0.04
+    right = {
+        "first token of B": guessed(first_of_b, labels),
+        "length of A": guessed(at, labels),
+        "length of B": guessed(ends - at, labels),
+    }
+    assert all(share <= 0.55 for share in right.values()), right
+
+
+@pytest.mark.parametrize("seq_length", [128, 512])
+def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path, seq_length):
+    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).settings
+    made = dataclasses.replace(made, seq_length=seq_length)
+    texts = list(sample.documents(500 if seq_length > 128 else 200, seed=3))
+    nothing_gives_the_label_away(texts, made, tokenizer_lib.load(tokenizer_path))
+
+
+def test_the_label_is_not_guessed_on_real_text(real_text_path, sample_corpus, tokenizer_path):
+    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).settings
+    made = dataclasses.replace(made, seq_length=1024)
+    texts, size = [], 0
+    for document in corpus_lib.open_corpus([real_text_path]).documents():
+        texts.append(document.text)
+        size += len(document.text)
+        if size > 4_000_000:
+            break
+    nothing_gives_the_label_away(texts, made, tokenizer_lib.load(tokenizer_path))
+
+
+# --- the label is a fair coin, whatever the documents ---
+
+
+@pytest.mark.parametrize(
+    "lengths,sentence",
+    [
+        ([30] * 1500, 100),  # one sentence each
+        ([60] * 1000, 30),  # two
+        ([300] * 500 + [100_000], 25),  # a long document is left at the end
+        ([300] * 500 + [100_000, 120_000], 25),
+        ([300] * 500 + [350_000], 25),  # 70 % of the block
+    ],
+    ids=["one sentence", "two sentences", "a long one last", "two long ones", "one of 70 %"],
+)
+def test_every_document_gets_both_labels(lengths, sentence):
+    pairs = many_pairs(lengths, every_nth(lengths, sentence), 1024, 6)
+    labels = np.array([pair.is_random for pair in pairs])
+    assert abs(labels.mean() - 0.5) < 0.05
+    long_ones = [p.is_random for p in pairs if lengths[p.a[-1].document] > 10_000]
+    if long_ones:
+        assert abs(np.mean(long_ones) - 0.5) < 0.07
+
+
+def test_label_length_and_partner_are_drawn_apart():
+    lengths = [400] * 1000
+    pairs = many_pairs(lengths, every_nth(lengths, 20), 512, 4)
+    labels = np.array([pair.is_random for pair in pairs])
+    drawn = np.array([pair.segment_b for pair in pairs])
+    assert abs(np.corrcoef(labels, drawn)[0, 1]) < 0.05
+    assert abs(np.corrcoef(labels[1:], labels[:-1])[0, 1]) < 0.05
+    partners = np.array([pair.b[0].document for pair in pairs if pair.is_random])
+    for divisor in (2, 3, 4):
+        shares = np.bincount(partners % divisor) / len(partners)
+        np.testing.assert_allclose(shares, 1 / divisor, atol=0.04)
+
+
+@pytest.mark.parametrize("count", [9, 10])
+def test_any_other_document_can_be_the_partner(count):
+    lengths = [400] * count
+    pairs = many_pairs(lengths, every_nth(lengths, 20), 256, 600)
+    first = [pair for pair in pairs if pair.a[0].document == pair.a[0].start == 0]
+    partners = Counter(pair.b[0].document for pair in first if pair.is_random)
+    assert sorted(partners) == list(range(1, count))
+    assert min(partners.values()) > 0.5 * len(first) / 2 / count
+
+
+def test_partners_start_anywhere_between_two_sentences_but_never_at_the_start():
+    lengths = [1000] * 200
+    pairs = many_pairs(lengths, every_nth(lengths, 20), 512, 3)
+    starts = {
+        label: np.array([p.b[0].start for p in pairs if p.is_random == label])
+        for label in (False, True)
+    }
+    for each in starts.values():
+        assert each.min() > 0 and (each % 20 == 0).mean() > 0.97
+        np.testing.assert_allclose(np.histogram(each, 5, (0, 1000))[0] / len(each), 0.2, atol=0.06)
+
+
+def test_pairs_of_a_block_cost_as_much_each_however_many_there_are(monkeypatch):
+    """Counted: how often the document of a place is looked up."""
+    looked_up = 0
+    document = pair_packing._Text.document
+
+    def counting(self, place):
+        nonlocal looked_up
+        looked_up += 1
+        return document(self, place)
+
+    monkeypatch.setattr(pair_packing._Text, "document", counting)
+    costs = []
+    for count in (500, 4000):
+        lengths, looked_up = [100] * count, 0
+        pairs = pair_packing.pack_pairs(lengths, every_nth(lengths, 20), 256, 5)
+        costs.append(looked_up / len(pairs))
+    assert costs[1] < 1.5 * costs[0] < 90
