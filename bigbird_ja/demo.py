@@ -10,18 +10,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bigbird_ja import console, storage
 from bigbird_ja.errors import BadInput, Interrupted
+from bigbird_ja.storage import outputs
 
 DOCUMENTS = 400
 SAMPLE_SEED = 7
 # The kill comes after this share of the steps, once a checkpoint is there to come back to.
 KILL_AFTER = 0.5
 
-Run = Callable[[Sequence[str]], dict[str, Any]]
+_MARKER = ".bigbird-ja-demo"
+_TOKENIZER_FILES = {f"tokenizer.{kind}" for kind in ("model", "vocab", "json")}
+_FOLDERS = {"data", "run", "run-uninterrupted"}
+_MADE = {_MARKER, "corpus.jsonl", "demo.json", "report.html", *_TOKENIZER_FILES, *_FOLDERS}
 
 
 def run(
@@ -197,13 +201,36 @@ def _program() -> list[str]:
 def _prepare(work_dir: str, overwrite: bool) -> None:
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
-    marker = storage.join(work_dir, ".bigbird-ja-demo")
+    outputs.refuse_link(work_dir, "--work_dir")
+    outputs.check_output_directory(work_dir, "--work_dir", True, lambda _: True)
+    marker = storage.join(work_dir, _MARKER)
     if os.path.isdir(work_dir) and os.listdir(work_dir) and not os.path.exists(marker):
         raise BadInput(f"--work_dir {work_dir}: holds something that no demo made: name another")
     if overwrite and os.path.exists(marker):
-        shutil.rmtree(work_dir)
+        _remove_earlier_demo(work_dir)
     storage.make_directory(work_dir)
     storage.write_bytes(marker, b"This folder was made by `bigbird-ja demo`.\n")
+
+
+def _remove_earlier_demo(work_dir: str) -> None:
+    """Removes what a demo makes.
+
+    Raises:
+        BadInput: something else is among it; nothing is removed then.
+    """
+    names = os.listdir(work_dir)
+    foreign = sorted(set(names) - _MADE)
+    if foreign:
+        raise BadInput(
+            f"--work_dir {work_dir}: holds {foreign[0]}, which no demo made: move it, or name"
+            " another folder"
+        )
+    for name in sorted(names, key=lambda name: name == _MARKER):  # last: a kill can be gone on from
+        path = os.path.join(work_dir, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
 
 
 def _resumed_from(model_dir: str) -> int:

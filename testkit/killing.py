@@ -65,7 +65,7 @@ def import_trainer() -> None:
     import tensorflow  # noqa: F401
     import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
 
-    from bigbird_ja.data import check, pipeline  # noqa: F401
+    from bigbird_ja.data import pipeline, verify  # noqa: F401
     from bigbird_ja.train import engine, estimator, graph, hooks, tensorboard  # noqa: F401
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +28,9 @@ from testkit import ROOT
 class Ended:
     """How a command ended."""
 
-    status: int  # or minus the signal
+    status: (
+        int | None
+    )  # or minus the signal; None where it had to be killed after the patience given
     out: str
     err: str
 
@@ -51,9 +54,9 @@ class Command:
         self._zygote, self.pid, self._directory = zygote, pid, directory
         self.hung = directory / "hung"
 
-    def wait(self) -> Ended:
-        """Waits for its end."""
-        status = self._zygote.ask({"wait": self.pid})["status"]
+    def wait(self, patience: float | None = None) -> Ended:
+        """Waits for its end; kills it and its children after `patience` seconds."""
+        status = self._zygote.ask({"wait": self.pid, "patience": patience})["status"]
         return Ended(status, self.read("out"), self.read("err"))
 
     def read(self, stream: str) -> str:
@@ -119,7 +122,9 @@ class Zygote:
         Args:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
                 create the file `hung`, until that is removed; `limits={"FSIZE": bytes}` sets
-                resource limits ("AS": on top of what the process has when it starts).
+                resource limits ("AS": on top of what the process has when it starts); `cwd` is the
+                working folder; `streams={"1": "/dev/full", "0": "closed"}` replaces standard
+                streams; `uid` is the user that it runs as.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -140,8 +145,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            status = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-            answer = {"status": status}
+            answer = {"status": _wait(request["wait"], request.get("patience"))}
         else:
             answer = {"pid": os.fork()}
             if answer["pid"] == 0:
@@ -149,11 +153,30 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def _wait(pid: int, patience: float | None) -> int | None:
+    """The exit status of a child; None where it was killed after `patience` seconds."""
+    if patience is None:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    deadline, pause = time.monotonic() + patience, 0.002
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
 def _command(
     arguments: Sequence[str],
     directory: str,
     hang_at: tuple[str, int] | None = None,
     limits: Mapping[str, int] | None = None,
+    cwd: str | None = None,
+    streams: Mapping[str, str] | None = None,
+    uid: int | None = None,
 ) -> None:
     status = 1
     with contextlib.suppress(BaseException):
@@ -161,6 +184,14 @@ def _command(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        if cwd is not None:
+            os.chdir(cwd)
+        if uid is not None:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        for number, target in (streams or {}).items():
+            _redirect(int(number), target)
         for name, value in (limits or {}).items():
             if name == "AS":
                 value += (
@@ -171,6 +202,16 @@ def _command(
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
+
+
+def _redirect(number: int, target: str) -> None:
+    """What a shell does for `>&-` and `>/dev/full`, with Python's stream as it would start up."""
+    name = ("stdin", "stdout", "stderr")[number]
+    if target == "closed":
+        os.close(number)
+        setattr(sys, name, None)
+    else:
+        os.dup2(os.open(target, os.O_RDWR), number)
 
 
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:

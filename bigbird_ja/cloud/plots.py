@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from bigbird_ja import plotting
 from bigbird_ja.cloud.plan import Row
-from bigbird_ja.errors import BadInput
-
-
-def _figure(width: float = 8, height: float = 5) -> tuple[Any, Any]:
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise BadInput("--plot needs matplotlib: pip install 'bigbird-ja[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.add_subplot()
 
 
 def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
     """Every machine as a point: days of wall time across, US dollars up, both logarithmic."""
-    figure, axes = _figure()
+    figure = plotting.new_figure(8, 5)
+    axes = figure.add_subplot()
     colours = {"on_demand": "tab:red", "spot": "tab:blue"}
-    shown = [row for row in rows if row.cost_usd is not None and row.wall_hours is not None]
-    for row in shown:
-        axes.plot(
-            row.wall_hours / 24,  # type: ignore[operator]
-            row.cost_usd,
-            "o" if row.pricing == "spot" else "s",
-            color=colours[row.pricing],
-        )
-        axes.annotate(
-            row.accelerator,
-            (row.wall_hours / 24, row.cost_usd),  # type: ignore[operator]
-            textcoords="offset points",
-            xytext=(6, 4),
-        )
+    for row in rows:
+        if row.cost_usd is None or row.wall_hours is None:
+            continue
+        place = (row.wall_hours / 24, row.cost_usd)
+        axes.plot(*place, "o" if row.pricing == "spot" else "s", color=colours[row.pricing])
+        axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
     for pricing, marker in (("spot", "o"), ("on_demand", "s")):
         axes.plot([], [], marker, color=colours[pricing], label=pricing.replace("_", " "))
     axes.set(
@@ -47,7 +27,7 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
     axes.margins(x=0.12)
     axes.grid(True, which="both", alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=110)
+    plotting.save(figure, path, dpi=110)
 
 
 def useful_share(
@@ -59,7 +39,8 @@ def useful_share(
         curves: name to points of (interval in minutes, mean share, lowest, highest over seeds).
         default: the configured interval, minutes: drawn as a line.
     """
-    figure, axes = _figure()
+    figure = plotting.new_figure(8, 5)
+    axes = figure.add_subplot()
     for name, points in curves.items():
         minutes = [p[0] for p in points]
         (line,) = axes.plot(minutes, [100 * p[1] for p in points], "o-", label=name)
@@ -82,7 +63,7 @@ def useful_share(
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.legend(loc="lower center")
-    figure.savefig(path, dpi=110)
+    plotting.save(figure, path, dpi=110)
 
 
 def progress(
@@ -97,7 +78,8 @@ def progress(
         points: (UNIX seconds, global step) in order of time.
         marks: (UNIX seconds, kind of event).
     """
-    figure, axes = _figure(9, 5)
+    figure = plotting.new_figure(9, 5)
+    axes = figure.add_subplot()
     times = [t for t, _ in points] + [t for t, _ in marks]
     start = min(times) if times else 0.0
     axes.plot(
@@ -119,4 +101,4 @@ def progress(
     axes.set(xlabel="hours since the first event", ylabel="global step", title=title)
     axes.grid(True, alpha=0.3)
     axes.legend(loc="upper left")
-    figure.savefig(path, dpi=110)
+    plotting.save(figure, path, dpi=110)

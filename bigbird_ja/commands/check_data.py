@@ -62,22 +62,24 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
+    from bigbird_ja import plotting
     from bigbird_ja.commands.make_data import summary
     from bigbird_ja.console import Progress
-    from bigbird_ja.data import check, full_check, plots
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data import plots
     from bigbird_ja.errors import BadInput
 
     if not args.data_dir:
         raise BadInput("--data_dir is missing: see `bigbird-ja check-data --help`")
-    if args.plot:
-        plots.check_available()
+    plotting.check(args.plot, "--plot")
     if args.adopt:
         _adopt(args)
-    stated = manifest_lib.load(args.data_dir)
-    total = sum(shard.bytes for shard in stated.train_shards + stated.eval_shards)
+    manifest = manifest_lib.load(args.data_dir)
+    from bigbird_ja.data import full_check  # takes TensorFlow along: only where there is data
+
+    total = sum(shard.bytes for shard in manifest.train_shards + manifest.eval_shards)
     with Progress(total, "B") as progress:
-        manifest, problems, found = full_check.full_check(args.data_dir, progress.update)
+        problems, found = full_check.full_check(manifest, args.data_dir, progress.update)
     results = {
         **summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
@@ -96,7 +98,6 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
         )
         error.results = results  # type: ignore[attr-defined]
         raise error
-    check.fast_check(args.data_dir)
     _show_examples(args, manifest)
     return results
 

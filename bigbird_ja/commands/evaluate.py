@@ -91,7 +91,8 @@ def _define_probe_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
-    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja import plotting
+    from bigbird_ja.data import verify
     from bigbird_ja.text import corpus
 
     for name in ("model_dir", "data_dir"):
@@ -99,9 +100,10 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
             raise BadInput(f"--{name} is missing: see `bigbird-ja evaluate --help`")
     if args.plot and not args.probe:
         raise BadInput("--plot draws the probe's curve: add --probe")
+    plotting.check(args.plot, "--plot")
     if args.probe_input:
         corpus.open_corpus(args.probe_input)  # a name that is wrong is said before any work
-    manifest = manifest_lib.load(args.data_dir)
+    manifest = verify.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.evaluation.session import ProbeRequest, Session
 
     probe = ProbeRequest(tuple(args.probe_input), args.probe_names, args.probe_cases, args.plot)

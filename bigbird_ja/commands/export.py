@@ -94,6 +94,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     for name in ("model_dir", "output_dir"):
         if not getattr(args, name):
             raise BadInput(f"--{name} is missing: see `bigbird-ja export --help`")
+    folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.export import source as source_lib
 
     source = source_lib.load(args.model_dir, args.step)

@@ -78,14 +78,6 @@ def define_flags(flag_values: flags.FlagValues) -> None:
     )  # fmt: skip
     string("work_dir", "Local directory for unfinished work; else OUTPUT_DIR/.make-data, or the"
            " user's cache for gs://.")  # fmt: skip
-    flags.DEFINE_enum(
-        "runner", "local", ["local", "beam"], "local: processes of this machine; beam: Apache Beam"
-        " (extra `beam`), same bytes.", flag_values=flag_values,
-    )  # fmt: skip
-    flags.DEFINE_multi_string(
-        "beam_options", [], "Options of the Beam pipeline, such as --runner=DataflowRunner"
-        " (repeatable).", flag_values=flag_values,
-    )  # fmt: skip
 
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
@@ -121,18 +113,12 @@ def _make(args: flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     num_workers = args.num_workers if args.num_workers is not None else workers.available_cores()
     if num_workers < 1:
         raise BadInput(f"--num_workers={num_workers}: at least 1")
-    if args.beam_options and args.runner != "beam":
-        raise BadInput("--beam_options needs --runner=beam")
     tokenizer = tokenizer_lib.load(args.tokenizer)
     corpus = corpus_lib.open_corpus(args.input, args.tfds_data_dir)
     settings = settings_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
     request = build.Request(
         corpus, tokenizer, settings, args.output_dir, num_workers, args.overwrite, args.work_dir
     )
-    if args.runner == "beam":
-        from bigbird_ja.data import beam_runner
-
-        return beam_runner.make_data(request, args.beam_options)
     return build.make_data(request)
 
 

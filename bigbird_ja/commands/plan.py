@@ -97,8 +97,11 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     """Plans."""
     import datetime
 
+    from bigbird_ja import plotting
     from bigbird_ja.cloud import accelerators, cost, plan, prices
 
+    plotting.check(args.plot, "--plot")
+    plotting.check(args.simulate_plot, "--simulate_plot")
     if args.zone:
         accelerators.check_zone(args.zone)
     config, data = _read(args)

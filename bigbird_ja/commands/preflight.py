@@ -61,12 +61,29 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.console import log
     from bigbird_ja.preflight import compile as compile_lib
 
+    _check_outputs(args)
     targets = [chips.chip(name) for name in dict.fromkeys(args.chip)]
     versions = compile_lib.versions()
     config, overrides = config_lib.resolve(args.config, args.set)
     config = config_lib.without_data_set(config)
     log(f"config:\n{config_lib.echo(config, overrides)}")
     return _examine(args, config, targets, versions)
+
+
+def _check_outputs(args: flags.FlagValues) -> None:
+    from bigbird_ja import plotting
+    from bigbird_ja.preflight import rates
+    from bigbird_ja.storage import outputs
+
+    plotting.check(args.plot, "--plot")
+    if args.output:
+        outputs.check_output_file(args.output, "--output", True, rates.is_ours, "preflight")
+    if args.dump_hlo:
+        from bigbird_ja.preflight import estimate
+
+        outputs.check_output_directory(
+            args.dump_hlo, "--dump_hlo", True, estimate.is_dump, "preflight"
+        )
 
 
 def _examine(

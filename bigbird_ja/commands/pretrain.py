@@ -111,7 +111,7 @@ def _prepare_and_train(
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
-    from bigbird_ja.data import check
+    from bigbird_ja.data import verify
     from bigbird_ja.train import run_directory
 
     config, overrides = config_lib.resolve(
@@ -120,7 +120,7 @@ def _prepare_and_train(
         {"training.num_train_steps": args.num_train_steps, "tpu.name": args.tpu_name},
     )
     profile = _profile_range(args.profile_steps)
-    manifest = check.fast_check(args.data_dir)
+    manifest = verify.fast_check(args.data_dir)
     config = config_lib.with_data_set(
         config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
     )

@@ -76,9 +76,9 @@ def run_with(
     args: flags.FlagValues, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> dict[str, Any]:
     """`run` with clock and sleep given."""
-    from bigbird_ja import storage
     from bigbird_ja.report import collect
     from bigbird_ja.report.page import page
+    from bigbird_ja.storage import outputs
 
     if not args.model_dir:
         raise BadInput("--model_dir is missing: see `bigbird-ja report --help`")
@@ -86,6 +86,7 @@ def run_with(
         raise BadInput("--data_dir: give one for all runs, or one for each --model_dir")
     data_dirs = list(args.data_dir) or [None]
     data_dirs *= len(args.model_dir) // len(data_dirs)
+    outputs.check_output_file(args.output, "--output", True, outputs.is_our_page, "report")
     written = 0
     while True:
         now = clock()
@@ -101,7 +102,7 @@ def run_with(
         ]
         goes_on = args.watch and any(found.is_running for found in runs)
         text = page(runs, now, args.interval if goes_on else None)
-        storage.write_text(args.output, text)
+        outputs.write(args.output, text.encode())
         written += 1
         if not goes_on:
             break

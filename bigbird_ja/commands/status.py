@@ -41,12 +41,14 @@ def define_flags(values: flags.FlagValues) -> None:
 
 def run(args: flags.FlagValues) -> dict[str, Any]:
     """Shows."""
+    from bigbird_ja import plotting
     from bigbird_ja.cloud import run_story
 
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
     if (args.plot or args.events) and not (args.name and args.bucket):
         raise BadInput("--plot and --events need --bucket and --name")
+    plotting.check(args.plot, "--plot")
     tpus = list_tpus(args.project, args.zones) if args.project else []
     names = []
     if args.bucket:

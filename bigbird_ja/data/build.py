@@ -22,7 +22,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.console import Progress, log
 from bigbird_ja.data import blocks as blocks_lib
-from bigbird_ja.data import check, lock, shards, totals
+from bigbird_ja.data import lock, shards, totals, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.settings import DataSettings, differences
@@ -108,7 +108,7 @@ def finished(output_dir: str, settings: DataSettings) -> Manifest | None:
                 f"{output_dir} holds a data set of other settings: {', '.join(differing)}: choose"
                 " another --output_dir, or --overwrite"
             )
-        return check.fast_check(output_dir)
+        return verify.fast_check(output_dir)
     if WORK_NAME not in _directories(output_dir) and not storage.is_remote(output_dir):
         foreign = [name for name in names if name.endswith(".tfrecord")]
         if foreign:
@@ -329,7 +329,7 @@ def finish(
     storage.write_bytes(
         storage.join(output, manifest_lib.TOKENIZER_NAME), request.tokenizer.model_bytes
     )
-    check.check_files(result, output)
+    verify.raise_first(verify.file_problems(result, storage.list_stats(output)), output)
     manifest_lib.save(result, output)
     return result
 

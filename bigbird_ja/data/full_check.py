@@ -16,8 +16,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import check, pipeline, records, records_ops, static_masking
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import pipeline, records, records_ops, static_masking, verify
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -43,48 +43,39 @@ class Found:
 
 
 def full_check(
-    data_dir: str, progress: Callable[[int], None] | None = None
-) -> tuple[Manifest, list[str], dict[str, Found]]:
+    manifest: Manifest, data_dir: str, progress: Callable[[int], None] | None = None
+) -> tuple[list[str], dict[str, Found]]:
     """Checks everything.
 
     Args:
+        manifest: of the data set.
         data_dir: on disk or gs://.
         progress: told the bytes that were read since the last call.
 
     Returns:
-        The manifest, the problems (empty when all is well) and what each split holds.
-
-    Raises:
-        BadInput: there is no manifest that could be trusted.
+        The problems (empty when all is well) and what each split holds.
     """
-    manifest = manifest_lib.load(data_dir)
-    problems = check.file_problems(manifest, data_dir) + _tokenizer_problems(manifest, data_dir)
-    missing = {line.split(" ", 1)[0] for line in problems if line.endswith("is missing")}
+    listing = storage.list_stats(data_dir)
+    problems = verify.file_problems(manifest, listing) + _tokenizer_problems(manifest, data_dir)
     found = {}
-    for split in ("train", "eval"):
+    for split in verify.SPLITS:
         found[split] = Found()
         for shard in manifest.shards(split):
-            if shard.name not in missing:
+            if shard.name in listing:
                 problems += _check_shard(manifest, data_dir, shard, found[split], progress)
     if not problems:
         problems += _total_problems(manifest, found)
-    return manifest, problems, found
+    return problems, found
 
 
 def _tokenizer_problems(manifest: Manifest, data_dir: str) -> list[str]:
-    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
-    if not manifest.tokenizer_sha256:
-        return []
-    try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError:
-        return [f"{manifest_lib.TOKENIZER_NAME} is missing"]
-    if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
-        return [f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"]
+    if problem := verify.tokenizer_problem(manifest, data_dir):
+        return [problem]
     if manifest.adopted:
         return []
     try:
-        tokenizer = tokenizer_lib.Tokenizer(data, path)
+        path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
+        tokenizer = tokenizer_lib.load(path)
     except BadInput as error:
         return [str(error)]
     if tokenizer.vocab_size != manifest.vocab_size or vars(tokenizer.special) != dict(

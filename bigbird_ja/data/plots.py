@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bigbird_ja import storage
-from bigbird_ja.data.full_check import Found
+from bigbird_ja import plotting
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.errors import BadInput
 
-
-def check_available() -> None:
-    """Refuses early where matplotlib is not installed.
-
-    Raises:
-        BadInput: the extra `plot` is missing.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise BadInput("--plot needs matplotlib: `pip install 'bigbird-ja[plot]'`") from error
+if TYPE_CHECKING:
+    from bigbird_ja.data.full_check import Found
 
 
 def draw(path: str, manifest: Manifest, found: Found) -> None:
     """Writes a PNG with three histograms."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plotting.new_figure(13, 4)
     lengths, pieces, density = figure.subplots(1, 3)
     stated = manifest.statistics.get("document_tokens")
     counts = np.asarray(stated if stated else found.piece_tokens)
@@ -44,9 +29,7 @@ def draw(path: str, manifest: Manifest, found: Found) -> None:
         title=f"Density: {manifest.density:.2%} of positions are tokens",
         xlabel=f"share of {manifest.seq_length:,} positions", ylabel="sequences", yscale="log",
     )  # fmt: skip
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    storage.write_bytes(path, buffer.getvalue())
+    plotting.save(figure, path, dpi=120)
 
 
 def _bars(axes, counts: np.ndarray, names: list[str]) -> None:  # type: ignore[no-untyped-def]

@@ -58,7 +58,7 @@ def evaluate_parameters(
     Raises:
         BadInput: no held-out records.
     """
-    from bigbird_ja.data import pipeline
+    from bigbird_ja.data import pipeline, verify
     from bigbird_ja.evaluation.forward import Forward
 
     start = time.monotonic()
@@ -69,7 +69,8 @@ def evaluate_parameters(
         batches = batches.take(max_batches)
     pieces = _tokenizer(data_dir, manifest)
     examples: list[dict[str, Any]] = []
-    collected = _collect(_score(forward, batches, pieces, examples, tick), manifest)
+    with verify.named_damage(manifest, data_dir, ("eval",)):
+        collected = _collect(_score(forward, batches, pieces, examples, tick), manifest)
     result = summarise(collected, manifest, _characters(pieces))
     return {
         **result,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import plotting
 
 _LINES = (
     ("model", "whole sequence", "#1f6feb", "o-"),
@@ -15,23 +14,11 @@ _LINES = (
 
 
 def draw(result: dict[str, Any], path: str, title: str) -> None:
-    """Draws what `probe.run` found as a PNG file, on disk or gs://.
-
-    Raises:
-        BadInput: matplotlib is not installed.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        from bigbird_ja.errors import BadInput
-
-        raise BadInput("--plot needs matplotlib: pip install 'bigbird-ja[plot]'") from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """Draws what `probe.run` found as a PNG file, on disk or gs://."""
     rows = result["by_distance"]
     places = range(len(rows))
-    figure, axes = pyplot.subplots(figsize=(7.5, 4.5), layout="constrained")
+    figure = plotting.new_figure(7.5, 4.5)
+    axes = figure.add_subplot()
     for key, label, colour, style in _LINES:
         values = [100 * row[key] for row in rows]
         text = label.format(window=result["window_tokens"])
@@ -44,7 +31,4 @@ def draw(result: dict[str, Any], path: str, title: str) -> None:
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="center left")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    pyplot.close(figure)
-    storage.write_bytes(path, picture.getvalue())
+    plotting.save(figure, path, dpi=130)

@@ -7,7 +7,6 @@ nothing: files are made locally and stored whole.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.evaluation.examples import as_markdown
+from bigbird_ja.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ def write_evaluation(model_dir: str, step: int, result: Mapping[str, Any]) -> No
     """Adds one evaluation: `eval/...` scalars, `eval/by_position/...`, and `eval/examples`."""
     import tensorflow as tf
 
-    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+    with scratch_directory() as scratch:
         # A name of its own for each evaluation, the same if it is made again.
         writer = tf.summary.create_file_writer(scratch, filename_suffix=f".step-{step}")
         with writer.as_default(step=step):

@@ -1,64 +1,83 @@
-"""Output folders that appear whole or not at all, and say what they were made from."""
+"""Output folders that appear whole or not at all, and say what they were made from.
+
+A finished folder holds `export.json`: what it is made from, and the names of its files. Only files
+that are named there are ever replaced or removed. On a bucket, where nothing can be renamed, an
+export that is under way is told by `export.unfinished.json`: the same command continues it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
-from bigbird_ja import processes, storage
+from bigbird_ja import storage, typed
 from bigbird_ja.errors import BadInput
+from bigbird_ja.storage import outputs
+from bigbird_ja.storage.scratch import scratch_directory
 
 RECORD = "export.json"
-_OWNER = "owner.json"  # in a folder that is being made: the process that makes it
+UNFINISHED = "export.unfinished.json"
+_FLAG = "--output_dir"
+# The files of earlier versions' exports, whose record does not name them.
+_EARLIER = re.compile(
+    r"(config|tokenizer|tokenizer_config|special_tokens_map|parity_report|export)\.json"
+    r"|model\.safetensors|spiece\.model|README\.md|parity_report\.md"
+    r"|(saved_model|keras_metadata|fingerprint)\.pb|variables/variables\..*"
+    r"|assets|assets\.extra/tokenizer\.model"
+)
+
+
+def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
+    """Refuses, before any work, a place that cannot become an export.
+
+    Args:
+        output_dir: value of `--output_dir`.
+        inputs: flag to folder that is read.
+
+    Raises:
+        BadInput: it overlaps with an input, is a link or a file, or holds what no export made.
+    """
+    outputs.refuse_overlap(inputs, {_FLAG: output_dir})
+    outputs.refuse_link(output_dir, _FLAG)
+    outputs.check_output_directory(output_dir, _FLAG, True, _is_ours, "export")
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Whether `output_dir` already holds this very export.
+    """Whether `output_dir` already holds this very export; call `check` first.
 
     Raises:
-        BadInput: it holds something else, and `overwrite` was not given.
+        BadInput: it holds another export, and `overwrite` was not given.
     """
-    if not storage.exists(output_dir):
-        return False
-    try:
-        there = json.loads(storage.read_text(storage.join(output_dir, RECORD)))
-    except (FileNotFoundError, ValueError):
-        there = None
-    except NotADirectoryError as error:
-        raise BadInput(f"--output_dir {output_dir}: a file of that name exists") from error
-    if there == record:
+    there = _read(output_dir, RECORD)
+    if there == record and _files(output_dir, RECORD) <= _everything(output_dir):
+        storage.delete(storage.join(output_dir, UNFINISHED))
         return True
-    if there is None and not storage.list_tree(output_dir):
+    there = there or _read(output_dir, UNFINISHED)
+    if overwrite or there is None or there == record:
         return False
-    if overwrite:
-        return False
-    what = "something that is no export" if there is None else _difference(there, record)
     raise BadInput(
-        f"--output_dir {output_dir} holds {what}: choose another one, or replace it with"
-        " --overwrite"
+        f"{_FLAG} {output_dir} holds another export ({_difference(there, record)}): choose"
+        " another one, or replace it with --overwrite"
     )
-
-
-def _difference(there: dict[str, Any], record: dict[str, Any]) -> str:
-    keys = sorted(k for k in {*there, *record} if there.get(k) != record.get(k))
-    shown = ", ".join(f"{k}: {there.get(k)} -> {record.get(k)}" for k in keys[:4])
-    return f"another export ({shown})"
 
 
 def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
     """Makes the folder: `fill` writes into a local one, which then takes its place.
 
     Args:
-        output_dir: on disk or gs://. What is there is replaced: ask `finished` first.
-        record: what it is made from, kept in it; on a bucket it is written last.
+        output_dir: on disk or gs://. The export that is there is replaced: ask `finished` first.
+        record: what it is made from, kept in it.
         fill: given an empty local directory.
+
+    Raises:
+        BadInput: something that no export made came into the folder meanwhile.
     """
     if storage.is_remote(output_dir):
-        with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as local:
+        with scratch_directory() as local:
             fill(local)
             _upload(local, output_dir, record)
         return
@@ -66,26 +85,23 @@ def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) 
     parent = os.path.dirname(target)
     os.makedirs(parent, exist_ok=True)
     # Beside the target, so that the renames stay on one file system.
-    prefix = f"{storage.TEMPORARY_PREFIX}{os.path.basename(target)}."
-    work = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    try:
-        with open(os.path.join(work, _OWNER), "w", encoding="utf-8") as file:
-            file.write(_as_text(processes.this_process().as_dict()))
+    with scratch_directory(
+        parent, f"{storage.TEMPORARY_PREFIX}{os.path.basename(target)}."
+    ) as work:
         made = os.path.join(work, "made")
         os.mkdir(made)
         fill(made)
+        names = _everything(made)
         with open(os.path.join(made, RECORD), "w", encoding="utf-8") as file:
-            file.write(_as_text(record))
+            file.write(_as_text(record, names))
         _put_in_place(made, target, os.path.join(work, "replaced"))
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    _sweep(parent, prefix)
 
 
 def _put_in_place(made: str, target: str, aside: str) -> None:
     if not os.path.isdir(target):
         os.rename(made, target)
         return
+    check(target, {})  # again: what came meanwhile must not go with the old export
     os.rename(target, aside)
     try:
         os.rename(made, target)
@@ -94,30 +110,86 @@ def _put_in_place(made: str, target: str, aside: str) -> None:
         raise
 
 
-def _sweep(parent: str, prefix: str) -> None:
-    """Removes what killed exports of this very folder have left."""
-    for name in os.listdir(parent):
-        if not name.startswith(prefix):
-            continue
-        try:
-            with open(os.path.join(parent, name, _OWNER), encoding="utf-8") as file:
-                has_ended = processes.has_ended(json.load(file))
-        except (OSError, ValueError):
-            continue  # not one of ours, or just being made
-        if has_ended:
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-
-
 def _upload(local: str, output_dir: str, record: dict[str, Any]) -> None:
-    marker = storage.join(output_dir, RECORD)
-    storage.delete(marker)
-    old = set(storage.list_tree(output_dir))
+    check(output_dir, {})
+    old = set(storage.list_tree(output_dir)) - {RECORD, UNFINISHED}
     names = storage.list_tree(local)
+    unfinished = storage.join(output_dir, UNFINISHED)
+    storage.write_text(unfinished, _as_text(record, old | set(names)))
+    storage.delete(storage.join(output_dir, RECORD))
     pairs = [(os.path.join(local, name), storage.join(output_dir, name)) for name in names]
     storage.upload_many(pairs)
     storage.delete_many(storage.join(output_dir, name) for name in sorted(old - set(names)))
-    storage.write_text(marker, _as_text(record))
+    storage.write_text(storage.join(output_dir, RECORD), _as_text(record, names))
+    storage.delete(unfinished)
 
 
-def _as_text(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+def _is_ours(output_dir: str) -> bool:
+    """Whether everything in a folder was written by exports.
+
+    Raises:
+        BadInput: an export is there, and something else beside it, which the message names.
+    """
+    if _read(output_dir, RECORD) is None and _read(output_dir, UNFINISHED) is None:
+        return False
+    ours = _files(output_dir, RECORD) | _files(output_dir, UNFINISHED) | {RECORD, UNFINISHED}
+    folders = {str(parent) for name in ours for parent in PurePosixPath(name).parents}
+    foreign = sorted(_everything(output_dir) - ours - folders)
+    if foreign:
+        raise BadInput(
+            f"{_FLAG} {output_dir} holds {foreign[0]}, which no export made: move it, or choose"
+            " another folder"
+        )
+    return True
+
+
+def _everything(output_dir: str) -> set[str]:
+    """Relative names of all files; on disk also of links, special and unfinished files and empty
+    folders, since all of them would go with the folder."""
+    if storage.is_remote(output_dir):
+        return set(storage.list_tree(output_dir))
+    found = set()
+    for parent, folders, files in os.walk(output_dir):
+        if not folders and not files and parent != output_dir:
+            found.add(os.path.relpath(parent, output_dir))
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        found |= {os.path.relpath(os.path.join(parent, name), output_dir) for name in files + links}
+    return found
+
+
+def _files(output_dir: str, record_name: str) -> set[str]:
+    """The files that a record in the folder names, or that an earlier version's export has."""
+    content = _content(output_dir, record_name)
+    if content is None:
+        return set()
+    named = content.get("files")
+    if isinstance(named, list):
+        return {name for name in named if isinstance(name, str)}
+    return {name for name in _everything(output_dir) if _EARLIER.fullmatch(name)}
+
+
+def _read(output_dir: str, record_name: str) -> dict[str, Any] | None:
+    """What the folder says that it is made from; None where it says nothing."""
+    content = _content(output_dir, record_name)
+    if content is None:
+        return None
+    return {key: value for key, value in content.items() if key != "files"}
+
+
+def _content(output_dir: str, record_name: str) -> dict[str, Any] | None:
+    path = storage.join(output_dir, record_name)
+    try:
+        content = typed.read_json(path, dict[str, Any])
+    except (FileNotFoundError, BadInput):
+        return None
+    return content if {"bigbird_ja", "step", "checkpoint"} <= content.keys() else None
+
+
+def _difference(there: dict[str, Any], record: dict[str, Any]) -> str:
+    keys = sorted(k for k in {*there, *record} if there.get(k) != record.get(k))
+    return ", ".join(f"{k}: {there.get(k)} -> {record.get(k)}" for k in keys[:4])
+
+
+def _as_text(record: dict[str, Any], files: Iterable[str]) -> str:
+    content = {**record, "files": sorted(files)}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"

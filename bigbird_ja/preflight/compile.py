@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
 from bigbird_ja.preflight.compile_child import ENVIRONMENT
+from bigbird_ja.storage.scratch import scratch_directory
 
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _INSTALL = "pip install 'bigbird-ja[preflight]'"
@@ -104,7 +104,7 @@ def default_cache_dir(environment: dict[str, str]) -> str:
 
 
 def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], str]:
-    with tempfile.TemporaryDirectory(prefix="bigbird-preflight-") as directory:
+    with scratch_directory() as directory:
         path = os.path.join(directory, "module.hlo.pb")
         with open(path, "wb") as stream:
             stream.write(hlo)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja import storage
 from bigbird_ja.chips import Chip
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.preflight import breakdown, cycles, flops, hlo, lower, memory
 from bigbird_ja.preflight.compile import Compiled, compile_for
+from bigbird_ja.storage import outputs
 
 # Largest batch per core that the search tries.
 _MOST = 1024
+_DUMPED = re.compile(r"step-batch\d+(\.hlo\.pb|\.\w+\.optimized\.hlo)")
 
 
 @dataclass(frozen=True)
@@ -185,10 +188,12 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
 
 def _dump(directory: str, chip: Chip, batch: int, module: bytes, optimized: str) -> None:
     """Keeps the module that went in (serialized) and the optimised one (text)."""
-    os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, f"step-batch{batch}.hlo.pb"), "wb") as stream:
-        stream.write(module)
+    outputs.write(storage.join(directory, f"step-batch{batch}.hlo.pb"), module)
     if optimized:
-        path = os.path.join(directory, f"step-batch{batch}.{chip.name}.optimized.hlo")
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(optimized)
+        name = f"step-batch{batch}.{chip.name}.optimized.hlo"
+        outputs.write(storage.join(directory, name), optimized.encode())
+
+
+def is_dump(directory: str) -> bool:
+    """Whether a folder holds nothing but what `--dump_hlo` writes."""
+    return all(_DUMPED.fullmatch(name) for name in storage.list_tree(directory))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import plotting
 from bigbird_ja.errors import BadInput
 from bigbird_ja.preflight.breakdown import KINDS
 
@@ -15,16 +14,12 @@ def draw(path: str, chips: Sequence[dict[str, Any]], title: str) -> None:
     """Writes a PNG of the chips that fit.
 
     Raises:
-        BadInput: none fits, or matplotlib is not installed.
+        BadInput: none fits.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BadInput("--plot needs matplotlib: pip install 'bigbird-ja[preflight]'") from error
     fitting = [chip for chip in chips if chip["fits"]]
     if not fitting:
         raise BadInput("--plot: the step fits none of the chips, so there is nothing to draw")
-    figure = Figure(figsize=(9, 1.6 + 0.7 * len(fitting)), layout="constrained")
+    figure = plotting.new_figure(9, 1.6 + 0.7 * len(fitting))
     axes = figure.add_subplot()
     colours = _colours()
     left = [0.0] * len(fitting)
@@ -43,9 +38,7 @@ def draw(path: str, chips: Sequence[dict[str, Any]], title: str) -> None:
     axes.set_xlim(right=max(left) * 1.25)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    storage.write_bytes(path, picture.getvalue())
+    plotting.save(figure, path, dpi=150)
 
 
 def _colours() -> dict[str, Any]:

@@ -7,11 +7,14 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
+from bigbird_ja.storage import outputs
+
+is_ours = outputs.is_json_with("chips", "config_fingerprint")
 
 
 def save(path: str, result: dict[str, Any]) -> None:
     """Writes what `preflight --json` prints."""
-    storage.write_bytes(path, json.dumps(result, indent=1).encode())
+    outputs.write(path, json.dumps(result, indent=1).encode())
 
 
 def load(path: str) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput, StorageError, classify
+from bigbird_ja.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -318,15 +319,13 @@ def load_parameters(
     Raises:
         BadInput: no checkpoint there, or that one is damaged.
     """
-    import tempfile
-
     steps = CheckpointStore(model_dir).steps()
     if not steps:
         raise BadInput(f"{model_dir}: no checkpoint here: train first, or check --model_dir")
     if step is not None and step not in steps:
         raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
     config = config_lib.load_resolved(storage.join(model_dir, "config.yaml"))
-    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+    with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(steps[-1] if step is None else step)
         values = read_variables(checkpoint.prefix)
     params = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 
+from bigbird_ja.storage import local
+
 
 def crc32c_text(data: bytes) -> str:
     """Base64 of the big-endian CRC-32C, the form in which object metadata states it."""
@@ -17,7 +19,7 @@ def crc32c_of_file(path: str) -> tuple[str, int]:
     import google_crc32c
 
     value, count = 0, 0
-    with open(path, "rb") as file:
+    with local.open_read(path) as file:
         while piece := file.read(1 << 20):
             value = google_crc32c.extend(value, piece)
             count += len(piece)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from bigbird_ja import processes
+from bigbird_ja.storage import paths
 from bigbird_ja.storage.names import TEMPORARY_PREFIX
 from bigbird_ja.storage.stat import Stat
 
@@ -34,12 +35,17 @@ _swept: set[str] = set()  # files whose leftovers this process has already looke
 
 def read_bytes(path: str) -> bytes:
     """The whole file."""
-    with open(path, "rb") as file:
+    with open_read(path) as file:
         return file.read()
 
 
 def open_read(path: str) -> BinaryIO:
-    """A buffered stream over the file."""
+    """A buffered stream over the file.
+
+    Raises:
+        BadInput: a FIFO, a socket or a device: reading it might never end.
+    """
+    paths.refuse_special(path, "", os.stat(path), "copy what it gives into a file first")
     return open(path, "rb")
 
 
@@ -147,7 +153,7 @@ def _create_without_link(path: str, data: bytes) -> bool:
 
 def read_with_token(path: str) -> tuple[bytes, str]:
     """The content, and a token that changes with every write."""
-    with open(path, "rb") as file:
+    with open_read(path) as file:
         data = file.read()
         info = os.fstat(file.fileno())
     return data, f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
@@ -193,7 +199,7 @@ def make_directory(path: str) -> None:
 
 def copy(source: str, target: str, progress: Callable[[int], None] | None = None) -> None:
     """Copies a file; `target` appears whole or not at all."""
-    with open(source, "rb") as reader, writing(target) as writer:
+    with open_read(source) as reader, writing(target) as writer:
         while piece := reader.read(_BUFFER):
             writer.write(piece)
             if progress:
@@ -226,6 +232,8 @@ def free_bytes(path: str) -> int:
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[tuple[str, BinaryIO]]:
     """An open temporary file beside `path`, gone at the end; errors carry the name `path`."""
+    with contextlib.suppress(OSError):  # making the temporary file says what is wrong
+        paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
     prefix = f"{TEMPORARY_PREFIX}{name}."
     _sweep(path, directory or ".", prefix)

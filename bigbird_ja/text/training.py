@@ -12,7 +12,6 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import IO
 from bigbird_ja.config import TokenizeConfig
 from bigbird_ja.console import Progress
 from bigbird_ja.errors import BadInput, OutOfMemory
+from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import model_proto, sentences, train_child
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
@@ -170,7 +170,7 @@ def _count_lines(corpus: Corpus, settings: TokenizeConfig) -> int:
 
 
 def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+    with scratch_directory() as scratch:
         path = os.path.join(scratch, "model")
         header = {"path": path, "arguments": trainer_arguments(settings)}
         child = subprocess.Popen(

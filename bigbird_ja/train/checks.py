@@ -6,8 +6,8 @@ import glob
 
 from bigbird_ja import storage
 from bigbird_ja.config import Config
-from bigbird_ja.data.guard import DataGuard
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.train import hosts

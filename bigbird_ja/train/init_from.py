@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
 from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters, read_variables
+from bigbird_ja.storage.scratch import scratch_directory
 
 _WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"
@@ -208,7 +208,7 @@ def _checkpoint_prefix(source: str) -> str | None:
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
-    with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as scratch:
+    with scratch_directory() as scratch:
         local = prefix
         if storage.is_remote(prefix):
             local = os.path.join(scratch, storage.base_name(prefix))

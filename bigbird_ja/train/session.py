@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.data.guard import DataGuard
+from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
 from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
 from bigbird_ja.streams import write_results
@@ -72,6 +72,7 @@ class Session:
         if self._stop.is_set():
             self._stop.answered()
             return "interrupted"
+        from bigbird_ja.data import verify
         from bigbird_ja.train import estimator
         from bigbird_ja.train.graph import TrainGraph, make_input_fn
         from bigbird_ja.train.hooks import ReinstallSignals, TrainHook
@@ -89,7 +90,7 @@ class Session:
             *self._profile_hooks(graph),
         ]
         self._recorder.open_board()
-        with self._watchdog, self._chores:
+        with self._watchdog, self._chores, verify.named_damage(request.manifest, request.data_dir):
             try:
                 estimator.train(
                     graph.model_fn,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import adopt, check, full_check, pipeline
+from bigbird_ja.data import adopt, full_check, pipeline, verify
 from bigbird_ja.errors import BadInput
 
 IDS = adopt.Ids(200, {"pad": 0, "cls": 2, "sep": 3, "mask": 4})
@@ -51,8 +51,8 @@ def test_records_made_elsewhere_are_read_by_the_pipeline(tmp_path):
     assert (made.seq_length, made.max_predictions_per_seq, made.nsp) == (64, 9, True)
     assert (made.train.sequences, made.eval.sequences, made.num_readers) == (17, 4, 1)
     assert made.train.predictions == 17 * 4
-    assert check.fast_check(str(tmp_path)) == made
-    assert full_check.full_check(str(tmp_path))[1] == []
+    assert verify.fast_check(str(tmp_path)) == made
+    assert full_check.full_check(made, str(tmp_path))[0] == []
     dataset = pipeline.batches(
         made, str(tmp_path), seed=1, global_batch_size=4, shuffle_window=2, num_steps=5
     )

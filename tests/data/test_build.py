@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import build, check, lock, pipeline, records, shards
+from bigbird_ja.data import build, lock, pipeline, records, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.text import corpus as corpus_lib
@@ -85,7 +85,7 @@ def test_shards_are_equal_and_mixed(made):
     counts = [shard.records for shard in manifest.train_shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == manifest.train.sequences
-    assert check.fast_check(output) == manifest
+    assert verify.fast_check(output) == manifest
     assert sorted(p.name for p in Path(output).iterdir()) == sorted(
         [
             "manifest.json",
@@ -152,7 +152,7 @@ def test_overwrite_replaces(tmp_path, sample_corpus, tokenizer_path):
     made, _ = build.make_data(
         making.request(sample_corpus, tokenizer_path, output, num_shards=2, overwrite=True)
     )
-    assert len(made.train_shards) == 2 and check.fast_check(output) == made
+    assert len(made.train_shards) == 2 and verify.fast_check(output) == made
 
 
 def test_foreign_shards_and_damaged_data_are_refused(tmp_path, sample_corpus, tokenizer_path):
@@ -396,10 +396,10 @@ def test_to_a_bucket_with_faults_the_same_bytes_or_nothing_that_looks_whole(
         with pytest.raises(StorageError):
             build.make_data(request)
     with pytest.raises(BadInput, match="no finished data set"):
-        check.fast_check(output)
+        verify.fast_check(output)
     manifest, _ = build.make_data(request)
     assert manifest.fingerprint == made[0].fingerprint
-    assert check.fast_check(output) == manifest
+    assert verify.fast_check(output) == manifest
     for shard in manifest.train_shards:
         data = storage.read_bytes(storage.join(output, shard.name))
         assert data == (Path(made[1]) / shard.name).read_bytes()

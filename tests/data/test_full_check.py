@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja.data import build, full_check, plots, records
-from bigbird_ja.errors import BadInput
+from bigbird_ja.data import manifest as manifest_lib
 from testkit import synthetic
 from tests.data import making
 
@@ -28,13 +28,15 @@ def data(whole, tmp_path):
 
 
 def problems_of(directory):
-    return full_check.full_check(str(directory))[1]
+    manifest = manifest_lib.load(str(directory))
+    return full_check.full_check(manifest, str(directory))[0]
 
 
 def test_a_whole_data_set_has_no_problems_and_the_counts_of_its_manifest(whole):
     read = []
-    manifest, problems, found = full_check.full_check(whole[1], read.append)
-    assert problems == [] and manifest == whole[0]
+    manifest = whole[0]
+    problems, found = full_check.full_check(manifest, whole[1], read.append)
+    assert problems == []
     assert found["train"].used_positions == manifest.train.used_positions
     assert found["train"].records == manifest.train.sequences == int(found["train"].pieces.sum())
     assert sum(read) == sum(s.bytes for s in manifest.train_shards + manifest.eval_shards)
@@ -87,8 +89,6 @@ def test_records_that_are_wrong_inside_are_found(tmp_path, spoil, what):
     import dataclasses
     import hashlib
 
-    from bigbird_ja.data import manifest as manifest_lib
-
     made = synthetic.write(tmp_path, (4, 4), vocab_size=300_000)
     shard = made.train_shards[0]
     tokens, starts = synthetic.random_records(np.random.default_rng(0), 4, 64, 200)
@@ -110,11 +110,7 @@ def test_records_that_are_wrong_inside_are_found(tmp_path, spoil, what):
 
 
 def test_the_picture_is_a_png(whole, tmp_path):
-    manifest, _, found = full_check.full_check(whole[1])
+    manifest = whole[0]
+    _, found = full_check.full_check(manifest, whole[1])
     plots.draw(str(tmp_path / "x.png"), manifest, found["train"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_data_set_is_bad_input(tmp_path):
-    with pytest.raises(BadInput, match="no finished data set"):
-        full_check.full_check(str(tmp_path))

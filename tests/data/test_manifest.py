@@ -6,8 +6,8 @@ import json
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import verify
 from bigbird_ja.errors import BadInput
 from testkit import synthetic
 
@@ -68,16 +68,16 @@ def test_no_manifest_says_what_to_run(tmp_path):
 
 def test_fast_check_finds_missing_extra_and_truncated_shards(tmp_path):
     made = synthetic.write(tmp_path)
-    assert check.fast_check(str(tmp_path)) == made
+    assert verify.fast_check(str(tmp_path)) == made
     path = tmp_path / made.train_shards[2].name
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(BadInput, match=f"{path.name} has"):
-        check.fast_check(str(tmp_path))
+        verify.fast_check(str(tmp_path))
     path.unlink()
     with pytest.raises(BadInput, match=f"{path.name} is missing"):
-        check.fast_check(str(tmp_path))
+        verify.fast_check(str(tmp_path))
     path.write_bytes(whole)
     (tmp_path / "train-00009-of-00010.tfrecord").write_bytes(b"")
     with pytest.raises(BadInput, match=r"train-00009-of-00010.* is not in the manifest"):
-        check.fast_check(str(tmp_path))
+        verify.fast_check(str(tmp_path))

@@ -1,7 +1,8 @@
-"""Folders appear whole or not at all."""
+"""Folders appear whole or not at all, and only what exports made is ever replaced."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,25 +16,44 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.export import folder
 
 
-def _fill(text: str):
+def _record(step: int) -> dict:
+    return {"bigbird_ja": "1.0", "step": step, "checkpoint": {"x": "y"}}
+
+
+def _fill(text: str, name: str = "a.txt"):
     def fill(directory: str) -> None:
         (Path(directory) / "sub").mkdir()
-        (Path(directory) / "sub/a.txt").write_text(text)
+        (Path(directory) / "sub" / name).write_text(text)
+        (Path(directory) / "assets").mkdir()  # TensorFlow leaves an empty one
 
     return fill
 
 
+def _export(target: object, step: int, text: str, overwrite: bool = False, **fill: str) -> bool:
+    """What `export` does; whether it found the folder finished."""
+    folder.check(str(target), {})
+    if folder.finished(str(target), _record(step), overwrite):
+        return True
+    folder.write(str(target), _record(step), _fill(text, **fill))
+    return False
+
+
+def _contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
 def test_made_found_again_refused_replaced(tmp_path):
-    target = str(tmp_path / "deep/out")
-    assert not folder.finished(target, {"step": 1}, overwrite=False)
-    folder.write(target, {"step": 1}, _fill("one"))
-    assert folder.finished(target, {"step": 1}, overwrite=False)
+    target = tmp_path / "deep/out"
+    assert not _export(target, 1, "one")
+    assert _export(target, 1, "one")
     with pytest.raises(BadInput, match=r"another export \(step: 1 -> 2\).*--overwrite"):
-        folder.finished(target, {"step": 2}, overwrite=False)
-    assert not folder.finished(target, {"step": 2}, overwrite=True)
-    folder.write(target, {"step": 2}, _fill("two"))
-    assert (tmp_path / "deep/out/sub/a.txt").read_text() == "two"
+        _export(target, 2, "two")
+    assert not _export(target, 2, "two", overwrite=True)
+    assert (target / "sub/a.txt").read_text() == "two"
     assert os.listdir(tmp_path / "deep") == ["out"]  # no leftovers
+    (target / "sub/a.txt").unlink()  # a file is gone: it is not finished
+    assert not _export(target, 2, "two")
+    assert (target / "sub/a.txt").read_text() == "two"
 
 
 def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
@@ -44,53 +64,166 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        folder.write(target, {"step": 1}, fail)
+        folder.write(target, _record(1), fail)
     assert os.listdir(tmp_path) == []
-    folder.write(target, {"step": 1}, _fill("one"))
+    _export(target, 1, "one")
     with pytest.raises(OSError, match="disk full"):
-        folder.write(target, {"step": 2}, fail)
+        folder.write(target, _record(2), fail)
     assert (tmp_path / "out/sub/a.txt").read_text() == "one"
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path):
+def _killed_export(target: object) -> None:
     killed = (
         "import os, signal, sys\n"
         "from bigbird_ja.export import folder\n"
         "folder.write(sys.argv[1], {}, lambda _: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
+    ended = subprocess.run([sys.executable, "-c", killed, str(target)])
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path):
     for name in ("out", "other"):
-        command = [sys.executable, "-c", killed, str(tmp_path / name)]
-        assert subprocess.run(command).returncode == -signal.SIGKILL
+        _killed_export(tmp_path / name)
     assert len(os.listdir(tmp_path)) == 2
 
     def beside_another(directory: str) -> None:
-        folder.write(str(tmp_path / "out"), {"step": 1}, _fill("of another process"))
+        folder.write(str(tmp_path / "out"), _record(1), _fill("of another process"))
         _fill("last")(directory)
 
-    folder.write(str(tmp_path / "out"), {"step": 2}, beside_another)
+    folder.write(str(tmp_path / "out"), _record(2), beside_another)
     assert (tmp_path / "out/sub/a.txt").read_text() == "last"
     left = sorted(os.listdir(tmp_path))
     assert len(left) == 2 and left[0].startswith(".tmp-other.") and left[1] == "out"
 
 
-def test_foreign_folders_and_files_are_not_touched(tmp_path):
+def test_an_export_to_a_bucket_that_was_killed_leaves_no_model_behind(
+    bucket, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    _killed_export(f"{bucket}/out")
+    assert len(os.listdir(tmp_path)) == 1
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _export(f"{bucket}/other", 1, "one")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_foreign_folders_and_files_are_not_touched(tmp_path, overwrite):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("x")
-    with pytest.raises(BadInput, match="something that is no export"):
-        folder.finished(str(tmp_path / "mine"), {}, overwrite=False)
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/export.json").write_text("{}")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(BadInput, match="a file of that name"):
-        folder.finished(str(tmp_path / "file"), {}, overwrite=False)
+    (tmp_path / "link").symlink_to("mine")
+    before = _contents(tmp_path)
+    for name, said in (
+        ("mine", "something that export did not make"),
+        ("json", "something that export did not make"),
+        ("file", "a file of that name"),
+        ("link", "a symbolic link"),
+        (".", "something that export did not make"),
+        ("..", "something that export did not make"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            _export(tmp_path / name, 1, "one", overwrite)
+    assert _contents(tmp_path) == before
     (tmp_path / "empty").mkdir()
-    assert not folder.finished(str(tmp_path / "empty"), {}, overwrite=False)
+    assert not _export(tmp_path / "empty", 1, "one", overwrite)
 
 
-def test_on_a_bucket_the_record_is_last_and_old_files_go(bucket):
+@pytest.mark.parametrize("foreign", ["notes.txt", ".git/HEAD", ".tmp-x", "sub/link", "nothing/"])
+def test_what_was_added_to_an_export_is_not_removed(tmp_path, foreign):
+    target = tmp_path / "out"
+    _export(target, 1, "one")
+    path = target / foreign
+    path.parent.mkdir(exist_ok=True)
+    if foreign.endswith("link"):
+        path.symlink_to(tmp_path)
+    elif foreign.endswith("/"):
+        path.mkdir()
+    else:
+        path.write_text("mine")
+    name = foreign.rstrip("/")
+    for step in (1, 2):
+        with pytest.raises(BadInput, match=f"holds {name}, which no export made"):
+            _export(target, step, "two", overwrite=True)
+    assert path.exists() and (target / "sub/a.txt").read_text() == "one"
+
+
+def test_what_came_meanwhile_stays(tmp_path):
+    target = tmp_path / "out"
+    _export(target, 1, "one")
+
+    def fill(directory: str) -> None:
+        (target / "notes.txt").write_text("mine")
+
+    with pytest.raises(BadInput, match=r"notes\.txt"):
+        folder.write(str(target), _record(2), fill)
+    assert (target / "notes.txt").read_text() == "mine"
+    assert (target / "sub/a.txt").read_text() == "one"
+
+
+def test_an_export_of_an_earlier_version_is_known_and_replaced(tmp_path):
+    target = tmp_path / "out"
+    names = ("config.json", "model.safetensors", "README.md", "spiece.model", "parity_report.md")
+    target.mkdir()
+    for name in names:
+        (target / name).write_text("old")
+    (target / "export.json").write_text(json.dumps(_record(1)))
+    assert _export(target, 1, "one")
+    assert not _export(target, 2, "two", overwrite=True)
+    assert set(_contents(target)) == {"sub/a.txt", "export.json"}
+
+
+def test_on_a_bucket_the_record_is_last_and_only_our_old_files_go(bucket):
     target = f"{bucket}/out"
-    folder.write(target, {"step": 1}, _fill("one"))
-    storage.write_text(f"{target}/old.txt", "x")
-    assert folder.finished(target, {"step": 1}, overwrite=False)
-    folder.write(target, {"step": 2}, _fill("two"))
+    _export(target, 1, "one", name="old.txt")
+    assert _export(target, 1, "one")
+    assert not _export(target, 2, "two", overwrite=True)
     assert storage.list_tree(target) == ["export.json", "sub/a.txt"]
     assert storage.read_text(f"{target}/sub/a.txt") == "two"
+    storage.write_text(f"{target}/thesis.txt", "years of work")
+    with pytest.raises(BadInput, match=r"thesis\.txt, which no export made"):
+        _export(target, 3, "three", overwrite=True)
+
+
+@pytest.mark.parametrize("has_record", [False, True])
+def test_a_bucket_is_never_emptied(bucket, has_record):
+    """`--output_dir=gs://bucket --overwrite`: every object that no export made stays."""
+    storage.write_text(f"{bucket}/data/manifest.json", "{}")
+    if has_record:
+        storage.write_text(f"{bucket}/export.json", json.dumps(_record(1)))
+    before = storage.list_tree(bucket)
+    with pytest.raises(BadInput, match=r"did not make|no export made"):
+        _export(bucket, 1, "one", overwrite=True)
+    assert storage.list_tree(bucket) == before
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_interrupted_upload_is_continued_by_the_same_command(
+    bucket, fake_gcs, monkeypatch, step
+):
+    target = f"{bucket}/out"
+    if step == 2:
+        _export(target, 1, "one", name="old.txt")
+    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "0.3")
+    fake_gcs.fault(match="POST .*upload", do="status", skip=1, times=-1)
+    with pytest.raises(storage.StorageError):
+        _export(target, step, "new", overwrite=step == 2)
+    fake_gcs.clear()
+    assert "export.json" not in storage.list_tree(target)  # nothing looks finished
+    with pytest.raises(BadInput, match="another export"):
+        _export(target, 7, "another")
+    assert not _export(target, step, "new")
+    assert storage.list_tree(target) == ["export.json", "sub/a.txt"]
+    assert storage.read_text(f"{target}/sub/a.txt") == "new"
+
+
+def test_input_and_output_may_not_overlap(tmp_path):
+    model = tmp_path / "runs/model"
+    model.mkdir(parents=True)
+    for output in (model, tmp_path / "runs", model / "hf"):
+        with pytest.raises(BadInput, match="overlaps with --model_dir"):
+            folder.check(str(output), {"--model_dir": str(model), "--data_dir": None})

@@ -1,0 +1,191 @@
+"""Is a data set what its manifest says? One listing, compared with the manifest.
+
+`fast_check` looks before work begins, `DataGuard` while a run reads, `named_damage` when reading
+has failed. None of them parses a record: that is `full_check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from bigbird_ja import storage
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.errors import SHARD_CHANGED, BadInput, StorageError
+
+SPLITS = ("train", "eval")
+_PIECE = 1 << 20
+_OTHER = "is not the file that was made (its checksum differs)"
+
+
+def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
+    """Loads the manifest and compares the tokenizer and the shards of some splits with it.
+
+    A bucket states checksums in its listing. On disk the shards are read for theirs (some GB/s
+    where they are in memory), because shards of another data set may have the same sizes.
+
+    Raises:
+        BadInput: naming the first file that is missing, extra or another one.
+    """
+    manifest = manifest_lib.load(data_dir)
+    found = storage.list_stats(data_dir)
+    problems = file_problems(manifest, found, splits)
+    problems = problems or content_problems(manifest, data_dir, found, splits)
+    if problem := tokenizer_problem(manifest, data_dir):
+        problems.append(problem)
+    raise_first(problems, data_dir)
+    return manifest
+
+
+def raise_first(problems: Sequence[str], data_dir: str) -> None:
+    """Refuses a data set that has problems.
+
+    Raises:
+        BadInput: naming the first one.
+    """
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BadInput(
+            f"{data_dir}: {problems[0]}{more}: copy the file again, or make the data again with"
+            f" --overwrite; see `bigbird-ja check-data --data_dir={data_dir}`"
+        )
+
+
+def file_problems(
+    manifest: Manifest, found: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
+) -> list[str]:
+    """What a listing tells: one line for each shard that is missing, extra or another one."""
+    every = {shard.name for shard in manifest.train_shards + manifest.eval_shards}
+    shards = [shard for split in splits for shard in manifest.shards(split)]
+    problems = [f"{shard.name} is missing" for shard in shards if shard.name not in found]
+    extra = [name for name in found if name.endswith(".tfrecord") and name not in every]
+    problems += [f"{name} is not in the manifest" for name in extra]
+    for shard in shards:
+        if shard.name in found and (what := _difference(shard, found[shard.name])):
+            problems.append(f"{shard.name} {what}")
+    return problems
+
+
+def _difference(shard: Shard, found: storage.Stat) -> str | None:
+    if found.size != shard.bytes:
+        return f"has {found.size} bytes instead of {shard.bytes}"
+    if found.crc32c and shard.crc32c and found.crc32c != shard.crc32c:
+        return _OTHER
+    return None
+
+
+def content_problems(
+    manifest: Manifest,
+    data_dir: str,
+    found: Mapping[str, storage.Stat],
+    splits: Sequence[str] = SPLITS,
+) -> list[str]:
+    """Compares the checksums of shards whose listing states none, which means reading them; all
+    shards must be there."""
+    return [
+        f"{shard.name} {_OTHER}"
+        for split in splits
+        for shard in manifest.shards(split)
+        if not (found[shard.name].crc32c and shard.crc32c)
+        and not _is_content(storage.join(data_dir, shard.name), shard)
+    ]
+
+
+def _is_content(path: str, shard: Shard) -> bool:
+    """Whether a file of the right size holds what the manifest states, as far as it does."""
+    if shard.crc32c and not storage.is_remote(path):
+        return storage.crc32c_of_file(path)[0] == shard.crc32c
+    if not shard.sha256:
+        return True
+    sha256 = hashlib.sha256()
+    with storage.open_read(path) as file:
+        while data := file.read(_PIECE):
+            sha256.update(data)
+    return sha256.hexdigest() == shard.sha256
+
+
+def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
+    """What is wrong with the data set's tokenizer.model, or None."""
+    if not manifest.tokenizer_sha256:  # adopted without one
+        return None
+    try:
+        data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+    except FileNotFoundError:
+        return f"{manifest_lib.TOKENIZER_NAME} is missing"
+    if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
+        return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
+    return None
+
+
+@contextlib.contextmanager
+def named_damage(
+    manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
+) -> Iterator[None]:
+    """Names the shard where reading inside meets a record that does not match its checksum.
+
+    TensorFlow says the place in the file, not which file. So the shards are read once more: what
+    is damaged then is damaged at rest; otherwise it was a passing fault.
+
+    Raises:
+        BadInput: a shard is not the one that was made.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_data_loss(error):
+            raise
+        found = storage.list_stats(data_dir)
+        problems = file_problems(manifest, found, splits)
+        problems = problems or content_problems(manifest, data_dir, found, splits)
+        if not problems:
+            raise
+        try:
+            raise_first(problems, data_dir)
+        except BadInput as known:
+            raise known from error
+
+
+def _is_data_loss(error: BaseException | None) -> bool:
+    while error is not None:
+        if type(error).__name__ == "DataLossError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class DataGuard:
+    """Notices that a data set is changed while a run reads it.
+
+    TensorFlow's readers do not stay with one version of an object: replaced while it is read, they
+    go on in the new one, and where records are equally long nothing looks wrong. So the versions of
+    all shards are noted at the start (one listing) and compared before each checkpoint becomes the
+    latest: no checkpoint that is trusted holds anything learnt from a mixed shard.
+
+    Raises:
+        BadInput: a shard is missing, or its size or checksum (known without reading on a bucket)
+            is not the manifest's.
+    """
+
+    def __init__(self, manifest: Manifest, data_dir: str) -> None:
+        self._data_dir = data_dir
+        found = storage.list_stats(data_dir)
+        raise_first(file_problems(manifest, found), data_dir)
+        shards = manifest.train_shards + manifest.eval_shards
+        self._tokens = {shard.name: found[shard.name].token for shard in shards}
+
+    def check(self) -> None:
+        """Raises where a shard is no longer the version that was found at the start.
+
+        Raises:
+            StorageError: names the shard; nothing learnt since can be trusted.
+        """
+        found = storage.list_stats(self._data_dir)
+        for name, token in self._tokens.items():
+            if name not in found or found[name].token != token:
+                path = storage.join(self._data_dir, name)
+                raise StorageError(
+                    f"{SHARD_CHANGED} {path}: replaced or removed while training read it: the last"
+                    " checkpoint is good, see `bigbird-ja check-data`"
+                )

@@ -1,0 +1,132 @@
+"""What a path that the user named is, asked before work begins. Nothing is opened to find out.
+
+A FIFO would make whoever opens it wait for ever, a device may do anything: both are told by `stat`.
+Every refusal is one line: the flag, the path, what is wrong, what to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.storage.names import is_remote, split_remote
+
+# The longest name of an object, in bytes: https://cloud.google.com/storage/docs/objects#naming
+_LONGEST_OBJECT_NAME = 1024
+
+_SPECIAL = (
+    (stat.S_ISFIFO, "a FIFO (named pipe)"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_REASONS = {
+    errno.ELOOP: "symbolic links that lead in a circle: mend or remove the link",
+    errno.ENAMETOOLONG: "the name is too long for a file: choose a shorter one",
+    errno.EACCES: "permission denied: check the path and your permissions",
+    errno.EPERM: "permission denied: check the path and your permissions",
+    errno.ENOTDIR: "a part of this path is a file, not a folder: check the path",
+    errno.EIO: "the disk does not answer: check the disk",
+}
+
+
+def check_name(path: str, flag: str) -> None:
+    """Refuses what cannot be the name of a file or folder, on disk or on gs://.
+
+    Args:
+        path: as the user gave it.
+        flag: where it was given, such as `--output`; the message begins with it.
+
+    Raises:
+        BadInput: empty, not UTF-8, with control characters, or too long.
+    """
+    if not path:
+        raise BadInput(f"{flag} is empty: name a path")
+    try:
+        name = path.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise refusal(path, flag, "the name is not UTF-8: rename it") from error
+    if any(byte < 32 for byte in name):
+        raise refusal(path, flag, "control characters in the name: rename it")
+    if is_remote(path) and len(split_remote(path)[1].encode()) > _LONGEST_OBJECT_NAME:
+        raise refusal(path, flag, "the name is too long for an object: choose a shorter one")
+
+
+def check_input_file(path: str, flag: str) -> None:
+    """Refuses what cannot be read as a file. On gs:// only the name is looked at: reading the
+    object says the rest.
+
+    Raises:
+        BadInput: missing, a folder, a FIFO, socket or device, a loop of links, not readable.
+    """
+    _check_input(path, flag, may_be_file=True, may_be_directory=False)
+
+
+def check_directory(path: str, flag: str) -> None:
+    """Refuses what cannot be read as a folder; see `check_input_file`."""
+    _check_input(path, flag, may_be_file=False, may_be_directory=True)
+
+
+def check_input(path: str, flag: str) -> None:
+    """Refuses what can be read neither as a file nor as a folder; see `check_input_file`."""
+    _check_input(path, flag, may_be_file=True, may_be_directory=True)
+
+
+def _check_input(path: str, flag: str, may_be_file: bool, may_be_directory: bool) -> None:
+    check_name(path, flag)
+    if is_remote(path):
+        return
+    found = look(path, flag)
+    if found is None:
+        what = "folder" if not may_be_file else "file"
+        raise refusal(path, flag, f"no such {what}: check the path")
+    refuse_special(path, flag, found, "copy what it gives into a file first")
+    if stat.S_ISDIR(found.st_mode) and not may_be_directory:
+        raise refusal(path, flag, "a folder: name a file in it")
+    if not stat.S_ISDIR(found.st_mode) and not may_be_file:
+        raise refusal(path, flag, "a file: name a folder")
+    needed = os.R_OK | os.X_OK if stat.S_ISDIR(found.st_mode) else os.R_OK
+    if not os.access(path, needed):
+        raise refusal(path, flag, _REASONS[errno.EACCES])
+
+
+def look(path: str, flag: str, follow_links: bool = True) -> os.stat_result | None:
+    """`stat` of a local path; None where nothing is.
+
+    Raises:
+        BadInput: a loop of links, a name that is too long, a folder that may not be entered.
+    """
+    try:
+        return os.stat(path, follow_symlinks=follow_links)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, f"{error.strerror}: check the path")
+        kind = StorageError if error.errno == errno.EIO else BadInput
+        raise kind(_line(path, flag, reason)) from error
+
+
+def refuse_special(path: str, flag: str, found: os.stat_result, advice: str) -> None:
+    """Refuses a FIFO, a socket or a device, given its `stat`.
+
+    Raises:
+        BadInput: it is one.
+    """
+    for is_kind, name in _SPECIAL:
+        if is_kind(found.st_mode):
+            raise refusal(path, flag, f"{name}, not a file: {advice}")
+
+
+def refusal(path: str, flag: str, reason: str) -> BadInput:
+    """The exception whose line is the flag, the path and the reason."""
+    return BadInput(_line(path, flag, reason))
+
+
+def _line(path: str, flag: str, reason: str) -> str:
+    shown = path.encode("utf-8", "backslashreplace").decode()
+    if len(shown) > 200:
+        shown = f"{shown[:190]}... ({len(shown):,} characters)"
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+    return f"{flag} {shown}: {reason}".lstrip()

@@ -1,0 +1,55 @@
+"""Scratch folders that do not outlive their process for long.
+
+A killed process cannot clean up, and what it left may be a copy of a model. So each folder says
+whose it is, and whoever makes the next one of the same kind removes those of processes that ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from bigbird_ja import processes
+
+PREFIX = "bigbird-ja-"
+_OWNER = "owner.json"  # the process that made the folder
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: str | None = None, prefix: str = PREFIX) -> Iterator[str]:
+    """An empty local folder (0700) for this block; what killed processes left goes first.
+
+    Args:
+        parent: where; the system's folder for temporary files by default.
+        prefix: of its name; folders of the same prefix are the ones that are swept.
+    """
+    parent = parent or tempfile.gettempdir()
+    sweep(parent, prefix)
+    outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    try:
+        with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
+            json.dump(processes.this_process().as_dict(), file)
+        inner = os.path.join(outer, "work")
+        os.mkdir(inner, 0o700)
+        yield inner
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+def sweep(parent: str, prefix: str = PREFIX) -> None:
+    """Removes the scratch folders of this user whose process has ended."""
+    with os.scandir(parent) as entries:
+        found = [entry for entry in entries if entry.name.startswith(prefix)]
+    for entry in found:
+        with contextlib.suppress(OSError, ValueError):
+            is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            if not is_ours or not entry.is_dir(follow_symlinks=False):
+                continue
+            with open(os.path.join(entry.path, _OWNER), encoding="utf-8") as file:
+                owner = json.load(file)
+            if isinstance(owner, dict) and processes.has_ended(owner):
+                shutil.rmtree(entry.path, ignore_errors=True)

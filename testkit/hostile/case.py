@@ -1,0 +1,92 @@
+"""One hostile invocation, and the good ones that they are made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bigbird_ja import cli
+
+# A good invocation of each command. {in} holds a small finished run, {out} is an empty folder.
+GOOD: dict[str, str] = {
+    "demo": "--work_dir={out}/demo",
+    "sample": "--output={out}/sample.jsonl --documents=3",
+    "tokenize": "--input={in}/corpus.jsonl --output_prefix={out}/ja --vocab_size=400",
+    "make-data": "--input={in}/corpus.jsonl --tokenizer={in}/ja.model --output_dir={out}/data"
+    " --seq_length=256 --num_shards=4 --eval_fraction=0.1",
+    "check-data": "--data_dir={in}/data --plot={out}/data.png",
+    "config": "{in}/config.yaml",
+    "plan": "--config={in}/config.yaml --data_dir={in}/data --prices={in}/prices.yaml"
+    " --preflight={in}/preflight.json --plot={out}/plan.png",
+    "preflight": "--config={in}/config.yaml --output={out}/figures.json --plot={out}/figures.png"
+    " --dump_hlo={out}/hlo",
+    "pretrain": "--config={in}/config.yaml --data_dir={in}/data --model_dir={out}/model"
+    " --num_train_steps=2",
+    "evaluate": "--model_dir={in}/model --data_dir={in}/data",
+    "fill-mask": "--model_dir={in}/model --text=日本の[MASK]",
+    "report": "--model_dir={in}/model --data_dir={in}/data --output={out}/report.html",
+    "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
+    "launch": "--config={in}/config.yaml --prices={in}/prices.yaml --dry_run",
+    "status": "--bucket=gs://bucket",
+    "down": "--project=project --yes --dry_run",
+}
+# These reach for a service: they are given hostile values only where no service is asked before.
+REMOTE = frozenset({"status", "down"})
+# These compile for minutes: a good invocation is not run to its end.
+LONG = frozenset({"preflight", "demo"})
+
+REFUSED = frozenset({2})
+DAMAGED = frozenset({0, 2, 74})  # not needed, refused, or failing storage
+ANY = frozenset({0, 2, 70, 71, 74, 75})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One invocation and how it may end.
+
+    Args:
+        name: what is hostile, in a few words; unique.
+        command: the command.
+        arguments: its words; {in} and {out} are filled in. May hold surrogate escapes, for bytes
+            that are not UTF-8.
+        statuses: the exit statuses that are right.
+        prepare: called with the folders of inputs and outputs before the command runs.
+        streams: file descriptor -> "closed" or a path to open it on.
+        uid: the user that it runs as, where the tests run as root.
+    """
+
+    name: str
+    command: str
+    arguments: tuple[str, ...]
+    statuses: frozenset[int] = REFUSED
+    prepare: Callable[[Path, Path], None] | None = None
+    streams: dict[int, str] = field(default_factory=dict)
+    uid: int | None = None
+
+
+def commands(*left_out: str) -> list[str]:
+    """Every command, in the order of use, without those named."""
+    return [name for name in cli.COMMANDS if name not in left_out]
+
+
+def good_arguments(command: str) -> list[str]:
+    """The words of the good invocation."""
+    return GOOD[command].split(" ") if GOOD[command] else []
+
+
+def with_flag(command: str, name: str, value: str) -> tuple[str, ...]:
+    """The good invocation with one flag set to a value, in place of its own."""
+    kept = [word for word in good_arguments(command) if word.split("=")[0] != f"--{name}"]
+    return (*kept, f"--{name}={value}")
+
+
+def sample_of(cases: Iterator[Case], share: int, seed: int) -> list[Case]:
+    """About one in `share` of the cases, drawn by their names: new cases move no others."""
+
+    def is_drawn(case: Case) -> bool:
+        text = f"{seed} {case.command} {case.name}".encode("utf-8", "surrogateescape")
+        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") % share == 0
+
+    return [case for case in cases if is_drawn(case)]

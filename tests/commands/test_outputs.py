@@ -1,0 +1,116 @@
+"""Every flag that names an output: only what the command itself has made is replaced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import cli, config, demo, storage
+from tests.report import fake_run
+from tests.storage import odd_paths
+
+# Command line, {o} the output; what is refused is refused before anything else is looked at.
+FILES = (
+    "report --model_dir={m} --output={o}",
+    "plan --plot={o}",
+    "plan --simulate_plot={o}",
+    "status --bucket={m} --name=x --plot={o}",
+    "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
+    "check-data --data_dir={m} --plot={o}",
+    "preflight --output={o}",
+    "preflight --plot={o}",
+)
+FOLDERS = (
+    "preflight --dump_hlo={o}",
+    "export --model_dir={m} --output_dir={o}",
+    "export --model_dir={m} --output_dir={o} --overwrite",
+    "demo --work_dir={o}",
+    "demo --work_dir={o} --overwrite",
+)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_run.write(tmp_path_factory.mktemp("run") / "a", steps=400)
+
+
+def _refused(command: str, model_dir: Path, output: str, capsys: pytest.CaptureFixture) -> str:
+    arguments = [word.format(m=model_dir, o=output) for word in command.split(" ")]
+    assert cli.run_command_line(arguments) == 2
+    error = capsys.readouterr().err
+    flag = next(word.split("=")[0] for word in command.split(" ") if word.endswith("{o}"))
+    assert error.splitlines()[-1].startswith(f"bigbird-ja: {flag} "), error
+    assert "Traceback" not in error
+    return error
+
+
+def _state(directory: Path) -> dict[str, object]:
+    return {
+        str(path): (os.lstat(path), path.read_bytes() if path.is_file() else None)
+        for path in directory.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("command", FILES + FOLDERS)
+def test_what_others_made_is_left_alone(command, model_dir, tmp_path, capsys):
+    (tmp_path / "thesis").write_text("years of work")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/thesis").write_text("years of work")
+    (tmp_path / "link").symlink_to("thesis")
+    (tmp_path / "nowhere").symlink_to("none")
+    (tmp_path / "locked").touch()
+    odd = [odd_paths.make(kind, _new(tmp_path / kind)) for kind in odd_paths.KINDS]
+    before = _state(tmp_path)
+    for name in ("thesis", "folder", "link", "nowhere", "locked/x"):
+        _refused(command, model_dir, f"{tmp_path}/{name}", capsys)
+    for path in odd:
+        _refused(command, model_dir, path, capsys)
+    assert _state(tmp_path) == before
+
+
+def _new(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("command", FILES + FOLDERS)
+def test_on_a_bucket_too(command, model_dir, bucket, capsys):
+    storage.write_text(f"{bucket}/folder/thesis", "years of work")
+    for name in ("folder", "") if command in FOLDERS else ("folder/thesis", "folder"):
+        _refused(command, model_dir, f"{bucket}/{name}", capsys)
+    assert storage.list_tree(bucket) == ["folder/thesis"]
+
+
+def test_our_own_page_is_renewed(model_dir, tmp_path):
+    page = tmp_path / "deep/r.html"
+    report = ["report", f"--model_dir={model_dir}", f"--output={page}"]
+    assert cli.run_command_line(report) == 0
+    page.write_text(page.read_text(encoding="utf-8") + "old", encoding="utf-8")
+    assert cli.run_command_line(report) == 0
+    assert page.read_text(encoding="utf-8").endswith("</html>\n")
+
+
+def test_our_own_picture_is_renewed(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "deep/p.png"
+    for _ in range(2):
+        plan = ["plan", f"--config={config.preset_path('base-4096')}", f"--plot={picture}"]
+        assert cli.run_command_line(plan) == 0
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_overwrite_removes_what_a_demo_made_and_nothing_else(tmp_path, capsys):
+    (tmp_path / ".bigbird-ja-demo").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    before = _state(tmp_path)
+    assert cli.run_command_line(["demo", f"--work_dir={tmp_path}", "--overwrite"]) == 2
+    assert "thesis.tex, which no demo made" in capsys.readouterr().err
+    assert _state(tmp_path) == before
+    (tmp_path / "thesis.tex").unlink()
+    (tmp_path / "run").symlink_to(model := _new(tmp_path.parent / f"{tmp_path.name}-elsewhere"))
+    (model / "weights").touch()
+    demo._remove_earlier_demo(str(tmp_path))
+    assert os.listdir(tmp_path) == [] and os.listdir(model) == ["weights"]

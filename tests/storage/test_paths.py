@@ -1,0 +1,79 @@
+"""What a path is, is told without opening it, in one line."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.errors import BadInput
+from bigbird_ja.storage import paths
+from tests.storage import odd_paths
+
+CHECKS = (paths.check_input_file, paths.check_directory, paths.check_input)
+
+
+@pytest.mark.parametrize("kind", odd_paths.KINDS)
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_is_odd_is_refused_and_named(check, kind, tmp_path):
+    path = odd_paths.make(kind, tmp_path)
+    with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as found:
+        check(path, "--input")
+    assert "\n" not in str(found.value) and len(str(found.value)) < 400
+    str(found.value).encode("utf-8")  # can be printed
+
+
+def test_files_and_folders_are_told_apart(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for name in ("file", "link"):
+        paths.check_input_file(str(tmp_path / name), "--input")
+        paths.check_input(str(tmp_path / name), "--input")
+        with pytest.raises(BadInput, match="a file: name a folder"):
+            paths.check_directory(str(tmp_path / name), "--input")
+    paths.check_directory(str(tmp_path), "--input")
+    paths.check_input(str(tmp_path), "--input")
+    with pytest.raises(BadInput, match="a folder: name a file"):
+        paths.check_input_file(str(tmp_path), "--input")
+    for check, what in zip(CHECKS, ("file", "folder", "file"), strict=True):
+        with pytest.raises(BadInput, match=f"no such {what}"):
+            check(str(tmp_path / "none"), "--input")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").chmod(0)
+    with pytest.raises(BadInput, match="permission denied"):
+        paths.check_input_file(str(tmp_path / "file"), "--input")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
+     ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
+)  # fmt: skip
+def test_names_that_cannot_be_one(name, said):
+    for check in CHECKS:
+        with pytest.raises(BadInput, match=said):
+            check(name, "--input")
+
+
+@pytest.mark.parametrize("kind", sorted({"fifo", "socket", "device"} & odd_paths.KINDS.keys()))
+def test_nothing_opens_or_replaces_what_is_special(kind, tmp_path):
+    """A FIFO in place of any file: whoever opened it would wait for ever."""
+    path = odd_paths.make(kind, tmp_path)
+    before = os.lstat(path)
+    for act in (
+        storage.read_bytes,
+        storage.open_read,
+        storage.read_with_token,
+        storage.crc32c_of_file,
+        lambda path: storage.write_bytes(path, b"x"),
+        lambda path: storage.upload(path, str(tmp_path / "copy")),
+    ):
+        with pytest.raises(BadInput, match=odd_paths.KINDS[kind]):
+            act(path)
+    assert os.lstat(path) == before
+    assert os.listdir(tmp_path) == ["odd"]

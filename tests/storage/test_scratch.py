@@ -1,0 +1,29 @@
+"""Scratch folders go with their block, or with the next one of their kind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from bigbird_ja.storage.scratch import scratch_directory
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
+    killed = (
+        "import os, signal, sys\n"
+        "from bigbird_ja.storage.scratch import scratch_directory\n"
+        "with scratch_directory(sys.argv[1]) as scratch:\n"
+        "    open(scratch + '/model', 'w').write('a copy of a model')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", killed, str(tmp_path)])
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    (tmp_path / "bigbird-ja-of-the-user").mkdir()  # names no owner
+    with scratch_directory(str(tmp_path)) as one, scratch_directory(str(tmp_path)) as two:
+        assert os.listdir(one) == os.listdir(two) == [] and one != two
+        assert os.stat(one).st_mode & 0o77 == 0
+        assert left not in os.listdir(tmp_path)
+    assert os.listdir(tmp_path) == ["bigbird-ja-of-the-user"]
