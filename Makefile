@@ -4,8 +4,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The other two environments that are tested: newer TensorFlow and jax, so no TPUEstimator.
+OTHERS := .venv-kaggle .venv-newest
 
-.PHONY: help install demo test test-slow lint types audit docs clean probe soak plan-plots \
+.PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
+	probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-model bench-tokenize bench-bad-input size
 
@@ -15,8 +18,15 @@ help: ## list the targets
 install: $(STAMP) ## make .venv with everything in the lock, and bigbird-ja in it
 
 $(STAMP): requirements.lock pyproject.toml scripts/make_venv.sh
-	@scripts/make_venv.sh $(VENV)
+	@scripts/make_venv.sh estimator $(VENV)
 	@touch $@
+
+$(OTHERS:=/.installed): .venv-%/.installed: requirements-%.lock pyproject.toml scripts/make_venv.sh
+	@scripts/make_venv.sh $* .venv-$*
+	@touch $@
+
+locks: $(STAMP) ## write the three locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
+	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
 demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on two cores
 	@$(BIN)/bigbird-ja demo
@@ -26,6 +36,12 @@ test: $(STAMP) ## the tests (the slow ones: make test-slow)
 
 test-slow: $(STAMP) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+test-kaggle: .venv-kaggle/.installed ## the tests with what Kaggle's TPU image ships
+	@.venv-kaggle/bin/python -m pytest $(PYTEST)
+
+test-newest: .venv-newest/.installed ## the tests with the newest TensorFlow, jax and libtpu
+	@.venv-newest/bin/python -m pytest $(PYTEST)
 
 lint: $(STAMP) ## ruff, lint and format; the order of packages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
@@ -88,4 +104,4 @@ docs: $(STAMP) ## write docs/commands/ from the flags
 	@$(BIN)/python -m scripts.make_command_docs
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

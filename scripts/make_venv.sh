@@ -1,28 +1,55 @@
 #!/usr/bin/env bash
-# Makes the virtual environment $1 from requirements.lock (pinned by hash) and installs bigbird-ja in it.
-# torch, for the parity tests alone, is not in the lock: it is taken where a CPU build resolves,
-# else those tests skip and say so.
+# make_venv.sh ENVIRONMENT FOLDER: makes the virtual environment FOLDER from ENVIRONMENT's lock (pinned
+# by hash) and installs bigbird-ja in it. make_venv.sh ENVIRONMENT only prints the Python that it would
+# take, or says what to install and exits with 2 where there is none.
+#   estimator  TensorFlow 2.15 with TPUEstimator    kaggle  what Kaggle's TPU image ships
+#   newest     the newest TensorFlow, jax and libtpu
+# torch, for the parity tests alone, is in no lock: it is taken where a CPU build resolves, else those
+# tests skip and say so.
 set -euo pipefail
-venv=$1
+cd "$(dirname "$0")/.."
+environment=$1
+venv=${2:-}
 
-works() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 10), (3, 11)))' >/dev/null 2>&1; }
+case $environment in
+  estimator) lock=requirements.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
+  kaggle) lock=requirements-kaggle.lock pythons="3.12 3.13" why="its lock is made for these" ;;
+  newest) lock=requirements-newest.lock pythons="3.12 3.13" why="jax has no build for older ones" ;;
+  *)
+    echo "make_venv.sh: no environment $environment (estimator, kaggle, newest)" >&2
+    exit 2
+    ;;
+esac
+
+# Where a name is one of pyenv's shims it may be there and still not run: only what runs counts.
+is_python() {
+  [ "$("$1" -c 'import sys, venv, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
+}
 
 find_python() {
-  local candidate
-  for candidate in "${PYTHON:-}" python3.11 python3.10 python3 python; do
-    if [ -n "$candidate" ] && works "$candidate"; then
-      echo "$candidate"
-      return
-    fi
+  local version candidate
+  for version in $pythons; do
+    for candidate in "${PYTHON:-}" "python$version" python3 python \
+      "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+      if [ -n "$candidate" ] && is_python "$candidate" "$version"; then
+        echo "$candidate"
+        return
+      fi
+    done
   done
   return 1
 }
 
 if ! python=$(find_python); then
-  echo "bigbird-ja needs Python 3.10 or 3.11 with venv (TensorFlow 2.15 has no build for others)." >&2
-  echo "Install one, for instance 'apt install python3.11 python3.11-venv' or 'pyenv install 3.11'," >&2
-  echo "and run make again; PYTHON=/path/to/python3.11 names one that is not on the PATH." >&2
+  newest=${pythons%% *}
+  echo "This environment needs Python ${pythons/ / or } with venv ($why)." >&2
+  echo "Install one, for instance 'apt install python$newest python$newest-venv' or 'pyenv install $newest'," >&2
+  echo "and run make again; PYTHON=/path/to/python$newest names one that is not on the PATH." >&2
   exit 2
+fi
+if [ -z "$venv" ]; then
+  echo "$python"
+  exit
 fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
@@ -40,12 +67,13 @@ install() {
   fi
 }
 
-echo "Installing the locked packages into $venv (some minutes the first time)..."
+echo "Installing the packages of $lock into $venv (some minutes the first time)..."
 : >"$log"
-install --no-deps --require-hashes -r requirements.lock
+install --no-deps --require-hashes -r "$lock"
 install --no-deps --no-build-isolation --editable .
 
 if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
-  pip_install torch==2.13.0+cpu 'numpy<2' 'setuptools<81' ||
+  installed=$("$venv/bin/python" -m pip freeze --disable-pip-version-check --exclude-editable 2>/dev/null)
+  pip_install torch==2.13.0+cpu --constraint <(echo "$installed") ||
     echo "No CPU build of torch here: the tests against Hugging Face's own classes will skip."
 fi

@@ -183,14 +183,6 @@ def test_files_are_not_writable_by_others(tmp_path: Path) -> None:
         assert made.stat().st_mode & 0o022 == 0
 
 
-def test_the_lock_file_pins_by_hash() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    blocks = re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"(?m)^#.*\n", "", text).strip())
-    for block in blocks:
-        assert re.match(r"[\w.\[\],-]+==\S+", block), block[:80]
-        assert "--hash=sha256:" in block, block[:80]
-
-
 def test_no_credentials_are_in_the_repository() -> None:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Writes the three locks, each of an environment that is tested: exact versions and hashes.
+#
+#   requirements.lock         TensorFlow 2.15 with jax 0.4.34, Python 3.10 and 3.11
+#   requirements-kaggle.lock  what Kaggle's TPU image ships, Python 3.12 and 3.13
+#   requirements-newest.lock  the newest of all, Python 3.12 and 3.13
+#
+# Versions that are in a lock stay there as long as pyproject.toml allows them; `--upgrade` takes the
+# newest. The locks name no registry and no path, so that they install from any mirror.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=${UV:-.venv/bin/uv}
+
+# compile LOCK PYTHON EXTRAS [requirement...]
+compile() {
+  local lock=$1 python=$2 extras=() extra
+  for extra in $3; do extras+=(--extra "$extra"); done
+  shift 3
+  printf '%s\n' "$@" >"$more"
+  echo "$lock"
+  "$uv" pip compile pyproject.toml "$more" "${extras[@]}" \
+    --universal --python-version "$python" --generate-hashes --no-annotate \
+    --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
+}
+
+upgrade=("$@")
+more=$(mktemp --suffix=.in)
+trap 'rm -f -- "$more"' EXIT
+
+compile requirements.lock 3.10 "estimator huggingface words dev preflight" \
+  'transformers<5' # the last that runs with numpy 1
+
+compile requirements-kaggle.lock 3.12 "tpu huggingface words plot test" \
+  'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
+  'numpy<2.2' # an older numpy 2 than the newest lock has
+compile requirements-newest.lock 3.12 "cpu tpu huggingface words plot test"

@@ -1,0 +1,135 @@
+"""Dependencies, locks and virtual environments, without installing anything."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from testkit import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# Lock -> the extras that it holds, and the Pythons that it is for.
+COMMON = ("huggingface", "words")
+LOCKS = {
+    "requirements.lock": (("estimator", "preflight", "dev", *COMMON), ("3.10", "3.11")),
+    "requirements-kaggle.lock": (("tpu", "plot", "test", *COMMON), ("3.12", "3.13")),
+    "requirements-newest.lock": (("cpu", "tpu", "plot", "test", *COMMON), ("3.12", "3.13")),
+}
+LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
+
+
+def blocks(lock: str) -> list[str]:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    return re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"(?m)^#.*\n", "", text).strip())
+
+
+def pins(lock: str, python: str) -> dict[str, str]:
+    """Package -> version on Linux with that Python."""
+    here = {
+        "python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux",
+        "platform_system": "Linux", "platform_machine": "x86_64",
+        "implementation_name": "cpython", "platform_python_implementation": "CPython",
+    }  # fmt: skip
+    found = {}
+    for block in blocks(lock):
+        required = Requirement(block.partition("\n")[0].rstrip(" \\"))
+        if required.marker is None or required.marker.evaluate(here):
+            assert canonicalize_name(required.name) not in found, f"{required.name} twice"
+            (pin,) = required.specifier
+            found[canonicalize_name(required.name)] = pin.version
+    return found
+
+
+def requirements(*extras: str) -> list[Requirement]:
+    """The package's own requirements and the extras', those in extras of extras included."""
+    optional = PROJECT["optional-dependencies"]
+    found = []
+    for text in itertools.chain(PROJECT["dependencies"], *(optional[extra] for extra in extras)):
+        required = Requirement(text)
+        if required.name == PROJECT["name"]:
+            found += requirements(*required.extras)
+        else:
+            found.append(required)
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_pin_by_hash_and_name_no_registry(lock: str) -> None:
+    for block in blocks(lock):
+        first, *hashes = [line.strip(" \\") for line in block.splitlines()]
+        assert re.match(r"[\w.\[\],-]+==[\w.]+( ; [\w. '<>=!()-]+)?$", first), first
+        assert hashes and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", h) for h in hashes), first
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_hold_what_the_package_requires(lock: str) -> None:
+    extras, pythons = LOCKS[lock]
+    for python in pythons:
+        locked = pins(lock, python)
+        for required in requirements(*extras):
+            version = locked.get(canonicalize_name(required.name))
+            assert version, f"{lock}: no {required.name}; `make locks`"
+            assert required.specifier.contains(version, prereleases=True), (required, version)
+
+
+def test_locks_are_of_the_three_environments() -> None:
+    estimator, kaggle = pins("requirements.lock", "3.11"), pins("requirements-kaggle.lock", "3.12")
+    newest = pins("requirements-newest.lock", "3.12")
+    assert estimator["tensorflow"].startswith("2.15.") and estimator["jax"] == "0.4.34"
+    assert (kaggle["tensorflow-cpu"], kaggle["jax"], kaggle["libtpu"]) == (
+        "2.20.0", "0.7.2", "0.0.17",
+    )  # fmt: skip
+    assert "tensorflow" not in kaggle, "a second TensorFlow over Kaggle's"
+    assert int(newest["transformers"].split(".")[0]) >= 5 and newest["numpy"].startswith("2.")
+    assert not any("torch" in locked for locked in (estimator, kaggle, newest))
+
+
+def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
+    for required in requirements():
+        assert not LEAVE_ALONE.match(required.name), required
+        capped = [s for s in required.specifier if s.operator not in (">=", "!=")]
+        assert not capped, f"{required}: could replace what a machine has"
+
+
+def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
+    kaggle = pins("requirements-kaggle.lock", "3.12")
+    for required in requirements("tpu", "preflight", "huggingface", "words", "plot"):
+        assert required.name not in ("tensorflow", "tensorflow-cpu"), required
+        version = kaggle[canonicalize_name(required.name)]
+        assert required.specifier.contains(version), (required, version)
+        assert not required.extras, f"{required}: jax[tpu] pins another libtpu"
+
+
+@pytest.mark.parametrize("environment", ["estimator", "kaggle", "newest"])
+def test_without_a_fitting_python_it_says_which_to_install(
+    environment: str, tmp_path: Path
+) -> None:
+    for tool in ("bash", "dirname", "env"):
+        path = shutil.which(tool)
+        assert path
+        (tmp_path / tool).symlink_to(path)
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\necho 3.9\n")
+    old.chmod(0o755)
+    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [ROOT / "scripts" / "make_venv.sh", environment, tmp_path / "venv"],
+        env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    wanted = "3.11" if environment == "estimator" else "3.12"
+    assert done.returncode == 2
+    assert f"apt install python{wanted} python{wanted}-venv" in done.stderr
+    assert not (tmp_path / "venv").exists()
