@@ -93,10 +93,18 @@ def numbered_lines(
     Raises:
         BadInput: naming the line.
     """
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
         line = line.strip(b"\0 \t\r")
-        if line and not _is_cut(line):
-            yield line, decode_json(line, kind, f"{where}: line {number}", advice)
+        if not line:
+            continue
+        try:
+            value = decode_json(line, kind, f"{where}: line {number}", advice)
+        except BadInput:
+            if not _is_cut(line, is_last=number == len(lines)):
+                raise
+            continue
+        yield line, value
 
 
 def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
@@ -178,8 +186,11 @@ def _check_depth(data: bytes) -> None:
             raise _Unfit("lists or objects nested too deeply")
 
 
-def _is_cut(line: bytes) -> bool:
-    """Whether a line is the beginning of an object, without its end."""
+def _is_cut(line: bytes, is_last: bool) -> bool:
+    """Whether a line is the beginning of an object, without its end.
+
+    On the last line, which ends without a newline, garbled bytes are the same thing.
+    """
     if not line.startswith(b"{"):
         return False
     try:
@@ -188,7 +199,7 @@ def _is_cut(line: bytes) -> bool:
     except RecursionError:
         return False
     except msgspec.MsgspecError as error:
-        return str(error) == "Input data was truncated"
+        return is_last or str(error) == "Input data was truncated"
     except _UNREADABLE:
         return False
     return False

@@ -70,7 +70,7 @@ def measure(
             )
             saver.wait()
     files = store.read_meta(saves).files
-    return sum(file["bytes"] for file in files.values()), waits, works
+    return sum(file.bytes for file in files.values()), waits, works
 
 
 def _variables(config: config_lib.Config) -> dict[str, Any]:

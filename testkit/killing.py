@@ -282,5 +282,5 @@ def digest(model_dir: str) -> str:
 
     store = CheckpointStore(model_dir)
     meta = store.read_meta(store.steps()[-1])
-    content = {"step": meta.step, "files": meta.files}
+    content = {"step": meta.step, "files": {name: vars(file) for name, file in meta.files.items()}}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

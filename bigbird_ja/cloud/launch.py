@@ -12,7 +12,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.cloud import accelerators, plan, prices, startup, wheel
 from bigbird_ja.cloud.cost import Overheads
-from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name, read_json
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name, read_launched
 from bigbird_ja.cloud.run_state import Settings
 from bigbird_ja.cloud.startup import Startup
 from bigbird_ja.cloud.tpu import TpuSpec, create_request
@@ -314,12 +314,12 @@ def record(prepared: Prepared) -> tuple[str, str]:
     """
     paths, options = prepared.paths, prepared.options
     BucketFiles(paths).prepare()
-    before = read_json(paths.supervisor("launch.json"))
+    before = read_launched(paths)
     wheel_path, digest = "", ""
     if before:
         _compare_config(prepared)
-        if not options.update_package and storage.exists(str(before.get("wheel", ""))):
-            wheel_path, digest = str(before["wheel"]), str(before["wheel_sha256"])
+        if not options.update_package and before.wheel and storage.exists(before.wheel):
+            wheel_path, digest = before.wheel, before.wheel_sha256
     if not wheel_path:
         wheel_path, digest = wheel.upload(paths.bucket, prepared.wheel), prepared.wheel.sha256
     storage.write_text(prepared.config_path, config_lib.to_yaml(prepared.config))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from bigbird_ja.cloud import supervisor
 from bigbird_ja.cloud.faults import Kind, ServiceFault
@@ -24,7 +24,9 @@ from bigbird_ja.cloud.run_state import (
     Settings,
 )
 from bigbird_ja.cloud.tpu import Operation, Tpu, Tpus, TpuSpec
-from bigbird_ja.errors import StorageError
+from bigbird_ja.errors import BadInput, StorageError
+
+T = TypeVar("T")
 
 SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
 
@@ -209,8 +211,9 @@ def _read_bucket(
 ) -> tuple[Heartbeat | None, ExitReport | None, str, bool]:
     tail = ""
     try:
-        heartbeat = effects.files.heartbeat()
-        report = effects.files.exit_report() if state.phase is Phase.RUNNING else None
+        heartbeat = _if_whole(effects.files.heartbeat, effects)
+        running = state.phase is Phase.RUNNING
+        report = _if_whole(effects.files.exit_report, effects) if running else None
         limit = settings.stall if state.has_stepped else settings.startup
         ended = report is not None and report.attempt == state.attempt
         if ended or state.quiet_seconds + watched > limit:
@@ -219,6 +222,15 @@ def _read_bucket(
         effects.say(f"bucket: {error}")
         return None, None, "", False
     return heartbeat, report, tail, True
+
+
+def _if_whole(read: Callable[[], T | None], effects: Effects) -> T | None:
+    """A damaged file counts as none: a supervisor that ended over it would leave its TPU."""
+    try:
+        return read()
+    except BadInput as error:
+        effects.say(str(error))
+        return None
 
 
 def perform(action: Action, spec: TpuSpec, effects: Effects) -> ActionResult:

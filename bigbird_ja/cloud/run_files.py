@@ -11,22 +11,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
-from bigbird_ja import storage
+from bigbird_ja import storage, typed
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.errors import BadInput
+from bigbird_ja.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.run import log as run_log
 
 _STATUS_REASONS = {
-    0: "finished", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 74: "io_error",
-    75: "interrupted", 76: "stalled", 137: "killed", 143: "interrupted",
-}  # fmt: skip
+    **{status: reason for reason, status in STATUS_OF_REASON.items()},
+    137: "killed",
+    143: "interrupted",
+}
+_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
+
+T = TypeVar("T")
 
 
 class RunFiles(Protocol):
-    """What the supervisor reads and writes. Errors of the bucket pass through."""
+    """What the supervisor reads and writes. Errors of the bucket pass through.
+
+    What reads raises BadInput where a file is not as it was written.
+    """
 
     def heartbeat(self) -> Heartbeat | None: ...
     def exit_report(self) -> ExitReport | None: ...
@@ -68,20 +75,24 @@ class BucketFiles:
         storage.make_directory(self._paths.model_dir)
 
     def heartbeat(self) -> Heartbeat | None:
-        values = read_json(storage.join(self._paths.model_dir, "heartbeat.json"))
-        return None if values is None else parse_heartbeat(values)
+        found = run_log.read_heartbeat(self._paths.model_dir)
+        if found is None:
+            return None
+        return Heartbeat(
+            found["global_step"],
+            found["time"],
+            found["state"],
+            found.get("reason") or "",
+            found.get("tokens_per_second") or 0.0,
+            found.get("host", ""),
+            found.get("pid", 0),
+        )
 
     def exit_report(self) -> ExitReport | None:
-        values = read_json(self._paths.supervisor("exit.json"))
-        if values is None:
-            return None
-        status = int(values.get("status", 1))
-        return ExitReport(
-            int(values.get("attempt", 0)),
-            status,
-            str(values.get("reason") or _STATUS_REASONS.get(status, "bug")),
-            bool(values.get("self_deleted", False)),
-        )
+        report = read_if_there(self._paths.supervisor("exit.json"), ExitReport)
+        if report is None or report.reason:
+            return report
+        return replace(report, reason=_STATUS_REASONS.get(report.status, "bug"))
 
     def log_tail(self) -> str:
         try:
@@ -91,8 +102,7 @@ class BucketFiles:
         return "\n".join(text.decode("utf-8", "replace").splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        values = read_json(self._paths.supervisor("state.json"))
-        return None if values is None else RunState.from_json(values)
+        return read_if_there(self._paths.supervisor("state.json"), RunState)
 
     def save_state(self, state: RunState) -> None:
         text = json.dumps(state.to_json(), ensure_ascii=False)
@@ -103,29 +113,35 @@ class BucketFiles:
         run_log.append_line(storage.join(self._paths.model_dir, run_log.EVENTS), dict(event))
 
 
-def read_json(path: str) -> dict[str, Any] | None:
-    """The object in a JSON file; None where there is no file, or no JSON object in it.
+@dataclass(frozen=True)
+class Launched:
+    """What of `launch.json` is read again."""
 
-    A file that is being written on a disk of another kind may be cut: the next look finds it whole.
+    target_step: typed.Count = 0
+    usd_per_hour: typed.Amount = 0.0
+    wheel: str = ""  # path of the package
+    wheel_sha256: str = ""
+
+
+def read_launched(paths: RunPaths) -> Launched | None:
+    """What was launched under a name, or None.
+
+    Raises:
+        BadInput: the file is not as `launch` wrote it.
+    """
+    return read_if_there(paths.supervisor("launch.json"), Launched)
+
+
+def read_if_there(path: str, kind: type[T]) -> T | None:
+    """The object in one of the supervisor's files; None where there is none.
+
+    Raises:
+        BadInput: the file is not as it was written.
     """
     try:
-        values = json.loads(storage.read_bytes(path))
-    except (FileNotFoundError, ValueError):
+        return typed.read_json(path, kind, _ADVICE)
+    except FileNotFoundError:
         return None
-    return values if isinstance(values, dict) else None
-
-
-def parse_heartbeat(values: Mapping[str, Any]) -> Heartbeat:
-    """From `heartbeat.json`; missing numbers are 0."""
-    return Heartbeat(
-        int(values.get("global_step") or 0),
-        float(values.get("time") or 0.0),
-        str(values.get("state") or ""),
-        str(values.get("reason") or ""),
-        float(values.get("tokens_per_second") or 0.0),
-        str(values.get("host") or ""),
-        int(values.get("pid") or 0),
-    )
 
 
 def check_name(name: str | None) -> str:

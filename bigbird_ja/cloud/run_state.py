@@ -106,17 +106,6 @@ class RunState:
         values["ending"] = self.ending.value if self.ending else None
         return values
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunState:
-        """The inverse; keys of other versions are ignored."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        kept = {key: value for key, value in values.items() if key in known}
-        for key in ("used_zones", "ready_zones"):
-            kept[key] = tuple(kept.get(key, ()))
-        kept["phase"] = Phase(kept.get("phase", "idle"))
-        kept["ending"] = Ending(kept["ending"]) if kept.get("ending") else None
-        return cls(**kept)
-
 
 @dataclass(frozen=True)
 class Heartbeat:
@@ -140,9 +129,9 @@ class Heartbeat:
 class ExitReport:
     """What the start-up script wrote when training ended, or when it deleted its own TPU."""
 
-    attempt: int
-    status: int
-    reason: str
+    attempt: int = 0
+    status: int = 1
+    reason: str = ""
     self_deleted: bool = False
 
 

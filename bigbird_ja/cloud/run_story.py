@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.cloud.lock import STALE_SECONDS, Owner, read_owner
-from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, read_json
+from bigbird_ja.cloud.run_files import BucketFiles, Launched, RunPaths, read_launched
 from bigbird_ja.cloud.run_state import Heartbeat, Phase, RunState
 from bigbird_ja.cloud.tpu import Presence, Tpu
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.records import EventRecord
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,18 @@ def read(
     now = time.time() if now is None else now
     paths = RunPaths(bucket, name)
     files = BucketFiles(paths)
-    launched = read_json(paths.supervisor("launch.json")) or {}
+    launched = read_launched(paths) or Launched()
     state = files.load_state() or RunState(name)
     heartbeat = files.heartbeat()
     owner = read_owner(paths.supervisor("lock.json"))
     mine = [tpu for tpu in tpus if tpu.run == name]
-    target = int(launched.get("target_step", 0))
+    target = launched.target_step
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     eta = None
     if rate and tokens_per_step and target > step and state.phase is not Phase.ENDED:
         eta = (target - step) * tokens_per_step / rate
-    usd = float(launched.get("usd_per_hour", 0.0))
+    usd = launched.usd_per_hour
     unwatched = _unwatched_seconds(state, mine, now)
     return Story(
         name,
@@ -115,14 +115,10 @@ def _watcher(owner: Owner | None, now: float) -> str | None:
 
 def progress(
     bucket: str, name: str
-) -> tuple[list[tuple[float, int]], list[tuple[float, str]], list[dict[str, Any]]]:
+) -> tuple[list[tuple[float, int]], list[tuple[float, str]], list[EventRecord]]:
     """Steps over time, the events to mark, and the whole story, in order of time."""
     model_dir = RunPaths(bucket, name).model_dir
-    events = sorted(run_log.read_events(model_dir), key=lambda e: float(e.get("time") or 0.0))
-    points = [
-        (float(line["time"]), int(line["step"]))
-        for line in run_log.read_metrics(model_dir)
-        if line.get("time") and line.get("step") is not None
-    ]
-    marks = [(float(event["time"]), str(event["event"])) for event in events if event.get("time")]
+    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+    points = [(line["time"], line["step"]) for line in run_log.read_metrics(model_dir)]
+    marks = [(event["time"], event["event"]) for event in events]
     return sorted(points), marks, events

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bigbird_ja import typed
 from bigbird_ja.cloud.faults import Kind, ServiceFault
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
 from bigbird_ja.cloud.tpu import (
@@ -259,7 +260,7 @@ class World:
         return "the last line of the log"
 
     def load_state(self) -> RunState | None:
-        return None if self.state is None else RunState.from_json(self.state)
+        return None if self.state is None else typed.convert(self.state, RunState, "state")
 
     def save_state(self, state: RunState) -> None:
         self.state = state.to_json()

@@ -127,7 +127,7 @@ def _record(args: flags.FlagValues, source: Source) -> dict[str, Any]:
     return {
         "bigbird_ja": __version__,
         "step": source.meta.step,
-        "checkpoint": {name: file["crc32c"] for name, file in source.meta.files.items()},
+        "checkpoint": {name: file.crc32c for name, file in source.meta.files.items()},
         **{name: getattr(args, name) for name in names},
     }
 

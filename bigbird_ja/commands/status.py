@@ -148,10 +148,10 @@ def _show_story(args: flags.FlagValues) -> None:
 
     points, marks, events = run_story.progress(args.bucket, args.name)
     for event in events[-args.events :] if args.events else []:
-        when = time.strftime("%F %T", time.localtime(float(event.get("time") or 0)))
+        when = time.strftime("%F %T", time.localtime(event["time"]))
         hidden = ("event", "time", "source", "run", "host", "pid")
         fields = {key: value for key, value in event.items() if key not in hidden}
-        print(f"{when}  {describe(Event(str(event.get('event')), fields))}")
+        print(f"{when}  {describe(Event(event['event'], fields))}")
     if args.plot:
         from bigbird_ja.cloud import plots
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import masked_lm, tensorboard
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run.records import Evaluation, HeartbeatRecord
 
 _PERCENT = 100.0
 
@@ -47,7 +48,7 @@ class Session:
         """The checkpoints there are now."""
         return CheckpointStore(self.model_dir).steps()
 
-    def heartbeat(self) -> dict[str, Any] | None:
+    def heartbeat(self) -> HeartbeatRecord | None:
         """The run's heartbeat."""
         return run_log.read_heartbeat(self.model_dir)
 
@@ -83,7 +84,7 @@ class Session:
     def evaluate(self, step: int) -> dict[str, Any]:
         """Evaluates one checkpoint, or repeats what is recorded of it; prints it."""
         config, params = None, None
-        result = self._recorded(step, "masked_lm_loss")
+        result: Mapping[str, Any] | None = self._recorded(step)
         if result is None:
             config, params = self._load(step)
             result = self._measure(config, params, step)
@@ -94,7 +95,7 @@ class Session:
             if config is None or params is None:
                 config, params = self._load(step)
             result = {**result, "probe": self._run_probe(config, params, step)}
-        return result
+        return dict(result)
 
     def _load(self, step: int) -> tuple[Config, dict[str, np.ndarray]]:
         """The model of a checkpoint.
@@ -137,13 +138,12 @@ class Session:
             tensorboard.write_projector(self.model_dir, params, tokenizer)
         return result
 
-    def _recorded(self, step: int, key: str) -> dict[str, Any] | None:
+    def _recorded(self, step: int) -> Evaluation | None:
         """What `eval.jsonl` says of this step on this data, the newest line."""
-        lines = run_log.read_lines(storage.join(self.model_dir, run_log.EVAL))
-        for line in reversed(lines):
+        for line in reversed(run_log.read_evaluations(self.model_dir)):
             same_data = line.get("data_fingerprint") == self.manifest.fingerprint
             same_part = line.get("max_batches") == self.max_batches
-            if line.get("step") == step and key in line and same_data and same_part:
+            if line["step"] == step and same_data and same_part:
                 return line
         return None
 
@@ -201,20 +201,20 @@ class Session:
         return list(probe.records_as_ids(batches, self.manifest.pad_id))
 
 
-def as_text(result: dict[str, Any]) -> str:
+def as_text(result: Mapping[str, Any]) -> str:
     """The table that `evaluate` prints."""
     per_character = result.get("bits_per_character")
     rows: list[tuple[str, Any]] = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
-        ("masked-LM accuracy (%)", _PERCENT * result["masked_lm_accuracy"]),
-        ("perplexity", result["perplexity"]),
+        ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
+        ("perplexity", result.get("perplexity")),
         ("bits per character", per_character),
     ]
     if "next_sentence_accuracy" in result:
-        rows.append(("next-sentence accuracy (%)", _PERCENT * result["next_sentence_accuracy"]))
+        rows.append(("next-sentence accuracy (%)", _percent(result["next_sentence_accuracy"])))
     parts = [
-        f"step {result['step']:,}: {result['predictions']:,} predictions in"
-        f" {result['sequences']:,} held-out sequences",
+        f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
+        f" {result.get('sequences', 0):,} held-out sequences",
         table(rows, ["measure", "value"]),
     ]
     for key, title in (
@@ -224,7 +224,7 @@ def as_text(result: dict[str, Any]) -> str:
         parts += ["", _bucket_table(result.get(key, []), title)]
     if result.get("by_sub_corpus"):
         cells = [
-            (row["name"], row["loss"], _PERCENT * row["accuracy"], row["count"])
+            (row["name"], row["loss"], _percent(row["accuracy"]), row["count"])
             for row in result["by_sub_corpus"]
         ]
         parts += ["", table(cells, ["sub-corpus", "loss", "accuracy %", "predictions"])]
@@ -253,10 +253,16 @@ def probe_as_text(found: dict[str, Any]) -> str:
 
 
 def _bucket_table(rows: list[dict[str, Any]], title: str) -> str:
-    cells = [(span(row), row["loss"], _PERCENT * row["accuracy"], row["count"]) for row in rows]
+    cells = [(span(row), row["loss"], _percent(row["accuracy"]), row["count"]) for row in rows]
     return table(cells, [title, "loss", "accuracy %", "predictions"])
 
 
 def span(row: dict[str, Any]) -> str:
     """A bucket's bounds for people."""
-    return "nowhere else" if row["from"] is None else f"{row['from']}-{row['to'] - 1}"
+    if row["from"] is None or row["to"] is None:
+        return "nowhere else"
+    return f"{row['from']}-{row['to'] - 1}"
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else _PERCENT * share

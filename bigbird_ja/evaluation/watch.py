@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+
+from bigbird_ja.run.records import HeartbeatRecord
 
 POLL_SECONDS = 20.0
 # Without a sign of life for so long, nobody trains: a preempted TPU may take a while to come back.
@@ -13,7 +14,7 @@ STALE_MINUTES = 60.0
 
 def follow(
     list_steps: Callable[[], list[int]],
-    read_heartbeat: Callable[[], dict[str, Any] | None],
+    read_heartbeat: Callable[[], HeartbeatRecord | None],
     done: Collection[int],
     *,
     log: Callable[[str], None],
@@ -55,15 +56,15 @@ def follow(
 
 
 def why_ended(
-    heartbeat: dict[str, Any] | None, started: float, now: float, stale_minutes: float
+    heartbeat: HeartbeatRecord | None, started: float, now: float, stale_minutes: float
 ) -> str | None:
     """Why no further checkpoint will come, or None where one may."""
-    if heartbeat and heartbeat.get("state") == "stopped" and heartbeat.get("reason") == "finished":
-        return f"training finished at step {heartbeat.get('global_step', 0):,}"
-    last = max(started, float((heartbeat or {}).get("time") or 0))
+    if heartbeat and heartbeat["state"] == "stopped" and heartbeat.get("reason") == "finished":
+        return f"training finished at step {heartbeat['global_step']:,}"
+    last = max(started, heartbeat["time"] if heartbeat else 0.0)
     # A clock that runs ahead must not make an old heartbeat look fresh for ever.
     silent = now - min(last, now)
     if silent < stale_minutes * 60:
         return None
-    state = heartbeat.get("state", "unknown") if heartbeat else "no heartbeat"
+    state = heartbeat["state"] if heartbeat else "no heartbeat"
     return f"no sign of life for {stale_minutes:g} minutes (last state: {state})"

@@ -131,21 +131,24 @@ def _data(source: Source, options: Options) -> str:
 def _results(source: Source) -> str:
     rows = []
     if source.metrics:
-        rows.append(
-            f"- training loss at step {source.metrics['step']:,}: {source.metrics['loss']:.4f}"
-        )
+        loss = _number(source.metrics.get("loss"), ".4f")
+        rows.append(f"- training loss at step {source.metrics['step']:,}: {loss}")
     found = source.evaluation
     if found:
         rows += [
-            f"- masked-LM loss on held-out text: {found['masked_lm_loss']:.4f} nats"
-            f" (perplexity {found['perplexity']:.2f})",
-            f"- masked-LM accuracy on held-out text: {found['masked_lm_accuracy']:.2%}",
+            f"- masked-LM loss on held-out text: {_number(found['masked_lm_loss'], '.4f')} nats"
+            f" (perplexity {_number(found.get('perplexity'), '.2f')})",
+            f"- masked-LM accuracy on held-out text: {_number(found['masked_lm_accuracy'], '.2%')}",
         ]
-        if found.get("bits_per_character"):
-            rows.append(f"- bits per masked character: {found['bits_per_character']:.3f}")
+        if bits := found.get("bits_per_character"):
+            rows.append(f"- bits per masked character: {bits:.3f}")
     else:
         rows.append("- not evaluated on held-out text (`bigbird-ja evaluate` does)")
     return "## Results\n\n" + "\n".join(rows)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "not a number" if value is None else format(value, form)
 
 
 def _attention(source: Source, report: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta, load_parameters
+from bigbird_ja.run.records import Evaluation, EventRecord, MetricsRecord
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -28,9 +28,9 @@ class Source:
     params: dict[str, np.ndarray]
     meta: Meta
     tokenizer: Tokenizer
-    metrics: dict[str, Any] | None = None  # the last logged step up to the checkpoint
-    evaluation: dict[str, Any] | None = None  # the newest one of this step
-    events: list[dict[str, Any]] = field(default_factory=list)
+    metrics: MetricsRecord | None = None  # the last logged step up to the checkpoint
+    evaluation: Evaluation | None = None  # the newest one of this step
+    events: list[EventRecord] = field(default_factory=list)
     extended_from: int | None = None  # positions trained, where they were extended
 
 
@@ -42,12 +42,8 @@ def load(model_dir: str, step: int | None = None) -> Source:
     """
     config, params, meta = load_parameters(model_dir, step)
     tokenizer = tokenizer_lib.load(storage.join(model_dir, "tokenizer.model"))
-    metrics = [m for m in run_log.read_metrics(model_dir) if m.get("step", 0) <= meta.step]
-    evaluations = [
-        line
-        for line in run_log.read_lines(storage.join(model_dir, run_log.EVAL))
-        if line.get("step") == meta.step and "masked_lm_loss" in line
-    ]
+    metrics = [m for m in run_log.read_metrics(model_dir) if m["step"] <= meta.step]
+    evaluations = [e for e in run_log.read_evaluations(model_dir) if e["step"] == meta.step]
     return Source(
         model_dir=model_dir,
         config=config,
@@ -86,5 +82,4 @@ def extend_positions(source: Source, max_position: int) -> Source:
 
 def cost_usd(source: Source) -> float | None:
     """What the run cost, as the supervisor's events say; None where nobody counted."""
-    costs = [e["cost_usd"] for e in source.events if isinstance(e.get("cost_usd"), (int, float))]
-    return float(costs[-1]) if costs else None
+    return run_log.counted_usd(source.events)

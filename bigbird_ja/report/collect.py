@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.records import (
+    Evaluation,
+    EventRecord,
+    HeartbeatRecord,
+    MetricsRecord,
+    ProbeLine,
+)
 
-Record = dict[str, Any]
+Line = TypeVar("Line", Evaluation, ProbeLine)
+
 
 _STARTS = ("started", "resumed")
 _ENDS = ("finished", "interrupted", "preempted", "failed", "diverged", "stalled", "stopped")
@@ -35,14 +43,14 @@ class Run:
     name: str
     model_dir: str
     config: Config | None
-    metrics: list[Record]
-    evaluations: list[Record]
-    probes: list[Record]
-    events: list[Record]
-    heartbeat: Record | None
+    metrics: list[MetricsRecord]
+    evaluations: list[Evaluation]
+    probes: list[ProbeLine]
+    events: list[EventRecord]
+    heartbeat: HeartbeatRecord | None
     sessions: list[Session]
     checkpoints: list[tuple[float, int]]  # (UNIX seconds, step)
-    data: Record | None = None  # of the manifest
+    data: dict[str, Any] | None = None  # of the manifest
     is_running: bool = False
     usd_per_hour: float | None = None
     budget_usd: float | None = None
@@ -52,14 +60,14 @@ class Run:
         """The newest step that anything tells of."""
         seen = [self.metrics[-1]["step"]] if self.metrics else [0]
         if self.heartbeat:
-            seen.append(int(self.heartbeat.get("global_step") or 0))
+            seen.append(self.heartbeat["global_step"])
         return max(seen)
 
     @property
     def total_steps(self) -> int | None:
         """Steps in all."""
-        if self.heartbeat and self.heartbeat.get("num_train_steps"):
-            return int(self.heartbeat["num_train_steps"])
+        if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
+            return stated
         return self.config.training.num_train_steps if self.config else None
 
     @property
@@ -70,17 +78,16 @@ class Run:
     @property
     def eta_seconds(self) -> float | None:
         """Seconds to the last step at the mean pace of training so far."""
-        if not self.metrics or not self.total_steps or not self.step:
+        if not self.metrics or not self.total_steps or not self.metrics[-1]["step"]:
             return None
         trained = self.metrics[-1].get("train_seconds") or self.seconds
-        return max(0.0, float(trained) / self.metrics[-1]["step"] * (self.total_steps - self.step))
+        return max(0.0, trained / self.metrics[-1]["step"] * (self.total_steps - self.step))
 
     @property
     def cost_usd(self) -> float | None:
         """What the supervisor has counted, else wall time at the stated price."""
-        counted = [e["cost_usd"] for e in self.events if _is_number(e.get("cost_usd"))]
-        if counted:
-            return float(counted[-1])
+        if (counted := run_log.counted_usd(self.events)) is not None:
+            return counted
         return None if self.usd_per_hour is None else self.seconds / 3600 * self.usd_per_hour
 
     @property
@@ -108,33 +115,27 @@ def collect(
     """
     config_path = storage.join(model_dir, "config.yaml")
     config = config_lib.load_resolved(config_path) if storage.exists(config_path) else None
-    metrics = sorted(
-        (m for m in run_log.read_metrics(model_dir) if _is_number(m.get("step"))),
-        key=lambda m: m["step"],
-    )
-    events = sorted(run_log.read_events(model_dir), key=lambda e: float(e.get("time") or 0))
+    metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
     heartbeat = run_log.read_heartbeat(model_dir)
     if config is None and not metrics and not events:
         raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
-    lines = run_log.read_lines(storage.join(model_dir, run_log.EVAL))
-    newest = float((heartbeat or {}).get("time") or 0)
+    newest = heartbeat["time"] if heartbeat else 0.0
     is_running = bool(
-        heartbeat and heartbeat.get("state") != "stopped" and now - newest < _FRESH_SECONDS
+        heartbeat and heartbeat["state"] != "stopped" and now - newest < _FRESH_SECONDS
     )
     return Run(
         name=model_dir.rstrip("/").rpartition("/")[2],
         model_dir=model_dir,
         config=config,
         metrics=metrics,
-        evaluations=_by_step([e for e in lines if "masked_lm_loss" in e]),
-        probes=_by_step([e for e in lines if "probe" in e]),
+        evaluations=_by_step(run_log.read_evaluations(model_dir)),
+        probes=_by_step(run_log.read_probes(model_dir)),
         events=events,
         heartbeat=heartbeat,
         sessions=sessions(events, metrics, newest, is_running, now),
         checkpoints=[
-            (float(e["time"]), int(e.get("global_step") or 0))
-            for e in events
-            if e.get("event") == "saved"
+            (e["time"], e.get("global_step") or 0) for e in events if e["event"] == "saved"
         ],
         data=_data(data_dir),
         is_running=is_running,
@@ -144,38 +145,60 @@ def collect(
 
 
 def sessions(
-    events: list[Record], metrics: list[Record], newest: float, is_running: bool, now: float
+    events: list[EventRecord],
+    metrics: list[MetricsRecord],
+    newest: float,
+    is_running: bool,
+    now: float,
 ) -> list[Session]:
     """When something trained, by the events; a kill leaves none, but nothing logs after it."""
-    starts = [i for i, e in enumerate(events) if e.get("event") in _STARTS]
+    starts = _starts(events)
     found = []
     for number, index in enumerate(starts):
-        start = float(events[index]["time"])
+        start = events[index]["time"]
         is_last = number + 1 == len(starts)
         following = starts[number + 1] if not is_last else len(events)
-        limit = float(events[following]["time"]) if not is_last else float("inf")
-        ending = next((e for e in events[index + 1 : following] if e.get("event") in _ENDS), None)
+        limit = events[following]["time"] if not is_last else float("inf")
+        ending = next((e for e in events[index + 1 : following] if e["event"] in _ENDS), None)
         if ending is not None:
-            found.append(Session(start, float(ending["time"]), str(ending["event"])))
+            found.append(Session(start, ending["time"], ending["event"]))
             continue
         if is_last and is_running:
             found.append(Session(start, now, None))
             continue
-        signs = [float(m["time"]) for m in metrics if start <= float(m.get("time") or 0) < limit]
-        signs += [float(e["time"]) for e in events[index:following]]
+        signs = [m["time"] for m in metrics if start <= m["time"] < limit]
+        signs += [e["time"] for e in events[index:following]]
         if is_last:
             signs.append(newest)
         found.append(Session(start, max([start, *signs]), "killed"))
     return found
 
 
+def _starts(events: list[EventRecord]) -> list[int]:
+    """Where the sessions of this run begin.
+
+    A run that was killed before its first checkpoint leaves its events in the folder; where the
+    next one began with other settings, those are another run's.
+    """
+    found: list[int] = []
+    config: Any = None
+    for index in reversed([i for i, e in enumerate(events) if e["event"] in _STARTS]):
+        its = events[index].get("config")
+        if config is not None and its != config:
+            break
+        if events[index]["event"] == "started":
+            config = its
+        found.append(index)
+    return found[::-1]
+
+
 def timeline_marks(run: Run) -> list[tuple[float, str, str]]:
     """What the time line shows beside sessions and checkpoints: (time, kind, text)."""
     shown = ("preempted", "interrupted", "set_aside", "finished", "created", "deleted", "diverged")
     marks = [
-        (float(e["time"]), str(e["event"]), _event_text(e))
+        (e["time"], e["event"], _event_text(e))
         for e in run.events
-        if e.get("event") in (*shown, "stalled", "failed")
+        if e["event"] in (*shown, "stalled", "failed")
     ]
     marks += [
         (s.end, "killed", "killed without a word") for s in run.sessions if s.ending == "killed"
@@ -186,7 +209,7 @@ def timeline_marks(run: Run) -> list[tuple[float, str, str]]:
 def counts(run: Run) -> dict[str, int]:
     """How often the run was interrupted, and in which ways."""
     ends = [s.ending for s in run.sessions if s.ending not in (None, "finished")]
-    preempted = sum(1 for e in run.events if e.get("event") == "preempted")
+    preempted = sum(1 for e in run.events if e["event"] == "preempted")
     return {
         "sessions": len(run.sessions),
         "interruptions": len(ends),
@@ -196,22 +219,23 @@ def counts(run: Run) -> dict[str, int]:
     }
 
 
-def _event_text(event: Record) -> str:
-    step = event.get("global_step")
-    parts = [str(event["event"])]
+def _event_text(event: EventRecord) -> str:
+    step, reason = event.get("global_step"), event.get("reason")
+    parts = [event["event"]]
     if step is not None:
-        parts.append(f"step {int(step):,}")
-    if event.get("reason") not in (None, event["event"]):
-        parts.append(str(event["reason"]))
+        parts.append(f"step {step:,}")
+    if reason not in (None, event["event"]):
+        parts.append(str(reason))
     return ", ".join(parts)
 
 
-def _by_step(lines: list[Record]) -> list[Record]:
+def _by_step(lines: list[Line]) -> list[Line]:
     """The newest line of each step, ascending."""
-    return [r for _, r in sorted({int(line["step"]): line for line in lines}.items())]
+    newest = {line["step"]: line for line in lines}
+    return [newest[step] for step in sorted(newest)]
 
 
-def _data(data_dir: str | None) -> Record | None:
+def _data(data_dir: str | None) -> dict[str, Any] | None:
     if not data_dir:
         return None
     from bigbird_ja.data import manifest as manifest_lib
@@ -226,7 +250,3 @@ def _data(data_dir: str | None) -> Record | None:
         "masking": f"{manifest.masking}, {manifest.mask_unit}",
         "sources": ", ".join(manifest.sources),
     }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

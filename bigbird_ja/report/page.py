@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import importlib.resources
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import __version__
@@ -14,6 +14,7 @@ from bigbird_ja.console import human_count, human_time
 from bigbird_ja.report import charts
 from bigbird_ja.report.charts import NUM_COLOURS, Series
 from bigbird_ja.report.collect import Run, counts, timeline_marks
+from bigbird_ja.run.records import Example
 
 _SMOOTHING = 20  # logged steps
 
@@ -65,7 +66,7 @@ def _grid(parts: Sequence[str]) -> str:
 
 def _card(run: Run, index: int) -> str:
     """The numbers that one looks for first."""
-    last = run.metrics[-1] if run.metrics else {}
+    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {}
     total = run.total_steps
     share = min(1.0, run.step / total) if total else 0.0
     kind, state = _state(run)
@@ -82,7 +83,7 @@ def _card(run: Run, index: int) -> str:
         ("budget" if run.budget_usd is not None else "cost at the end", _money(run.planned_usd)),
     ]
     if run.evaluations:
-        facts.append(("held-out loss", f"{run.evaluations[-1]['masked_lm_loss']:.4f}"))
+        facts.append(("held-out loss", _format(run.evaluations[-1]["masked_lm_loss"], ".4f")))
     cells = "".join(f"<div><span>{_escape(k)}</span><b>{_escape(v)}</b></div>" for k, v in facts)
     colour = index % NUM_COLOURS
     return (
@@ -94,9 +95,8 @@ def _card(run: Run, index: int) -> str:
 
 
 def _state(run: Run) -> tuple[str, str]:
-    heartbeat = run.heartbeat or {}
-    state = str(heartbeat.get("state") or "no heartbeat")
-    reason = heartbeat.get("reason")
+    state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
+    reason = run.heartbeat.get("reason") if run.heartbeat else None
     if run.is_running:
         return "run", state
     if state == "stopped":
@@ -124,7 +124,7 @@ def _training(runs: Sequence[Run]) -> list[str]:
         colour = index % NUM_COLOURS
         suffix = f"{run.name}, " if len(runs) > 1 else ""
         for target, key in ((loss, "masked_lm_loss"), (accuracy, "masked_lm_accuracy")):
-            points = [(float(e["step"]), float(e[key])) for e in run.evaluations]
+            points = _points(run.evaluations, key)
             target.append(Series(f"{suffix}held out", points, colour, "dots"))
     parts = [
         charts.line_chart("Loss", loss),
@@ -155,12 +155,17 @@ def _series(runs: Sequence[Run], key: str, smoothed: bool = False) -> list[Serie
     found = []
     for index, run in enumerate(runs):
         colour = index % NUM_COLOURS
-        points = [(float(m["step"]), float(m[key])) for m in run.metrics if m.get(key) is not None]
+        points = _points(run.metrics, key)
         if smoothed and len(points) > 2 * _SMOOTHING:
             found.append(Series(run.name, points, colour, "faint"))
             points = charts.smooth(points, _SMOOTHING)
         found.append(Series(run.name, points, colour))
     return found
+
+
+def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """A quantity against the step, where it was measured and is a number."""
+    return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
 
 
 def _cost_series(run: Run, index: int) -> list[Series]:
@@ -169,7 +174,7 @@ def _cost_series(run: Run, index: int) -> list[Series]:
     cost, seconds = run.cost_usd or 0.0, run.seconds
     points = [(0.0, 0.0)]
     for m in run.metrics:
-        spent = sum(max(0.0, min(s.end, float(m["time"])) - s.start) for s in run.sessions)
+        spent = sum(max(0.0, min(s.end, m["time"]) - s.start) for s in run.sessions)
         points.append((float(m["step"]), cost * spent / seconds if seconds else 0.0))
     planned = run.planned_usd
     line = [(0.0, 0.0), (float(run.total_steps or run.step), planned)] if planned else []
@@ -209,9 +214,11 @@ def _evaluation(runs: Sequence[Run]) -> list[str]:
 def _bars(title: str, runs: Sequence[Run], key: str) -> str:
     """The newest evaluation of each run, bucket by bucket."""
     tables = [
-        {_bucket(row): 100 * float(row["accuracy"]) for row in run.evaluations[-1].get(key, [])}
-        if run.evaluations
-        else {}
+        {
+            _bucket(row): 100 * row["accuracy"]
+            for row in (_newest(run).get(key) or [])
+            if row["accuracy"] is not None
+        }
         for run in runs
     ]
     labels = list(dict.fromkeys(label for table in tables for label in table))
@@ -222,11 +229,15 @@ def _bars(title: str, runs: Sequence[Run], key: str) -> str:
     return charts.bar_chart(title, labels, series)
 
 
+def _newest(run: Run) -> Mapping[str, Any]:
+    return run.evaluations[-1] if run.evaluations else {}
+
+
 def _probe(run: Run, index: int) -> str:
     found = run.probes[-1]["probe"]
-    rows = found["by_distance"]
+    rows: Sequence[Mapping[str, Any]] = found["by_distance"]
     series = [
-        (name, (index + place) % NUM_COLOURS, [100 * float(row[key]) for row in rows])
+        (name, (index + place) % NUM_COLOURS, [100 * row[key] for row in rows])
         for place, (key, name) in enumerate(
             (
                 ("model", "whole sequence"),
@@ -239,7 +250,7 @@ def _probe(run: Run, index: int) -> str:
     return charts.bar_chart(title, [_bucket(row) for row in rows], series)
 
 
-def _bucket(row: dict[str, Any]) -> str:
+def _bucket(row: Mapping[str, Any]) -> str:
     return "none" if row["from"] is None else f"{row['from']}+"
 
 
@@ -262,7 +273,7 @@ def _examples(runs: Sequence[Run]) -> list[str]:
     return [_grid(parts)] if parts else []
 
 
-def _example_table(examples: Sequence[dict[str, Any]]) -> str:
+def _example_table(examples: Sequence[Example]) -> str:
     rows = []
     for e in examples:
         verdict = "right" if e["truth"] == e["guess"] else "wrong"
@@ -309,8 +320,8 @@ def _data_card(runs: Sequence[Run]) -> str:
 
 def _environment_card(runs: Sequence[Run]) -> str:
     def facts(run: Run) -> dict[str, Any]:
-        starts = [e for e in run.events if e.get("event") in ("started", "resumed")]
-        last = starts[-1] if starts else {}
+        starts = [e for e in run.events if e["event"] in ("started", "resumed")]
+        last: Mapping[str, Any] = starts[-1] if starts else {}
         known = {
             "folder": run.model_dir,
             "sessions": len(run.sessions),

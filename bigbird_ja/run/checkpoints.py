@@ -19,13 +19,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from bigbird_ja import config as config_lib
-from bigbird_ja import storage
+from bigbird_ja import storage, typed
 from bigbird_ja.errors import BadInput, StorageError, classify
+from bigbird_ja.run.records import Time
 from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.typed import Amount, Count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,17 +39,26 @@ _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
 
 
 @dataclass(frozen=True)
+class StoredFile:
+    """What a checkpoint's file must be."""
+
+    bytes: Count
+    crc32c: str  # base64 of the big-endian CRC32C, as Cloud Storage states it
+
+
+@dataclass(frozen=True)
 class Meta:
     """The sidecar: what a checkpoint needs to be trusted, and the run's totals so far."""
 
-    step: int
+    step: Count
     config_fingerprint: str
     data_fingerprint: str
-    train_seconds: float  # spent training, over all restarts
-    tokens_seen: int
-    interruptions: int  # ends other than `finished` so far
-    time: float  # UNIX seconds
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> bytes, crc32c
+    train_seconds: Amount  # spent training, over all restarts
+    tokens_seen: Count
+    interruptions: Count  # ends other than `finished` so far
+    time: Time  # UNIX seconds
+    files: dict[str, StoredFile] = field(default_factory=dict)  # by name
+    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: none, or not recorded
 
 
 @dataclass(frozen=True)
@@ -97,8 +108,8 @@ class CheckpointStore:
         files = {}
         for name, suffix in zip(names, _SUFFIXES, strict=True):
             crc, size = storage.crc32c_of_file(prefix + suffix)
-            files[name] = {"bytes": size, "crc32c": crc}
-        meta = Meta(**{**asdict(meta), "files": files})
+            files[name] = StoredFile(size, crc)
+        meta = replace(meta, files=files)
         try:
             for name, suffix in zip(names, _SUFFIXES, strict=True):
                 self._put(prefix + suffix, name)
@@ -121,11 +132,12 @@ class CheckpointStore:
         """
         path = self._path(_sidecar(step))
         try:
-            return _from_json(storage.read_bytes(path), step)
+            meta = typed.decode_json(typed.read_bounded(path), Meta, f"{path}: damaged")
         except FileNotFoundError as error:
             raise BadInput(f"{path}: no such checkpoint") from error
-        except ValueError as error:
-            raise BadInput(f"{path}: damaged: {error}") from error
+        if meta.step != step:
+            raise BadInput(f"{path}: damaged: it is of step {meta.step}")
+        return meta
 
     def fetch(self, step: int) -> Checkpoint:
         """A checkpoint verified in full: in place on disk, downloaded from a bucket.
@@ -249,14 +261,14 @@ class CheckpointStore:
         except FileNotFoundError as error:
             raise BadInput(f"{self._path(name)}: missing") from error
 
-    def _verify(self, name: str, local: str, expected: dict[str, Any]) -> None:
+    def _verify(self, name: str, local: str, expected: StoredFile) -> None:
         try:
             crc, size = storage.crc32c_of_file(local)
         except FileNotFoundError as error:
             raise BadInput(f"{self._path(name)}: missing") from error
-        if size != expected.get("bytes"):
-            raise BadInput(f"{self._path(name)}: {size} bytes instead of {expected.get('bytes')}")
-        if crc != expected.get("crc32c"):
+        if size != expected.bytes:
+            raise BadInput(f"{self._path(name)}: {size} bytes instead of {expected.bytes}")
+        if crc != expected.crc32c:
             raise BadInput(f"{self._path(name)}: its checksum is not the one of its sidecar")
 
     def _prune(self, keep_last: int, keep_every: int) -> None:
@@ -378,16 +390,6 @@ def _sidecar(step: int) -> str:
 
 def _to_json(meta: Meta) -> bytes:
     return (json.dumps(asdict(meta), indent=1) + "\n").encode()
-
-
-def _from_json(data: bytes, step: int) -> Meta:
-    try:
-        meta = Meta(**json.loads(data))
-    except TypeError as error:
-        raise ValueError("not a sidecar") from error
-    if meta.step != step or not isinstance(meta.files, dict):
-        raise ValueError(f"it is of step {meta.step}")
-    return meta
 
 
 def _short(steps: Sequence[int]) -> str:

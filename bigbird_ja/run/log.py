@@ -14,16 +14,29 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar, cast
 
-from bigbird_ja import storage
+import msgspec
+
+from bigbird_ja import storage, typed
 from bigbird_ja.errors import StorageError
+from bigbird_ja.run.records import (
+    EvalLine,
+    Evaluation,
+    EventRecord,
+    HeartbeatRecord,
+    MetricsRecord,
+    ProbeLine,
+)
 
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
 
+_ADVICE = "no file of a run: move it away, or restore it from a copy"
+
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 def append_event(
@@ -55,50 +68,93 @@ def append_line(path: str, record: Record) -> None:
         _append_local(path, line)
 
 
-def read_lines(path: str) -> list[Record]:
-    """The records of a JSON-lines file; [] where there is none.
+def read_events(model_dir: str) -> list[EventRecord]:
+    """All events of a run, in the order of writing.
 
-    A line that is not JSON is left out: a killed writer may have left half of one.
+    Raises:
+        BadInput: a line is no event.
     """
+    return _read(model_dir, EVENTS, EventRecord)
+
+
+def counted_usd(events: Iterable[EventRecord]) -> float | None:
+    """What the run has cost, as the supervisor's newest event says; None where nobody counted."""
+    counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
+    return counted[-1] if counted else None
+
+
+def read_metrics(model_dir: str) -> list[MetricsRecord]:
+    """All logged steps of a run.
+
+    Raises:
+        BadInput: a line is no logged step.
+    """
+    return _read(model_dir, METRICS, MetricsRecord)
+
+
+def read_evaluations(model_dir: str) -> list[Evaluation]:
+    """All evaluations on held-out records, in the order of writing.
+
+    Raises:
+        BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
+    """
+    return _read_eval(model_dir, "masked_lm_loss", Evaluation)
+
+
+def read_probes(model_dir: str) -> list[ProbeLine]:
+    """All results of the probe, in the order of writing.
+
+    Raises:
+        BadInput: as `read_evaluations`.
+    """
+    return _read_eval(model_dir, "probe", ProbeLine)
+
+
+def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
+    """The last heartbeat, or None before the first.
+
+    Raises:
+        BadInput: the file is no heartbeat.
+    """
+    path = storage.join(model_dir, HEARTBEAT)
     try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError:
-        return []
-    return list(decode(data))
-
-
-def read_events(model_dir: str) -> list[Record]:
-    """All events of a run, oldest first."""
-    return read_lines(storage.join(model_dir, EVENTS))
-
-
-def read_metrics(model_dir: str) -> list[Record]:
-    """All logged steps of a run."""
-    return read_lines(storage.join(model_dir, METRICS))
-
-
-def read_heartbeat(model_dir: str) -> Record | None:
-    """The last heartbeat, or None before the first."""
-    try:
-        return dict(json.loads(storage.read_bytes(storage.join(model_dir, HEARTBEAT))))
+        data = typed.read_bounded(path)
     except FileNotFoundError:
         return None
+    return _whole(data, typed.decode_json(data, HeartbeatRecord, path, _ADVICE))
+
+
+def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
+    path = storage.join(model_dir, name)
+    return [_whole(line, record) for line, record in _lines(path, kind)]
+
+
+def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
+    path = storage.join(model_dir, EVAL)
+    return [
+        _whole(line, typed.decode_json(line, kind, f"{path}: step {record['step']}", _ADVICE))
+        for line, record in _lines(path, EvalLine)
+        if key in record
+    ]
+
+
+def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
+    """Lines with their records; what kills leave is left out (`typed.numbered_lines`)."""
+    try:
+        data = typed.read_bounded(path)
+    except FileNotFoundError:
+        return iter(())
+    return typed.numbered_lines(data, kind, path, _ADVICE)
+
+
+def _whole(line: bytes, checked: T) -> T:
+    """A record with the keys that its type does not declare, too."""
+    return cast(T, {**msgspec.json.decode(line), **cast(Record, checked)})
 
 
 def encode(record: Record) -> bytes:
     """One line; numbers that JSON cannot hold (NaN, infinities) become null."""
     return (json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def decode(data: bytes) -> Iterable[Record]:
-    """The records in `data`, without lines that are not JSON objects."""
-    for line in data.split(b"\n"):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 class MetricsLog:
@@ -112,12 +168,12 @@ class MetricsLog:
     def __init__(self, path: str, last_step: int) -> None:
         self._path = path
         self._lock = threading.Lock()
-        before = read_lines(path)
-        kept = {r["step"]: r for r in before if isinstance(r.get("step"), int)}
-        self._lines = [encode(kept[step]) for step in sorted(kept) if step <= last_step]
-        self.last = kept[max(s for s in kept if s <= last_step)] if self._lines else None
+        found = list(_lines(path, MetricsRecord))
+        kept = {r["step"]: (line, r) for line, r in found if r["step"] <= last_step}
+        self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
+        self.last: Mapping[str, Any] | None = kept[max(kept)][1] if kept else None
         self._unsynced = False
-        if len(self._lines) != len(before) or not _ends_with_newline(path):
+        if len(kept) != len(found) or not _ends_with_newline(path):
             storage.write_bytes(path, b"".join(self._lines))
 
     def append(self, record: Record) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
@@ -172,7 +173,7 @@ def find_resumption(
     return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
 
 
-def _unfinished_starts(events: list[run_log.Record]) -> int:
+def _unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
     """Starts that were not followed by an end as `finished`: kills leave no line of their own."""
     count, running = 0, False
     for event in events:

@@ -166,6 +166,7 @@ class Session:
             tokens_seen=totals["tokens_seen"],
             interruptions=totals["interruptions"],
             time=round(self._effects.clock(), 3),
+            tokenizer_sha256=self._request.manifest.tokenizer_sha256,
         )
         self._saver.save(meta, snapshot)
         self._watchdog.tick()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja import typed
 from bigbird_ja.cloud import supervisor
 from bigbird_ja.cloud.loop import Detached, Effects, Stop, supervise
 from bigbird_ja.cloud.run_state import Ending, Phase, RunState, Settings
@@ -392,7 +393,7 @@ def test_a_dead_tpu_left_by_an_earlier_life_is_removed_first() -> None:
 
 def test_state_survives_json() -> None:
     state = RunState("r", Phase.RUNNING, "z", used_zones=("z",), ending=Ending.BUDGET)
-    assert RunState.from_json(state.to_json()) == state
+    assert typed.convert(state.to_json(), RunState, "state") == state
 
 
 def test_decide_is_pure() -> None:

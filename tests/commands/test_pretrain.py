@@ -369,7 +369,7 @@ def test_train_and_eval_evaluates_on_the_way_and_at_the_end(
         "--set", "training.eval_every_steps=20",
     )  # fmt: skip
     assert ended.status == 0, ended.err
-    records = run_log.read_lines(f"{model}/{run_log.EVAL}")
+    records = run_log.read_evaluations(str(model))
     assert [record["step"] for record in records] == [20, STEPS]
     assert all(record["masked_lm_loss"] > 0 for record in records)
     assert len(list(Path(model, "eval").iterdir())) == 2

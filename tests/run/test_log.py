@@ -17,7 +17,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def record(step: int, loss: float = 1.0) -> dict:
-    return {"step": step, "loss": loss}
+    return {"step": step, "loss": loss, "time": 0.0}
 
 
 def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place: str) -> None:
@@ -31,16 +31,16 @@ def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place: s
     log.append(record(20, 9.0))
     log.append(record(30, 2.0))
     log.sync()
-    assert run_log.read_lines(path) == [record(10), record(20), record(30, 2.0)]
+    assert run_log.read_metrics(place) == [record(10), record(20), record(30, 2.0)]
 
 
 def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path: Path) -> None:
     path = tmp_path / run_log.METRICS
-    path.write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
-    assert run_log.read_lines(str(path)) == [record(10)]
+    path.write_text('{"step": 10, "loss": 1.0, "time": 0.0}\n{"step": 20, "lo')
+    assert run_log.read_metrics(str(tmp_path)) == [record(10)]
     run_log.append_line(str(path), record(30))
-    assert run_log.read_lines(str(path)) == [record(10), record(30)]
-    path.write_text('{"step": 10, "loss": 1.0}\n{"step": 20, "lo')
+    assert run_log.read_metrics(str(tmp_path)) == [record(10), record(30)]
+    path.write_text('{"step": 10, "loss": 1.0, "time": 0.0}\n{"step": 20, "lo')
     run_log.MetricsLog(str(path), 100).append(record(20))
     assert path.read_text().count("\n") == 2
 

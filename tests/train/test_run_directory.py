@@ -18,7 +18,7 @@ def config(*sets: str) -> config_lib.Config:
 
 def start(directory: Path) -> str:
     run_directory.write_settings(str(directory), config(), str(directory / "none"))
-    run_log.append_line(str(directory / run_log.METRICS), {"step": 1, "loss": 1.0})
+    run_log.append_line(str(directory / run_log.METRICS), {"step": 1, "loss": 1.0, "time": 0.0})
     return str(directory)
 
 

@@ -1,0 +1,168 @@
+"""What a run's log files hold, line by line: the keys that any reader relies on, and their ranges.
+
+The records are dictionaries, checked where they are read (`run.log`); keys that are not declared
+here are kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from bigbird_ja.typed import Count
+
+# UNIX seconds up to the year 3000, and lengths of time: what a calendar can show.
+Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
+Rate = Annotated[float, Meta(ge=0, le=1e18)]
+Usd = Annotated[float, Meta(ge=0, le=1e12)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # a loss, that a chart can draw
+
+
+class _Heartbeat(TypedDict):
+    global_step: Count
+    time: Time
+    state: str  # starting | training | saving | stopped
+
+
+class HeartbeatRecord(_Heartbeat, total=False):
+    """`heartbeat.json`."""
+
+    run: str
+    reason: str | None
+    tokens_per_second: Rate | None
+    host: str
+    pid: Count
+    num_train_steps: Count | None
+    loss: Finite | None
+    step_time: Time
+
+
+class _Event(TypedDict):
+    event: str
+    time: Time
+
+
+class EventRecord(_Event, total=False):
+    """A line of `events.jsonl`, of the trainer or of the supervisor."""
+
+    host: str
+    pid: Count
+    source: str
+    run: str
+    global_step: Count | None
+    reason: str | None
+    interruptions: Count
+    cost_usd: Usd | None
+    config_fingerprint: str
+
+
+class _Metrics(TypedDict):
+    step: Count
+    time: Time
+
+
+class MetricsRecord(_Metrics, total=False):
+    """A line of `metrics.jsonl`: one logged step."""
+
+    loss: Finite | None
+    masked_lm_loss: Finite | None
+    masked_lm_accuracy: Finite | None
+    learning_rate: Finite | None
+    tokens_per_second: Rate | None
+    train_seconds: Time | None
+    mfu: Finite | None
+
+
+Bucket = TypedDict(
+    "Bucket",
+    {
+        "from": Count | None,  # None: the piece is visible nowhere else
+        "to": Count | None,
+        "count": Count,
+        "loss": Finite | None,
+        "accuracy": Finite | None,
+    },
+)
+"""Predictions by position or by distance, tokens; `to` is the first that is beyond."""
+
+ProbeBucket = TypedDict(
+    "ProbeBucket",
+    {
+        "from": Count | None,
+        "to": Count | None,
+        "count": Count,
+        "model": Finite,
+        "window": Finite,
+        "unigram": Finite,
+    },
+)
+"""Names filled in again, by distance; shares of their tokens that each guess gets right."""
+
+
+class SubCorpus(TypedDict):
+    """Predictions of one sub-corpus."""
+
+    name: str
+    count: Count
+    loss: Finite | None
+    accuracy: Finite | None
+
+
+class Example(TypedDict):
+    """A masked place of held-out text, with the model's guess."""
+
+    before: str
+    after: str
+    truth: str
+    guess: str
+    probability: Share
+
+
+class _EvalLine(TypedDict):
+    step: Count
+    time: Time
+
+
+class EvalLine(_EvalLine, total=False):
+    """Any line of `eval.jsonl`: it holds an evaluation, or what the probe found."""
+
+    masked_lm_loss: Any
+    probe: Any
+
+
+class _Evaluation(_EvalLine):
+    masked_lm_loss: Finite | None
+    masked_lm_accuracy: Finite | None
+
+
+class Evaluation(_Evaluation, total=False):
+    """A line of `eval.jsonl` with an evaluation on held-out records."""
+
+    perplexity: Annotated[float, Meta(ge=0)] | None
+    bits_per_character: Finite | None
+    predictions: Count
+    sequences: Count
+    next_sentence_loss: Finite | None
+    next_sentence_accuracy: Finite | None
+    by_position: list[Bucket]
+    by_distance: list[Bucket]
+    by_sub_corpus: list[SubCorpus]
+    examples: list[Example]
+    data_fingerprint: str
+    max_batches: Count | None
+
+
+class Probe(TypedDict):
+    """What the probe of long context found."""
+
+    cases: Count
+    window_tokens: Count
+    by_distance: list[ProbeBucket]
+
+
+class ProbeLine(_EvalLine):
+    """A line of `eval.jsonl` with the probe's result."""
+
+    probe: Probe
