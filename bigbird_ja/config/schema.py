@@ -225,12 +225,17 @@ class TrainingConfig:
         low=0, high=_STEPS, also=("warm_up", "num_warmup_steps", "warmup_ratio"),
     )  # fmt: skip
     schedule: str = option(
-        "linear", "After the warm-up: linear or cosine to zero, or stable with a decay at the end.",
-        choices=("linear", "cosine", "wsd"), also=("lr_scheduler", "decay"),
+        "linear", "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the"
+        " end; google: as in BERT's code, linear from step 0 on.",
+        choices=("linear", "cosine", "wsd", "google"), also=("lr_scheduler", "decay"),
     )  # fmt: skip
     decay_fraction: float = option(
         0.1, "Last share of the steps, in which the rate decays.", low=0.0, high=1.0,
         only_with="training.schedule=wsd", also=("cooldown",),
+    )  # fmt: skip
+    update_rule: str = option(
+        "adamw", "adamw: with bias correction; google: without, as in BERT's and BigBird's code.",
+        choices=("adamw", "google"), also=("optimizer", "optimiser", "adam"),
     )  # fmt: skip
     weight_decay: float = option(
         0.01, "Decoupled decay (AdamW); not of biases and layer norms.", low=0.0, high=10.0,

@@ -2,7 +2,8 @@
 
 Three kinds of source: a Hugging Face folder (`model.safetensors`), a MODEL_DIR of ours, and a
 TensorFlow checkpoint with the names of Google's BigBird. Optimiser state is never taken: resuming
-is another thing. What a source lacks keeps its random first value; a table says which came whence.
+is another thing. What a source lacks keeps its random first value; a table says which came whence,
+and a warning below it what stays random.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ from bigbird_ja.storage.scratch import scratch_directory
 _WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"
 _POSITIONS = "bert/embeddings/position_embeddings"
+# Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
+# Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
+# have the first layer norm where BERT has it.
+_OTHER_NAMES = (
+    ("cls/predictions/transform/", "transform/"),
+    ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
+    ("cls/predictions/transform/", "cls/predictions/transform/LayerNorm/"),
+    ("bert/encoder/LayerNorm/", "bert/embeddings/LayerNorm/"),
+)
+_NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
 
@@ -47,7 +58,8 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
         config: of the new run, completed by a data set.
 
     Returns:
-        The parameters that the source has, float32 by our names, and the table for people.
+        The parameters that the source has, float32 by our names, and for people the table, with a
+        warning where parameters stay random.
 
     Raises:
         BadInput: nothing there, not readable, or of another architecture.
@@ -64,7 +76,18 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
     _check(source, rows, taken)
     _check_finite(source, taken, found.theirs)
     header = f"first values from {source} ({found.kind}):"
-    return taken, f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
+    text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
+    lacking = [name for name in specs if name not in taken]
+    return taken, text + _warning(lacking, len(specs))
+
+
+def _warning(lacking: list[str], count: int) -> str:
+    """A line about parameters that the source does not give; nothing where it gives all."""
+    if not lacking:
+        return ""
+    named = ", ".join(lacking[:_NAMES_IN_WARNING])
+    more = f" and {len(lacking) - _NAMES_IN_WARNING} more" * (len(lacking) > _NAMES_IN_WARNING)
+    return f"\nwarning: {len(lacking)} of {count} variables keep random first values: {named}{more}"
 
 
 def _take(name: str, spec: ParameterSpec, found: Found) -> tuple[np.ndarray | None, str]:
@@ -220,10 +243,9 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
         variables = read_variables(local)
     theirs = {}
     for name in specs:
-        # Some BigBird checkpoints have the first layer norm where BERT has it.
-        for other in (name, name.replace("bert/encoder/LayerNorm", "bert/embeddings/LayerNorm")):
-            if other in variables:
-                theirs[name] = other
-                break
+        others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
+        known = [other for other in (name, *others) if other in variables]
+        if known:
+            theirs[name] = known[0]
     values = {name: variables[other] for name, other in theirs.items()}
     return Found("a TensorFlow checkpoint", values, theirs)

@@ -14,7 +14,7 @@ from bigbird_ja.model import heads
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.train.optimizer import adamw, clip_factor, global_norm
+from bigbird_ja.train.optimizer import clip_factor, global_norm, update
 from bigbird_ja.train.schedule import learning_rate
 
 Tensors = dict[str, tf.Tensor]
@@ -76,7 +76,7 @@ def train_step(
         rate = learning_rate(config.training, global_step)
         metrics = _metrics(config, sums) | {"learning_rate": rate, "grad_norm": norm}
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
-        new_params, new_slots = adamw(
+        new_params, new_slots = update(
             config.training,
             params,
             slots,

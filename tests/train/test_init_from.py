@@ -45,6 +45,36 @@ def test_google_s_checkpoint(google, form):
     assert "a TensorFlow checkpoint" in table and "as layer_0" in table
 
 
+@pytest.mark.parametrize("code", ["BigBird", "BERT"])
+def test_names_that_google_s_code_gives(tmp_path, code):
+    """Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`."""
+    config = tiny_config(96)
+    params = initial_parameters(config, seed=3)
+    found, head = _google(params, config), "cls/predictions/transform/"
+    for name in ("kernel", "bias", "gamma", "beta"):
+        within = "dense/" if name in ("kernel", "bias") else "LayerNorm/"
+        value = found.pop(f"{head}{name}") + 1
+        found[f"transform/{name}" if code == "BigBird" else f"{head}{within}{name}"] = value
+    checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), found)
+    taken, text = load_initial(str(tmp_path / "model.ckpt-0"), config)
+    assert list(taken) == list(params) and "warning" not in text
+    for name in ("kernel", "bias", "gamma", "beta"):
+        np.testing.assert_array_equal(taken[f"{head}{name}"], params[f"{head}{name}"] + 1)
+
+
+def test_what_stays_random_is_a_warning(tmp_path):
+    config = tiny_config(96)
+    params = initial_parameters(config, seed=3)
+    some = {name: value for name, value in params.items() if "transform" not in name}
+    checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
+    _, text = load_initial(str(tmp_path / "model.ckpt-0"), config)
+    assert text.splitlines()[-1] == (
+        f"warning: 4 of {len(params)} variables keep random first values:"
+        " cls/predictions/transform/kernel, cls/predictions/transform/bias,"
+        " cls/predictions/transform/gamma, cls/predictions/transform/beta"
+    )
+
+
 def test_another_vocabulary_and_more_positions_are_said(google):
     prefix, params = google
     config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})

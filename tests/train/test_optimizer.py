@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.train import optimizer
+from bigbird_ja.train.schedule import learning_rate
 from bigbird_ja.train.step import initial_slots
 from tests.model.tiny import tiny_config
 
@@ -32,7 +33,7 @@ def _run(steps, *, scale=1.0, keep=lambda step: True):
     slots = initial_slots(params)
     for step in range(steps):
         gradients = {name: tf.constant(g, tf.float32) for name, g in _gradients(step).items()}
-        params, slots = optimizer.adamw(
+        params, slots = optimizer.update(
             _TRAINING,
             params,
             slots,
@@ -77,6 +78,87 @@ def test_it_is_the_adamw_of_pytorch():
     params, _ = _run(5)
     for name, value in params.items():
         np.testing.assert_allclose(value, theirs[name].detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def google_s_rule(params, gradients, rates):
+    """AdamWeightDecayOptimizer of Google's BERT and BigBird code, step by step in float64."""
+    params = {name: value.astype(np.float64) for name, value in params.items()}
+    m = {name: np.zeros_like(value) for name, value in params.items()}
+    v = {name: np.zeros_like(value) for name, value in params.items()}
+    for step, rate in enumerate(rates):
+        for name, gradient in gradients(step).items():
+            m[name] = 0.9 * m[name] + 0.1 * gradient
+            v[name] = 0.999 * v[name] + 0.001 * gradient**2
+            length = m[name] / (np.sqrt(v[name]) + 1e-6)
+            if not any(part in name for part in ("LayerNorm", "layer_norm", "bias")):
+                length = length + 0.01 * params[name]
+            params[name] = params[name] - rate * length
+    return params
+
+
+def test_google_s_rule_and_schedule_train_as_its_code_does():
+    """200 steps: warm-up, peak, decay to zero; to 2e-6 of the weights of the reference."""
+    section = tiny_config(
+        **{
+            "training.update_rule": "google",
+            "training.schedule": "google",
+            "training.num_train_steps": 200,
+            "training.warmup_steps": 40,
+            "training.learning_rate": 1e-3,
+        }
+    ).training
+    names = (
+        "bert/encoder/layer_0/output/dense/kernel", "bert/encoder/layer_0/output/dense/bias",
+        "bert/encoder/layer_0/output/LayerNorm/gamma", "cls/predictions/transform/gamma",
+    )  # fmt: skip
+    random = np.random.default_rng(1)
+    start = {name: random.standard_normal((6, 5)).astype(np.float32) for name in names}
+
+    def gradients(step):
+        random = np.random.default_rng(1000 + step)
+        sizes = 10.0 ** random.uniform(-4, 1, len(names))  # as the sizes of real ones differ
+        return {
+            name: (size * random.standard_normal((6, 5))).astype(np.float32)
+            for name, size in zip(names, sizes, strict=True)
+        }
+
+    params = {name: tf.constant(value) for name, value in start.items()}
+    slots = initial_slots(params)
+    decayed = {name: name.endswith("kernel") for name in names}
+    for step in range(200):
+        at = tf.constant(step)
+        params, slots = optimizer.update(
+            section, params, slots, {n: tf.constant(g) for n, g in gradients(step).items()},
+            decayed=decayed, global_step=at, learning_rate=learning_rate(section, at),
+            scale=tf.constant(1.0), keep=tf.constant(True),
+        )  # fmt: skip
+    rates = [1e-3 * (s / 40 if s < 40 else 1 - s / 200) for s in range(200)]
+    expected = google_s_rule(start, gradients, rates)
+    for name, value in params.items():
+        np.testing.assert_allclose(value, expected[name], rtol=2e-6, atol=2e-6)
+        assert np.abs(value - start[name]).max() > 0.05
+
+
+def test_how_much_longer_google_s_updates_are():
+    """As `optimizer` says: the ratio of the two rules for the same gradient at every step."""
+    lengths = {}
+    for rule in ("adamw", "google"):
+        section = tiny_config(
+            **{"training.update_rule": rule, "training.weight_decay": 0.0}
+        ).training
+        params = {"kernel": tf.zeros([1])}
+        slots, moved = initial_slots(params), []
+        for step in range(1000):
+            new, slots = optimizer.update(
+                section, params, slots, {"kernel": tf.ones([1])}, decayed={"kernel": True},
+                global_step=tf.constant(step), learning_rate=tf.constant(1.0),
+                scale=tf.constant(1.0), keep=tf.constant(True),
+            )  # fmt: skip
+            moved.append(abs(float(new["kernel"][0])))
+        lengths[rule] = np.array(moved)
+    ratio = lengths["google"] / lengths["adamw"]
+    assert ratio.argmax() + 1 == 12
+    np.testing.assert_allclose(ratio[[0, 11, 999]], [3.162, 6.569, 1.258], rtol=1e-3)
 
 
 def test_a_step_not_kept_changes_nothing():

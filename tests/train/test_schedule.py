@@ -28,6 +28,14 @@ def test_linear_falls_to_zero_at_the_last_step():
     assert not curve[100:].any()
 
 
+def test_google_s_is_that_of_its_code():
+    """Its warm-up starts at zero; its line starts at the peak, at step 0."""
+    curve = _curve(beyond=3, schedule="google")
+    np.testing.assert_allclose(curve[:10], 0.5 * np.arange(10) / 10, rtol=1e-6)
+    np.testing.assert_allclose(curve[10:100], 0.5 * (1 - np.arange(10, 100) / 100), rtol=1e-5)
+    assert not curve[100:].any()
+
+
 def test_cosine_follows_half_a_cosine():
     curve = _curve(beyond=5, schedule="cosine")
     progress = (np.arange(10, 100) - 10) / 90
@@ -48,8 +56,10 @@ def test_wsd_is_the_same_whatever_the_length_until_it_decays():
     np.testing.assert_array_equal(short[:40], long[:40])
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "google"])
 @pytest.mark.parametrize("warmup", [0, 1, 200])
 def test_odd_lengths_are_finite(schedule, warmup):
-    curve = _curve(steps=3, schedule=schedule, warmup_steps=warmup, decay_fraction=0.0)
-    assert np.isfinite(curve).all() and (curve > 0).all() and (curve <= 0.5).all()
+    decay = {"decay_fraction": 0.0} if schedule == "wsd" else {}
+    curve = _curve(steps=3, schedule=schedule, warmup_steps=warmup, **decay)
+    assert np.isfinite(curve).all() and (curve[1:] > 0).all() and (curve <= 0.5).all()
+    assert curve[0] > 0 or (schedule == "google" and warmup)
