@@ -20,15 +20,13 @@ import re
 import sys
 import textwrap
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 from absl import flags
 
-from bigbird_ja import __version__, cleanup, tensorflow_env
+from bigbird_ja import __version__, cleanup, redaction, tensorflow_env
 from bigbird_ja.errors import BadInput, Interrupted, classify
-from bigbird_ja.redaction import redact
 from bigbird_ja.stop_signals import StopSignals
 from bigbird_ja.streams import Results, Streams, results_apart, write_results
 
@@ -59,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The console script: runs one command and exits with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams = Streams()  # first: what is opened before it may get the number of a closed stream
+    redaction.install()
     signals = StopSignals(lambda message: _leave(message, signals)).install()
     status = run_command_line(arguments, streams, signals)
     if (error := streams.finish()) is not None and status == 0:
@@ -150,11 +149,11 @@ class _End:
         known = classify(error)
         if known is None:
             status, reason = 1, "bug"
-            text = redact("".join(traceback.format_exception(error)))
-            message = redact(f"{type(error).__name__}: {error}")
+            text = redaction.formatted(error)
+            message = redaction.redact(f"{type(error).__name__}: {error}")
         else:
             status, reason = known.status, known.reason
-            message = redact(" ".join(str(known).split()))
+            message = redaction.redact(" ".join(str(known).split()))
             text = f"bigbird-ja: {message}\n"
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

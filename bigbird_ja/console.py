@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
+from bigbird_ja.redaction import redact
+
 # Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
 _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
@@ -117,27 +119,30 @@ class Progress:
             self._write(self._clock())
             self._live.close()
 
-    def line(self, now: float) -> str:
-        """The line at `now` seconds of the clock."""
-        elapsed = max(now - self._start, 1e-9)
-        rate = self._done / elapsed
-        parts = [f"{self._count(self._done)} {self._unit if self._unit != 'B' else ''}".strip()]
+    def line(self, now: float, columns: int | None = None) -> str:
+        """The line at `now` seconds of the clock.
+
+        Args:
+            columns: room for it; what matters least is left out. None: all of it.
+        """
+        rate = self._done / max(now - self._start, 1e-9)
+        of_total = f" of {self._count(self._total)}" if self._total else ""
+        unit = f" {self._unit}" if self._unit != "B" else ""
+        parts = [(2, f"{self._count(self._done)}{of_total}{unit}")]
         if self._total:
-            parts[0] = f"{self._count(self._done)} of {self._count(self._total)}" + (
-                f" {self._unit}" if self._unit != "B" else ""
-            )
-            parts.append(f"{min(self._done / self._total, 1):4.0%}")
-        parts.append(f"{self._count(rate)}/s")
+            parts.append((0, f"{min(self._done / self._total, 1):4.0%}"))
+        parts.append((3, f"{self._count(rate)}/s"))
         if self._total and rate > 0:
-            parts.append(f"ETA {human_time(max(self._total - self._done, 0) / rate)}")
-        return "  ".join(parts)
+            left = max(self._total - self._done, 0) / rate
+            parts.append((1, f"ETA {human_time(left)}"))
+        return fit(parts, columns)
 
     def _count(self, n: float) -> str:
         return human_bytes(n) if self._unit == "B" else human_count(n)
 
     def _write(self, now: float) -> None:
         self._has_written = True
-        self._live.show(self.line(now))
+        self._live.show(self.line(now, self._live.columns()))
 
     def __enter__(self) -> Progress:
         return self
@@ -154,7 +159,9 @@ class Progress:
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
-    """One line for people, on standard error, above a progress line that is shown there."""
+    """One line for people, on standard error, above a progress line that is shown there; without
+    credentials."""
+    message = redact(message)
     with LiveLine._lock:
         if stream is None and LiveLine._shown is not None:
             LiveLine._shown.above(message)

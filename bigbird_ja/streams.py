@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import math
 import os
 import select
 import sys
@@ -15,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from bigbird_ja.errors import STREAMS, BadInput
-from bigbird_ja.redaction import redact
+from bigbird_ja.json_line import encode
 
 # What an encoding must take, as escapes if need be, for tables and messages to be printable.
 _PROBE = "bigbird-ja: é 東京 \U0001f426 \udc80\n" * 3
@@ -150,33 +148,6 @@ def write_results(results: dict[str, Any]) -> None:
     if Results._current is not None:
         with contextlib.suppress(OSError, ValueError):
             Results._current.write(results)
-
-
-def encode(results: dict[str, Any]) -> bytes:
-    """One line of JSON in UTF-8, credentials taken out. What is no text (a file's name that is
-    not UTF-8) becomes an escape.
-
-    NaN and infinities, which JSON does not know, become null; NumPy's numbers and arrays are plain.
-
-    Raises:
-        TypeError: something else that is not JSON.
-    """
-    text = json.dumps(_clean(results), ensure_ascii=False, allow_nan=False)
-    return (text + "\n").encode("utf-8", "backslashreplace")
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {key: _clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _clean(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _text(stream: TextIO | None, number: int) -> TextIO:

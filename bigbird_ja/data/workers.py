@@ -13,6 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+from bigbird_ja import redaction
 from bigbird_ja.errors import OutOfMemory
 
 Task = TypeVar("Task")
@@ -90,6 +91,7 @@ def _start_worker(
     parent: int, initializer: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches all
+    redaction.install()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     initializer(*arguments)
 

@@ -8,8 +8,6 @@ extended and swapped in guarded by their version; metrics are kept in memory and
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import socket
 import threading
@@ -21,6 +19,7 @@ import msgspec
 
 from bigbird_ja import storage, typed
 from bigbird_ja.errors import StorageError
+from bigbird_ja.json_line import encode
 from bigbird_ja.run.records import (
     EvalLine,
     Evaluation,
@@ -152,11 +151,6 @@ def _whole(line: bytes, checked: T) -> T:
     return cast(T, {**msgspec.json.decode(line), **cast(Record, checked)})
 
 
-def encode(record: Record) -> bytes:
-    """One line; numbers that JSON cannot hold (NaN, infinities) become null."""
-    return (json.dumps(_finite(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
 class MetricsLog:
     """`metrics.jsonl` (or another file of steps with one writer): one line per step, none twice.
 
@@ -281,15 +275,3 @@ def _ends_with_newline(path: str) -> bool:
     except FileNotFoundError:
         return True
     return not data or data.endswith(b"\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        return _finite(value.item() if getattr(value, "ndim", 0) == 0 else value.tolist())
-    return value
