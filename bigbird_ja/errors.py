@@ -23,6 +23,11 @@ class BadInput(CommandError):
     status, reason = 2, "bad_input"
 
 
+class Refused(BadInput):
+    """A bucket that refuses a request, or credentials that are missing: no fault of what was asked
+    for, so what is finished is kept."""
+
+
 class Diverged(CommandError):
     """NaN or infinite loss or gradients; the message names the first bad step."""
 

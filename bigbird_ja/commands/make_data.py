@@ -73,11 +73,12 @@ def define_flags(flag_values: flags.FlagValues) -> None:
         flag_values=flag_values,
     )  # fmt: skip
     flags.DEFINE_bool(
-        "overwrite", False, "Replaces a data set or unfinished work of other settings.",
+        "overwrite", False, "Replaces a data set of ours once the new one is whole, and"
+        " unfinished work of other settings.",
         flag_values=flag_values,
     )  # fmt: skip
-    string("work_dir", "Local directory for unfinished work; else OUTPUT_DIR/.make-data, or the"
-           " user's cache for gs://.")  # fmt: skip
+    string("work_dir", "Local directory in which a folder for unfinished work is made; else it is"
+           " OUTPUT_DIR/.make-data, or in the user's cache for gs://.")  # fmt: skip
 
 
 def run(args: flags.FlagValues) -> dict[str, Any]:

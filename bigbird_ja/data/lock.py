@@ -8,9 +8,11 @@ whose owner ran on this machine and is gone, is stale.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,8 +40,15 @@ def exclusive(directory: str, clock: Callable[[], float] = time.time) -> Iterato
 
 @contextlib.contextmanager
 def _on_disk(path: str) -> Iterator[None]:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise BadInput(f"{path}: not a file that make-data made: move it away") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise BadInput(f"{path}: not a file that make-data made: move it away")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import storage, typed
 from bigbird_ja.data import static_masking
 from bigbird_ja.errors import BadInput
 
@@ -192,6 +192,35 @@ def load(data_dir: str) -> Manifest:
             f" with --output_dir={data_dir} (for records made elsewhere: `check-data --adopt`)"
         ) from error
     return from_json(text, path)
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """What a manifest of any version says of who made which shards."""
+
+    created_by: str
+    train_shards: list[_Named]
+    eval_shards: list[_Named]
+    adopted: bool = False
+
+
+def shards_to_replace(data_dir: str) -> set[str]:
+    """The names of the shards that `make-data` wrote to a directory with a manifest.
+
+    Raises:
+        BadInput: the data set there is not one that `make-data` made.
+    """
+    path = storage.join(data_dir, FILE_NAME)
+    advice = "nothing is replaced that make-data did not make: choose another --output_dir"
+    claims = typed.read_json(path, _Claims, advice)
+    if claims.adopted or not claims.created_by.startswith("bigbird-ja"):
+        raise BadInput(f"{path}: the records were made elsewhere: {advice}")
+    return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}
 
 
 def save(manifest: Manifest, data_dir: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.redaction import redact
 
 T = TypeVar("T")
@@ -192,7 +192,7 @@ def translate(error: Exception, path: str) -> Exception:
     if isinstance(error, auth.InvalidOperation):  # anonymous: there is nothing to renew
         return PermissionError(errno.EACCES, "permission denied (401 without credentials)", path)
     if isinstance(error, auth.DefaultCredentialsError):
-        return BadInput(
+        return Refused(
             f"{path}: no Google Cloud credentials: run `gcloud auth application-default login`"
         )
     if isinstance(error, auth.GoogleAuthError):
@@ -202,7 +202,7 @@ def translate(error: Exception, path: str) -> Exception:
             path,
         )
     if status == 400:
-        return BadInput(f"{path}: the bucket refuses the request: {reason(error)}")
+        return Refused(f"{path}: the bucket refuses the request: {reason(error)}")
     if status is not None and status != 412:
         return StorageError(f"{path}: {reason(error)}")
     return error

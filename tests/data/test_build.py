@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import build, lock, pipeline, records, shards, verify
+from bigbird_ja.data import build, lock, pipeline, records, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.text import corpus as corpus_lib
@@ -159,11 +159,14 @@ def test_foreign_shards_and_damaged_data_are_refused(tmp_path, sample_corpus, to
     output = tmp_path / "data"
     output.mkdir()
     (output / "train-00000-of-00001.tfrecord").write_bytes(b"not ours")
-    with pytest.raises(BadInput, match=r"no manifest\.json"):
-        build.make_data(making.request(sample_corpus, tokenizer_path, str(output)))
-    made, _ = build.make_data(
-        making.request(sample_corpus, tokenizer_path, str(output), overwrite=True)
-    )
+    for overwrite in (False, True):
+        request = making.request(sample_corpus, tokenizer_path, str(output), overwrite=overwrite)
+        with pytest.raises(BadInput, match="which no make-data made"):
+            build.make_data(request)
+    assert [path.name for path in output.iterdir()] == ["train-00000-of-00001.tfrecord"]
+    assert (output / "train-00000-of-00001.tfrecord").read_bytes() == b"not ours"
+    (output / "train-00000-of-00001.tfrecord").unlink()
+    made, _ = build.make_data(making.request(sample_corpus, tokenizer_path, str(output)))
     (output / made.train_shards[0].name).unlink()
     with pytest.raises(BadInput, match="is missing"):
         build.make_data(making.request(sample_corpus, tokenizer_path, str(output)))
@@ -284,7 +287,7 @@ def test_work_that_an_earlier_version_began_goes_on_with_its_masks(
             patch.setattr(shards, "write_shard", killed)
             with pytest.raises(Killed):
                 build.make_data(request)
-        path = Path(output) / build.WORK_NAME / "settings.json"
+        path = Path(output) / work.NAME / "settings.json"
         path.write_text(json.dumps(without_versions(json.loads(path.read_text()))))
         return request
 
@@ -326,13 +329,13 @@ def test_sigkill_at_random_instants_then_the_same_bytes(
             break
     assert run_cli("make-data", *flags, f"--output_dir={output}").status == 0
     assert making.digests(output) == making.digests(whole)
-    assert not os.path.exists(os.path.join(output, build.WORK_NAME))
+    assert not os.path.exists(os.path.join(output, work.NAME))
 
 
 def wait_for_work(output: str, process: subprocess.Popen[bytes]) -> None:
     """Until the command has begun to work, or has ended."""
     while process.poll() is None:
-        if os.path.exists(os.path.join(output, build.WORK_NAME)):
+        if os.path.exists(os.path.join(output, work.NAME)):
             return
         time.sleep(0.05)
 
