@@ -12,23 +12,10 @@ import multiprocessing
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 
 _paths: set[str] = set()
 _children: set[subprocess.Popen] = set()
-
-
-@contextlib.contextmanager
-def temporary_directory(prefix: str = "bigbird-ja-", parent: str | None = None) -> Iterator[str]:
-    """An empty directory (0700), in the system's place for temporary files or in `parent`; it is
-    gone after the block, and after `run`."""
-    path = tempfile.mkdtemp(prefix=prefix, dir=parent)
-    try:
-        with removed(path):
-            yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,17 +11,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bigbird_ja import console, storage
-from bigbird_ja.errors import BadInput, Interrupted
+from bigbird_ja import children, cleanup, console, storage
+from bigbird_ja.errors import BadInput, of_reason
 from bigbird_ja.storage import outputs
 
 DOCUMENTS = 400
 SAMPLE_SEED = 7
 # The kill comes after this share of the steps, once a checkpoint is there to come back to.
 KILL_AFTER = 0.5
+_PATIENCE_SECONDS = 10.0
 
 _MARKER = ".bigbird-ja-demo"
 _TOKENIZER_FILES = {f"tokenizer.{kind}" for kind in ("model", "vocab", "json")}
@@ -120,20 +122,47 @@ def bigbird_ja(arguments: Sequence[str]) -> dict[str, Any]:
     """Runs one command as a user would, shows its output, and returns its `--json` results.
 
     Raises:
-        Interrupted: the command was interrupted.
-        RuntimeError: the command failed.
+        CommandError: as the command ended.
     """
+    with _started(arguments) as process:
+        out, _ = process.communicate()
+    results = _results(out)
+    if process.returncode != 0 or not results:
+        raise _end_of(arguments[0], process.returncode, results)
+    return results
+
+
+@contextlib.contextmanager
+def _started(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs while the block does; what people read goes to standard error."""
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
-    process = subprocess.run(
-        [*_program(), *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=False
-    )
-    *lines, last = process.stdout.splitlines() or [""]
-    print("\n".join(f"  {line}" for line in lines), flush=True)
-    if process.returncode == Interrupted.status:
-        raise Interrupted("interrupted: run the demo again to continue")
-    if process.returncode != 0:
-        raise RuntimeError(f"`bigbird-ja {arguments[0]}` ended with {process.returncode}: {last}")
-    return json.loads(last)
+    command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with cleanup.ended(process):
+        try:
+            yield process
+        except KeyboardInterrupt:  # perhaps told to this process alone: it may save what it has
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_PATIENCE_SECONDS)
+            raise
+
+
+def _results(out: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(out))
+    except ValueError:
+        return {}
+
+
+def _end_of(name: str, status: int, results: dict[str, Any]) -> Exception:
+    """What the end of a step means for the demo."""
+    who = f"`bigbird-ja {name}`"
+    if status == 0:
+        return RuntimeError(f"{who} ended by itself, before the kill")
+    if not results:
+        return children.end_of(status, (), who, "close other programs and run the demo again")
+    return of_reason(str(results.get("reason")), f"{who}: {results.get('error')}")
 
 
 def run_and_kill(arguments: Sequence[str], model_dir: str, after_step: int) -> int:
@@ -146,17 +175,14 @@ def run_and_kill(arguments: Sequence[str], model_dir: str, after_step: int) -> i
     logged = max(read_curve(model_dir), default=0)
     if logged >= after_step:
         return logged
-    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
-    process = subprocess.Popen([*_program(), *arguments], stdout=subprocess.DEVNULL)
-    try:
+    with _started(arguments) as process:
         while logged < after_step and process.poll() is None:
             time.sleep(0.05)
             logged = max(read_curve(model_dir), default=0)
-    finally:
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        out, _ = process.communicate()
     if process.returncode != -signal.SIGKILL:
-        raise RuntimeError(f"training ended by itself with {process.returncode} before the kill")
+        raise _end_of(arguments[0], process.returncode, _results(out))
     console.log(f"SIGKILL sent to training (process {process.pid}) after step {logged}.")
     return logged
 
@@ -192,10 +218,6 @@ def masked_sentence(corpus: str) -> str:
         if "である" in sentence and not sentence.startswith("_"):
             return sentence.replace("である", "[MASK]", 1) + "。"
     raise RuntimeError("the first generated article has no sentence with である")
-
-
-def _program() -> list[str]:
-    return [sys.executable, "-m", "bigbird_ja"]
 
 
 def _prepare(work_dir: str, overwrite: bool) -> None:

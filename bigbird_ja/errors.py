@@ -74,6 +74,13 @@ STATUS_OF_REASON: dict[str, int] = {
     },
 }
 
+
+def of_reason(reason: str, message: str) -> CommandError:
+    """The end that a `reason` names, as another process told it."""
+    kinds = {kind.reason: kind for kind in CommandError.__subclasses__()}
+    return kinds.get(reason, CommandError)(message)
+
+
 # What the input pipeline says where a shard does not hold the records that the manifest counts.
 SHARD_CHANGED = "shard ended early or was changed:"
 
@@ -117,7 +124,7 @@ _PATH_ADVICE: dict[int, str] = {
 _DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
 _MEMORY_WORDS = re.compile(
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
-    "|Unable to allocate|RESOURCE_EXHAUSTED"
+    "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
 )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja import cleanup, cli, console
+from bigbird_ja.storage.scratch import scratch_directory
 
 READY = "ready"
 
@@ -85,7 +86,7 @@ def translate() -> dict[str, Any]:
 def native() -> dict[str, Any]:
     """Native code that does not return, with a temporary file, a directory and a child open."""
     with (
-        cleanup.temporary_directory(prefix="any-command-") as directory,
+        scratch_directory(prefix="any-command-") as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
         cleanup.removed(beside.name),
     ):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
@@ -112,6 +111,7 @@ def _write_file(args: flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
     from bigbird_ja.storage import local
+    from bigbird_ja.storage.scratch import scratch_directory
 
     path = args.output
     if not path.endswith(_SUFFIXES):
@@ -123,7 +123,7 @@ def _write_file(args: flags.FlagValues, documents: Iterator[str]) -> bool:
             comparer.finish()
         return False
     if storage.is_remote(path):
-        with tempfile.TemporaryDirectory() as scratch:
+        with scratch_directory() as scratch:
             local_path = os.path.join(scratch, os.path.basename(path))
             with open(local_path, "wb") as file:
                 _encode(path, documents, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -13,8 +14,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from bigbird_ja import redaction
-from bigbird_ja.errors import OutOfMemory
+from bigbird_ja import children, console, redaction
+from bigbird_ja.errors import CommandError
+from bigbird_ja.storage.scratch import scratch_directory
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -40,23 +42,24 @@ class Workers:
     ) -> None:
         self._num_workers = num_workers
         self._pool: ProcessPoolExecutor | None = None
+        self._open = contextlib.ExitStack()
         if num_workers == 1:
             initializer(*arguments)
         else:
+            self._words = os.path.join(self._open.enter_context(scratch_directory()), "stderr")
             self._pool = ProcessPoolExecutor(
                 num_workers,
                 # Not "fork": a fork of a process with threads (storage, progress) may hang.
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_start_worker,
-                initargs=(os.getpid(), initializer, arguments),
+                initargs=(os.getpid(), self._words, initializer, arguments),
             )
 
     def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
         """Results in the order of the tasks, which are taken from their iterator as needed.
 
         Raises:
-            OutOfMemory: a worker was killed, which on Linux is what running out of memory looks
-                like.
+            CommandError: a worker ended; on Linux a kill is what running out of memory looks like.
         """
         if self._pool is None:
             yield from map(function, tasks)
@@ -70,15 +73,33 @@ class Workers:
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
-            raise OutOfMemory(
-                "a worker process was killed, most likely because memory ran out: use fewer"
-                " --num_workers and run the same command again"
-            ) from error
+            raise self._end_of_a_worker() from error
+
+    def _end_of_a_worker(self) -> CommandError:
+        """How the first one ended; the executor has sent SIGTERM to the others."""
+        assert self._pool is not None
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=True)
+        statuses = [process.exitcode for process in processes if process.exitcode is not None]
+        first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
+        to_do = "use fewer --num_workers and run the same command again"
+        return children.end_of(first, self._read_words().splitlines(), "a worker process", to_do)
+
+    def _read_words(self) -> str:
+        """What the workers, and libraries in them, have written to standard error; once."""
+        with contextlib.suppress(FileNotFoundError), open(self._words, "rb+") as file:
+            words = file.read().decode(errors="replace")
+            file.truncate(0)
+            return words
+        return ""
 
     def close(self) -> None:
         """Ends the processes; tasks that have not begun are dropped."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+            if words := self._read_words().rstrip():
+                console.log(words)
+        self._open.close()
 
     def __enter__(self) -> Workers:
         return self
@@ -88,8 +109,11 @@ class Workers:
 
 
 def _start_worker(
-    parent: int, initializer: Callable[..., None], arguments: tuple[Any, ...]
+    parent: int, words: str, initializer: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
+    descriptor = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches all
     redaction.install()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()

@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja import children, cleanup
 from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
@@ -109,22 +110,25 @@ def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], st
         with open(path, "wb") as stream:
             stream.write(hlo)
         command = [*CHILD, path, chip.topology, directory]
-        try:
-            done = subprocess.run(
-                command,
-                env={**os.environ, **ENVIRONMENT},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise CompilerFailed(
-                f"the compiler for {chip.name} did not finish within {timeout:.0f} seconds"
-            ) from error
+        child = subprocess.Popen(
+            command,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        with cleanup.ended(child):
+            try:
+                _, words = child.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                raise CompilerFailed(
+                    f"the compiler for {chip.name} did not finish within {timeout:.0f} seconds"
+                ) from error
         result = _read_json(os.path.join(directory, "result.json"))
         if result is None:
-            raise CompilerFailed(_how_it_ended(chip, done))
+            who, lines = f"the compiler for {chip.name}", words.decode(errors="replace")
+            to_do = "compile for one --chip at a time, or on a larger machine"
+            raise children.end_of(child.returncode, lines.splitlines(), who, to_do)
         error_text = result.get("error", "")
         if error_text and not memory.is_shortage(error_text):
             raise CompilerFailed(f"the compiler for {chip.name} refused: {_first_line(error_text)}")
@@ -133,15 +137,6 @@ def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], st
             with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
                 text = stream.read()
         return result, text
-
-
-def _how_it_ended(chip: Chip, done: subprocess.CompletedProcess[bytes]) -> str:
-    """One line about a child that left no result: signal or status, and its last fatal line."""
-    how = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-    lines = done.stderr.decode("utf-8", "replace").splitlines()
-    fatal = [line for line in lines if "Check failed" in line or line.startswith("F")]
-    last = (fatal or [line for line in lines if line.strip()] or ["no message"])[-1]
-    return f"the compiler for {chip.name} crashed ({how}): {last.strip()[:300]}"
 
 
 def _first_line(text: str) -> str:

@@ -12,6 +12,8 @@ import os
 import sys
 from typing import Any
 
+from bigbird_ja import children
+
 # Before jax is imported. The first two keep libtpu from asking a metadata server what machine this
 # is; the third lets two compilers run side by side instead of failing over a lock file.
 ENVIRONMENT = {
@@ -26,6 +28,7 @@ ENVIRONMENT = {
 
 
 def main(arguments: list[str]) -> None:
+    children.be_a_child()
     hlo_path, topology, out = arguments
     with open(hlo_path, "rb") as stream:
         hlo = stream.read()

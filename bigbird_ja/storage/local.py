@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from bigbird_ja import processes
+from bigbird_ja import cleanup, processes
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.names import TEMPORARY_PREFIX
 from bigbird_ja.storage.stat import Stat
@@ -241,7 +241,7 @@ def _temporary(path: str) -> Iterator[tuple[str, BinaryIO]]:
     temporary = os.path.join(directory, own)
     _live.add(own)
     try:
-        with _named(path):
+        with _named(path), cleanup.removed(temporary):
             # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
             with os.fdopen(descriptor, "wb") as file:

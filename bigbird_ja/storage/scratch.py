@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from bigbird_ja import processes
+from bigbird_ja import cleanup, processes
 
 PREFIX = "bigbird-ja-"
 _OWNER = "owner.json"  # the process that made the folder
@@ -31,11 +31,12 @@ def scratch_directory(parent: str | None = None, prefix: str = PREFIX) -> Iterat
     sweep(parent, prefix)
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
-        with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
-            json.dump(processes.this_process().as_dict(), file)
-        inner = os.path.join(outer, "work")
-        os.mkdir(inner, 0o700)
-        yield inner
+        with cleanup.removed(outer):
+            with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
+                json.dump(processes.this_process().as_dict(), file)
+            inner = os.path.join(outer, "work")
+            os.mkdir(inner, 0o700)
+            yield inner
     finally:
         shutil.rmtree(outer, ignore_errors=True)
 

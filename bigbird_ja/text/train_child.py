@@ -6,21 +6,19 @@ model to `path`, or SentencePiece's refusal to `path` + ERROR_SUFFIX, with the e
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import sys
 from collections.abc import Iterator
 
+from bigbird_ja import children
+
 ERROR_SUFFIX = ".error"
 REFUSED = 3
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Trains; returns the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which stops this process
-    _die_with_parent()
+    children.be_a_child()
     header = json.loads(sys.stdin.buffer.readline())
     import sentencepiece
 
@@ -38,12 +36,6 @@ def main() -> int:
             file.write(str(error))
         return REFUSED
     return 0
-
-
-def _die_with_parent() -> None:
-    """Where Linux offers it: a parent that is killed leaves no training behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

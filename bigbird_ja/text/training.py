@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
+from bigbird_ja import children, cleanup
 from bigbird_ja.config import TokenizeConfig
 from bigbird_ja.console import Progress
-from bigbird_ja.errors import BadInput, OutOfMemory
+from bigbird_ja.errors import BadInput, classify
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import model_proto, sentences, train_child
 from bigbird_ja.text.corpus import Corpus
@@ -180,18 +181,18 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         last: deque[str] = deque(maxlen=20)
-        assert child.stdin is not None and child.stderr is not None
+        untold: list[OSError] = []
         follower = threading.Thread(
-            target=_follow, args=(child.stderr, settings, last), daemon=True
+            target=_follow, args=(child, settings, last, untold), daemon=True
         )
         follower.start()
-        try:
+        assert child.stdin is not None
+        with cleanup.ended(child):
             _feed(child.stdin, header, text)
             status = child.wait()
-        finally:
-            child.kill()
-            child.wait()
-            follower.join()
+        follower.join()
+        if untold:
+            raise untold[0]
         if status:
             _fail(status, path, settings, last)
         with open(path, "rb") as file:
@@ -208,8 +209,23 @@ def _feed(stdin: IO[bytes], header: Mapping[str, object], text: Iterable[str]) -
         pass  # the child has ended; its status says why
 
 
-def _follow(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]) -> None:
-    """Turns SentencePiece's log into a progress line."""
+def _follow(
+    child: subprocess.Popen[bytes],
+    settings: TokenizeConfig,
+    last: deque[str],
+    untold: list[OSError],
+) -> None:
+    """Turns SentencePiece's log into a progress line, in a thread; ends the child and notes the
+    error where nobody reads it any more."""
+    assert child.stderr is not None
+    try:
+        _show_progress(child.stderr, settings, last)
+    except OSError as error:
+        untold.append(error)
+        child.kill()
+
+
+def _show_progress(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]) -> None:
     progress: Progress | None = None
     done = 0
     for raw in stderr:
@@ -235,16 +251,15 @@ def _em_steps(candidates: int, settings: TokenizeConfig) -> int:
 
 
 def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str]) -> None:
-    if status in (-9, -6) and not os.path.exists(path + train_child.ERROR_SUFFIX):
-        raise OutOfMemory(
-            "SentencePiece was killed, out of memory most likely: train on less text with a smaller"
-            f" --max_sentences (now {settings.max_sentences or 'all'})"
-        )
     if status != train_child.REFUSED:
-        raise RuntimeError("training failed:\n" + "\n".join(last))
+        to_do = (
+            "train on less text with a smaller --max_sentences"
+            f" (now {settings.max_sentences or 'all'})"
+        )
+        raise children.end_of(status, last, "SentencePiece", to_do)
     with open(path + train_child.ERROR_SUFFIX, encoding="utf-8") as file:
         message = file.read()
-    raise BadInput(_explain(message, settings))
+    raise classify(RuntimeError(message)) or BadInput(_explain(message, settings))
 
 
 def _explain(message: str, settings: TokenizeConfig) -> str:
