@@ -12,7 +12,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.cloud import accelerators, plan, prices, startup, wheel
 from bigbird_ja.cloud.cost import Overheads
-from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name, read_launched
+from bigbird_ja.cloud.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
 from bigbird_ja.cloud.run_state import Settings
 from bigbird_ja.cloud.startup import Startup
 from bigbird_ja.cloud.tpu import TpuSpec, create_request
@@ -218,9 +218,7 @@ def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
         _request("storage.write", wheel_path, f"{len(packed.content):,} bytes, unless it is there"),
         _request("storage.write", prepared.config_path, "the resolved config"),
         _request("storage.write", prepared.paths.supervisor("launch.json"), "what was launched"),
-        _request(
-            "storage.create", prepared.paths.supervisor("lock.json"), "one supervisor per run"
-        ),
+        _request("storage.create", prepared.paths.supervisor(LOCK), "one supervisor per run"),
     ]
     for parent in locations:
         requests.append({"method": "ListNodes", "request": {"parent": parent}})

@@ -25,6 +25,7 @@ from bigbird_ja.cloud.run_state import (
 )
 from bigbird_ja.cloud.tpu import Operation, Tpu, Tpus, TpuSpec
 from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.lease import LeaseLost
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Effects:
     files: RunFiles
     clock: Clock
     sleep: Callable[[float], None]
-    beat: Callable[[], None] = lambda: None  # keeps the lock; raises LostLock
+    beat: Callable[[], None] = lambda: None  # keeps the lease; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
     metadata: Callable[[str, int], Mapping[str, str]] = lambda zone, attempt: {}
@@ -95,7 +96,7 @@ def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
 
     Raises:
         Detached: Ctrl-C, answered with "detach".
-        LostLock: another supervisor took over.
+        LeaseLost: another supervisor took over.
     """
     state, gap = load(spec.name, effects)
     memory = _Memory(effects.clock.steady() - gap)
@@ -153,7 +154,9 @@ def observe(
     watched = 0.0 if first else min(elapsed, 2 * settings.poll)
     try:
         effects.beat()
-    except StorageError as error:
+    except LeaseLost:
+        raise
+    except (StorageError, PermissionError) as error:
         effects.say(f"bucket: {error}")
     tpus, fault = _list(state, settings, effects)
     operation = _look_at_operation(state, effects)

@@ -10,14 +10,19 @@ BUCKET/packages/HASH/    wheels by content
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from bigbird_ja import storage, typed
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
 from bigbird_ja.errors import STATUS_OF_REASON, BadInput
+from bigbird_ja.lease import Lease
 from bigbird_ja.run import log as run_log
+
+LOCK = "lock.json"
+STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
 
 _STATUS_REASONS = {
     **{status: reason for reason, status in STATUS_OF_REASON.items()},
@@ -61,6 +66,23 @@ class RunPaths:
     def supervisor(self, name: str) -> str:
         """A file of the supervisor's own folder."""
         return storage.join(self.run_dir, "supervisor", name)
+
+
+def supervisor_lease(
+    paths: RunPaths,
+    log: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Lease:
+    """The right to be the one supervisor of a run; renewed at each of its polls."""
+
+    def busy(owner: str) -> str:
+        return (
+            f"another `launch` watches this run ({owner}):"
+            " stop it first, or use `bigbird-ja status` to look on"
+        )
+
+    return Lease(paths.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
 
 
 class BucketFiles:

@@ -6,9 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bigbird_ja import storage
-from bigbird_ja.cloud.lock import STALE_SECONDS, Owner, read_owner
-from bigbird_ja.cloud.run_files import BucketFiles, Launched, RunPaths, read_launched
+from bigbird_ja import lease, storage
+from bigbird_ja.cloud.run_files import (
+    LOCK,
+    STALE_SECONDS,
+    BucketFiles,
+    Launched,
+    RunPaths,
+    read_launched,
+)
 from bigbird_ja.cloud.run_state import Heartbeat, Phase, RunState
 from bigbird_ja.cloud.tpu import Presence, Tpu
 from bigbird_ja.run import log as run_log
@@ -60,7 +66,7 @@ def read(
     launched = read_launched(paths) or Launched()
     state = files.load_state() or RunState(name)
     heartbeat = files.heartbeat()
-    owner = read_owner(paths.supervisor("lock.json"))
+    holder = lease.holder_of(paths.supervisor(LOCK))
     mine = [tpu for tpu in tpus if tpu.run == name]
     target = launched.target_step
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
@@ -83,7 +89,7 @@ def read(
         (state.billed_seconds + unwatched) / 3600,
         usd,
         tuple(f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine),
-        _watcher(owner, now),
+        _watcher(holder, now),
         now - heartbeat.time if heartbeat else None,
         state.ending.value if state.ending and state.phase is Phase.ENDED else None,
         state.ending_message,
@@ -107,10 +113,10 @@ def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> 
     return state.phase.value
 
 
-def _watcher(owner: Owner | None, now: float) -> str | None:
-    if owner is None or now - owner.time > STALE_SECONDS:
+def _watcher(holder: lease.Holder | None, now: float) -> str | None:
+    if holder is None or holder.has_ended or now - holder.renewed > STALE_SECONDS:
         return None
-    return owner.name
+    return holder.name
 
 
 def progress(

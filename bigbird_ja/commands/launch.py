@@ -198,21 +198,21 @@ def _supervise(args: flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[st
 
     from bigbird_ja.cloud import launch
     from bigbird_ja.cloud.interrupts import Interrupts
-    from bigbird_ja.cloud.lock import LostLock, SupervisorLock
     from bigbird_ja.cloud.loop import Detached, Effects, SystemClock, supervise
-    from bigbird_ja.cloud.run_files import BucketFiles
+    from bigbird_ja.cloud.run_files import BucketFiles, supervisor_lease
     from bigbird_ja.console import log
     from bigbird_ja.errors import BadInput
+    from bigbird_ja.lease import LeaseLost
 
     files = BucketFiles(prepared.paths)
     files.prepare()
-    lock = SupervisorLock(prepared.paths.supervisor("lock.json"), time.time, time.sleep)
-    lock.acquire(log)
+    lease = supervisor_lease(prepared.paths, log)
+    lease.acquire()
     try:
         wheel_path, digest = launch.record(prepared)
         with Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts:
             effects = Effects(
-                tpus, files, SystemClock(), interrupts.sleep, lock.beat, interrupts.stop,
+                tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop,
                 lambda text: log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}"),
                 launch.metadata_source(prepared, wheel_path, digest),
             )  # fmt: skip
@@ -220,10 +220,10 @@ def _supervise(args: flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[st
     except Detached:
         log("detached: run the same command to watch again; `bigbird-ja down` deletes the TPU")
         return {"name": prepared.paths.name, "state": "detached"}
-    except LostLock as error:
+    except LeaseLost as error:
         raise BadInput("another `launch` took this run over: this one stops") from error
     finally:
-        lock.release()
+        lease.release()
     return _result(prepared, state)
 
 

@@ -28,6 +28,7 @@ from bigbird_ja.data.settings import DataSettings, differences
 from bigbird_ja.data.work import Work
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.errors import BadInput, Refused, StorageError
+from bigbird_ja.lease import Lease
 from bigbird_ja.storage import outputs, paths
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus
@@ -66,8 +67,8 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     new = [path for path in named if not storage.exists(path)]
     try:
         storage.make_directory(request.output_dir)
-        with lock.exclusive(request.output_dir):
-            return _make(request, work)
+        with lock.exclusive(request.output_dir) as lease:
+            return _make(request, work, lease)
     except BadInput:
         for path in new:
             _remove_if_empty(path)
@@ -93,7 +94,7 @@ def _check_places(request: Request, work: Work) -> None:
             outputs.refuse_overlap({"--input": source}, written)
 
 
-def _make(request: Request, work: Work) -> tuple[Manifest, bool]:
+def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output = request.output_dir
     listing = storage.list_stats(output)
     has_data = manifest_lib.FILE_NAME in listing
@@ -118,6 +119,7 @@ def _make(request: Request, work: Work) -> tuple[Manifest, bool]:
     if continued is not None:
         _refuse_foreign(request, listing, owned | _names(plans))
     made = _write_shards(request, work, plans)
+    lease.check()
     return _finish(request, work, plans, made), False
 
 

@@ -24,9 +24,9 @@ from bigbird_ja.errors import (
     classify,
     telling_line,
 )
+from bigbird_ja.lease import Lease
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.train import checks, environment, run_directory
-from bigbird_ja.train.lock import RunLock
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.session import Session
@@ -166,14 +166,20 @@ def _directory(model_dir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _held(request: Request) -> Iterator[tuple[RunLock, list[dict[str, Any]]]]:
+def _held(request: Request) -> Iterator[tuple[Lease, list[dict[str, Any]]]]:
     """The lock, and what is to be noted in events.jsonl about how it was got."""
-    lock = RunLock(request.model_dir, request.effects.log, request.effects.clock)
-    taken_from = lock.acquire()
-    notes = []
-    if taken_from:
-        notes.append({"event": "lock_taken_over", "from_pid": taken_from.get("pid")})
-        notes[0]["from_host"] = taken_from.get("host")
+    model_dir, effects = request.model_dir, request.effects
+
+    def busy(owner: str) -> str:
+        return f"{model_dir}: {owner} is training here: stop it first, or use another --model_dir"
+
+    lock = Lease(
+        storage.join(model_dir, run_directory.LOCK), busy, effects.log, clock=effects.monotonic
+    )
+    found = lock.acquire()
+    notes: list[dict[str, Any]] = []
+    if found:
+        notes = [{"event": "lock_taken_over", "from_pid": found.pid, "from_host": found.host}]
     try:
         yield lock, notes
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from bigbird_ja.train.lock import LockLost
+from bigbird_ja.lease import LeaseLost
 
 _POLL_SECONDS = 0.5
 
@@ -45,11 +45,11 @@ class Housekeeping:
         self._chores, self._log, self._clock = list(chores), log, clock
         self._ended = threading.Event()
         self._said: set[str] = set()
-        self._error: LockLost | None = None
+        self._error: LeaseLost | None = None
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
     def poll(self) -> None:
-        """Raises LockLost once the lock is lost."""
+        """Raises LeaseLost once the lock is lost."""
         if self._error is not None:
             raise self._error
 
@@ -62,7 +62,7 @@ class Housekeeping:
             chore.next_time = now + chore.seconds
             try:
                 chore.do()
-            except LockLost as error:
+            except LeaseLost as error:
                 self._error = error
             except Exception as error:
                 self._say(f"{chore.name} failed, will be tried again: {error}")

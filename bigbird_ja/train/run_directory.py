@@ -17,9 +17,8 @@ from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
-from bigbird_ja.train import lock
 
-CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
+CONFIG, TOKENIZER, LOCK = "config.yaml", "tokenizer.model", "lock.json"
 
 
 def check_settings(model_dir: str, config: Config) -> None:
@@ -92,7 +91,7 @@ def move_aside(model_dir: str) -> str:
     moved = f"{path}.replaced-{number}"
     os.rename(path, moved)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(moved, lock.NAME))  # ours: the old run is at rest
+        os.unlink(os.path.join(moved, LOCK))  # ours: the old run is at rest
     os.mkdir(path)
     return moved
 

@@ -11,10 +11,10 @@ from typing import Any
 from bigbird_ja import config as config_lib
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import STATUS_OF_REASON, Interrupted, StorageError
+from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta
 from bigbird_ja.streams import write_results
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
-from bigbird_ja.train.lock import RENEW_SECONDS, RunLock
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.run_directory import Resumption
@@ -40,7 +40,7 @@ class Session:
         self,
         request: Request,
         stop: StopRequest,
-        lock: RunLock,
+        lock: Lease,
         guard: DataGuard,
         store: CheckpointStore,
         scratch: str,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.cloud import run_story, startup, wheel
-from bigbird_ja.cloud.lock import LostLock, SupervisorLock, read_owner
-from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, check_name
+from bigbird_ja.cloud.run_files import (
+    LOCK,
+    STALE_SECONDS,
+    BucketFiles,
+    RunPaths,
+    check_name,
+    supervisor_lease,
+)
 from bigbird_ja.cloud.run_state import Phase, RunState
 from bigbird_ja.errors import BadInput
+from bigbird_ja.lease import Lease, LeaseLost, holder_of
 from bigbird_ja.run import log as run_log
 from tests.cloud.test_startup import boot, told
 
@@ -43,25 +49,33 @@ def test_state_events_and_reports(bucket: str) -> None:
     assert run_story.find_runs(bucket) == ["run-1"]
 
 
-def test_lock_on_a_bucket(bucket: str) -> None:
-    path = f"{bucket}/run-1/supervisor/lock.json"
-    first = SupervisorLock(path, time.time, time.sleep)
-    first.acquire(lambda text: None)
-    first.beat()
-    second = SupervisorLock(path, time.time, time.sleep)
+def test_one_supervisor_per_run(bucket: str) -> None:
+    paths = RunPaths(bucket, "run-1")
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def lease() -> Lease:
+        return supervisor_lease(paths, lambda text: None, lambda: now[0], sleep)
+
+    first, second = lease(), lease()
+    first.acquire()
+    first.renew()
     with pytest.raises(BadInput, match="another `launch`"):
-        second.acquire(lambda text: None)
+        second.acquire()
     # A machine that slept for an hour was taken over meanwhile, and learns of it.
+    path = paths.supervisor(LOCK)
     values = json.loads(storage.read_bytes(path))
-    storage.write_text(path, json.dumps({**values, "machine": "elsewhere", "time": 0.0}))
-    second = SupervisorLock(path, time.time, lambda seconds: None)
-    second.acquire(lambda text: None)
-    with pytest.raises(LostLock):
-        first.beat()
+    storage.write_text(path, json.dumps({**values, "machine": "elsewhere", "id": "slept"}))
+    second.acquire()
+    assert now[0] >= STALE_SECONDS
+    with pytest.raises(LeaseLost):
+        first.renew()
     first.release()
-    assert read_owner(path) is not None  # the other's lock stays
+    assert holder_of(path) is not None  # the other's stays
     second.release()
-    assert read_owner(path) is None
+    assert holder_of(path) is None
 
 
 def test_wheel_is_uploaded_once(bucket: str) -> None:

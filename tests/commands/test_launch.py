@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -287,24 +286,3 @@ def test_no_secret_reaches_the_files(root: str, fake: FakeTpu) -> None:
                 assert not re.search(rb"token-of-the-vm|Bearer", file.read()) or name.endswith(
                     ".whl"
                 )
-
-
-def test_stale_lock_of_another_host_is_taken_over_after_watching(root: str) -> None:
-    from bigbird_ja.cloud.lock import LostLock, SupervisorLock
-
-    path = f"{root}/lock.json"
-    with open(path, "w", encoding="utf-8") as file:
-        values = {"host": "elsewhere", "pid": 1, "token": "x", "beat": 1, "time": time.time() - 999}
-        json.dump(values, file)
-    said: list[str] = []
-    slept: list[float] = []
-    first = SupervisorLock(path, time.time, slept.append)
-    first.acquire(said.append)
-    assert slept == [60.0] and "took over" in said[0]
-    first.beat()
-    second = SupervisorLock(path, lambda: time.time() + 9999, lambda seconds: first.beat())
-    with pytest.raises(Exception, match="another `launch` watches"):
-        second.acquire(said.append)
-    os.unlink(path)
-    with pytest.raises(LostLock):
-        first.beat()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bigbird_ja.lease import LeaseLost
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
-from bigbird_ja.train.lock import LockLost
 
 
 def test_each_chore_has_its_own_interval() -> None:
@@ -36,9 +36,9 @@ def test_a_failure_is_said_once_and_tried_again() -> None:
 
 def test_a_lost_lock_ends_the_run() -> None:
     def lose() -> None:
-        raise LockLost("gone")
+        raise LeaseLost("gone")
 
     house = Housekeeping([Chore("lock", 1.0, lose)], print, lambda: 5.0)
     house.do_due()
-    with pytest.raises(LockLost):
+    with pytest.raises(LeaseLost):
         house.poll()
