@@ -4,11 +4,13 @@ A command is a module of `bigbird_ja.commands` with
 
 - a docstring: the summary line, then the exact command, what it reads and writes, its time;
 - `EXAMPLE`: one command line, shown by `--help`;
-- `define_flags(flag_values)`: defines its own absl flags on `flag_values`;
+- `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
+- `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
+- `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
 - `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
   inside, so that asking for help never waits for TensorFlow.
 
-`args` is the parsed `absl.flags.FlagValues`: `args.config`, `args.set`, `args.json` exist always.
+`args` is the parsed `absl.flags.FlagValues`; `args.json` exists always.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, TextIO
 
 from absl import flags
 
-from bigbird_ja import __version__, cleanup, redaction, tensorflow_env
+from bigbird_ja import __version__, cleanup, command_flags, redaction, tensorflow_env
 from bigbird_ja.errors import BadInput, Interrupted, classify
 from bigbird_ja.stop_signals import StopSignals
 from bigbird_ja.streams import Results, Streams, results_apart, write_results
@@ -39,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "check-data": "verify a data set and show what is in it",
     "plan": "tokens, steps, hours and money, before anything is rented",
     "preflight": "compile the train step with the real TPU compiler, with no TPU",
+    "config": "the settings that a command would use, each with its meaning and its source",
     "pretrain": "train or resume, on CPU, GPU or TPU",
     "evaluate": "masked-LM loss and accuracy on held-out records",
     "fill-mask": "what the model puts at [MASK] in a text",
@@ -78,15 +81,18 @@ def run_command_line(
     Args:
         streams, signals: of the process, where it is the console script's.
     """
-    if not arguments or arguments[0] in ("-h", "--help", "--helpfull", "help"):
+    asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
+    if not arguments or (asks and len(arguments) == 1):
         return _shown(_overview(), streams)
     if arguments[0] in ("--version", "-version"):
         return _shown(f"bigbird-ja {__version__}", streams)
+    if asks:
+        arguments = [*arguments[1:], "--help"]
     end = _End(streams, signals)
     wants_json = any(_JSON_FLAG.fullmatch(word) for word in arguments)
     try:
         command = load_command(arguments[0])
-        args = parse_flags(command, arguments[0], arguments[1:])
+        args = command_flags.parse(command, arguments[0], arguments[1:])
         wants_json = args.json
     except BaseException as error:
         with _results(wants_json) as results:
@@ -204,96 +210,15 @@ def load_command(name: str) -> Any:
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
 
 
-def parse_flags(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues:
-    """Parses a command's flags.
-
-    Raises:
-        BadInput: an unknown flag, a value that does not parse, or a stray argument.
-    """
-    args = command_flags(command)
-    try:
-        rest = args([f"bigbird-ja {name}", *arguments])[1:]
-    except flags.Error as error:
-        message = " ".join(str(error).split())
-        raise BadInput(f"{message}: see `bigbird-ja {name} --help`") from error
-    if rest and not args.help:
-        raise BadInput(f"unexpected argument {rest[0]!r}: see `bigbird-ja {name} --help`")
-    return args
-
-
-def command_flags(command: Any) -> flags.FlagValues:
-    """A command's own flags and the ones that every command has, not yet parsed."""
-    values = flags.FlagValues()
-    flags.DEFINE_string(
-        "config", None, "YAML file of settings; presets are in configs/.", flag_values=values
-    )
-    flags.DEFINE_multi_string(
-        "set",
-        [],
-        "Overrides one setting: --set model.num_layers=6 (repeatable).",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "json",
-        False,
-        "Prints the results as one line of JSON, and nothing else, on standard output.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool("help", False, "Shows this help.", short_name="h", flag_values=values)
-    command.define_flags(values)
-    return values
-
-
 def command_help(command: Any, name: str) -> str:
     """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags."""
-    values = command_flags(command)
     lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
     lines += [f"  {command.EXAMPLE}", "", "Flags:"]
-    for flag_name in sorted(values):
-        flag = values[flag_name]
-        if flag_name != flag.name:  # a short name, listed with its long one
-            continue
-        lines.append(f"  --{_flag_form(flag)}")
-        lines += textwrap.wrap(
-            _flag_text(flag), 92, initial_indent=" " * 6, subsequent_indent=" " * 6
-        )
+    for flag in command_flags.own_flags(command_flags.flags_of(command)):
+        text = f"{command_flags.meaning(flag)} ({command_flags.shown_default(flag)})"
+        lines.append(f"  --{command_flags.form(flag)}")
+        lines += textwrap.wrap(text, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
-
-
-def _flag_form(flag: flags.Flag) -> str:
-    kind = flag.flag_type()
-    if kind == "bool":
-        return f"[no]{flag.name}"
-    values = getattr(flag.parser, "enum_values", None)
-    if values:
-        return f"{flag.name}={'|'.join(values)}"
-    return f"{flag.name}={kind.removeprefix('multi ').upper()}"
-
-
-# What absl adds to a help text, and a default that the text itself states: "Pieces (32000)."
-_ABSL_ENUM = re.compile(r"^<[^>]*>: ")
-_ABSL_MULTI = re.compile(r"; *repeat this option to specify a list of values$")
-_STATED_DEFAULT = re.compile(r"^(?P<text>.*\S) \((?P<default>[^()]+)\)\.?$")
-
-
-def _flag_text(flag: flags.Flag) -> str:
-    """A flag's help with its default; a flag that overrides the config states the config's."""
-    text = _ABSL_MULTI.sub("", _ABSL_ENUM.sub("", " ".join(flag.help.split())))
-    default = _default_text(flag)
-    stated = _STATED_DEFAULT.match(text)
-    if default == "none" and stated and "repeatable" not in stated["default"]:
-        text, default = stated["text"] + ".", stated["default"]
-    return f"{text} (default: {default})"
-
-
-def _default_text(flag: flags.Flag) -> str:
-    if flag.default is None or flag.default == []:
-        return "none"
-    if isinstance(flag.default, bool):
-        return "on" if flag.default else "off"
-    if isinstance(flag.default, list):
-        return ", ".join(map(str, flag.default))
-    return str(flag.default)
 
 
 def _overview() -> str:
@@ -302,5 +227,5 @@ def _overview() -> str:
     return (
         "bigbird-ja: pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud"
         f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
-        "`bigbird-ja COMMAND --help` shows a command's flags; `bigbird-ja demo` is a good start."
+        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start."
     )

@@ -15,6 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bigbird_ja import children, cleanup, console, storage
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import names
+from bigbird_ja.config.schema import LENGTH_SETTINGS
 from bigbird_ja.errors import BadInput, of_reason
 from bigbird_ja.storage import outputs
 
@@ -23,6 +26,11 @@ SAMPLE_SEED = 7
 # The kill comes after this share of the steps, once a checkpoint is there to come back to.
 KILL_AFTER = 0.5
 _PATIENCE_SECONDS = 10.0
+
+# What the commands of the road use of the settings, and what the demo chooses itself.
+_TOKENIZER, _DATA = ("tokenize",), ("make_data", *LENGTH_SETTINGS)
+_TRAINING = ("model", "data", "training", "checkpoints", "tpu")
+_CHOSEN_HERE = ("training.num_train_steps", "checkpoints.save_every_steps")
 
 _MARKER = ".bigbird-ja-demo"
 _TOKENIZER_FILES = {f"tokenizer.{kind}" for kind in ("model", "vocab", "json")}
@@ -35,7 +43,7 @@ def run(
     *,
     num_train_steps: int,
     overwrite: bool,
-    config_path: str,
+    config: str,
     sets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Walks the whole road in `work_dir` and returns what was shown.
@@ -44,18 +52,19 @@ def run(
         work_dir: a local folder; each step's output has its own place in it.
         num_train_steps: optimiser steps of both runs.
         overwrite: removes `work_dir` first, if a demo made it.
-        config_path: preset of the model.
+        config: preset of the model, or a file.
         sets: further `section.key=value` settings.
 
     Raises:
-        BadInput: `work_dir` holds something that no demo made.
+        BadInput: `work_dir` holds something that no demo made, or a setting that cannot be.
         RuntimeError: the demo did not show what it promises; the message says what.
     """
     start = time.monotonic()
+    _check_settings(config, sets)
     _prepare(work_dir, overwrite)
-    settings = ["--config", config_path, *(f"--set={text}" for text in sets)]
-    place = _make_data(work_dir, settings)
-    train = [*settings, "--data_dir", place["data"], f"--num_train_steps={num_train_steps}"]
+    place = _make_data(work_dir, config, sets)
+    train = [*_settings(_TRAINING, config, sets), "--data_dir", place["data"]]
+    train += [f"--num_train_steps={num_train_steps}"]
     # Often enough that the kill finds checkpoints to come back to, rarely enough to lose steps.
     train += [f"--set=checkpoints.save_every_steps={num_train_steps // 6}"]
     trained = _train_twice(work_dir, train, int(num_train_steps * KILL_AFTER))
@@ -68,7 +77,20 @@ def run(
     return result
 
 
-def _make_data(work_dir: str, settings: list[str]) -> dict[str, str]:
+def _check_settings(config: str, sets: Sequence[str]) -> None:
+    config_lib.resolve(config, sets)
+    for text in sets:
+        if text.partition("=")[0].strip() in _CHOSEN_HERE:
+            raise BadInput(f"--set {text}: the demo chooses it, from --num_train_steps")
+
+
+def _settings(uses: Sequence[str], config: str, sets: Sequence[str]) -> list[str]:
+    """The flags for a command that uses these settings."""
+    used = [text for text in sets if names.is_used(text.partition("=")[0].strip(), uses)]
+    return ["--config", config, *(f"--set={text}" for text in used)]
+
+
+def _make_data(work_dir: str, config: str, sets: Sequence[str]) -> dict[str, str]:
     """Corpus, tokenizer and shards; returns where each lies."""
     corpus, data = storage.join(work_dir, "corpus.jsonl"), storage.join(work_dir, "data")
     prefix = storage.join(work_dir, "tokenizer")
@@ -76,9 +98,11 @@ def _make_data(work_dir: str, settings: list[str]) -> dict[str, str]:
     size = [f"--documents={DOCUMENTS}", f"--seed={SAMPLE_SEED}"]
     bigbird_ja(["sample", "--output", corpus, *size])
     _say("2. A tokenizer")
+    settings = _settings(_TOKENIZER, config, sets)
     bigbird_ja(["tokenize", *settings, "--input", corpus, "--output_prefix", prefix])
     _say("3. Training data: full sequences in shuffled shards, one part held out")
     source = ["--input", corpus, "--tokenizer", f"{prefix}.model"]
+    settings = _settings(_DATA, config, sets)
     bigbird_ja(["make-data", *settings, *source, "--output_dir", data, "--num_workers=2"])
     return {"corpus": corpus, "tokenizer": f"{prefix}.model", "data": data}
 

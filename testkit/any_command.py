@@ -17,8 +17,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags
-
 from bigbird_ja import cleanup, cli, console
 from bigbird_ja.storage.scratch import scratch_directory
 
@@ -120,7 +118,7 @@ def main() -> None:
     command = types.SimpleNamespace(
         __doc__="A command.",
         EXAMPLE="bigbird-ja demo",
-        define_flags=lambda values: flags.DEFINE_integer("count", 3, ".", flag_values=values),
+        define_flags=lambda flags: flags.integer("count", 3, ".", low=0, high=100),
         run=lambda args: what(),
     )
     cli.load_command = lambda name: command  # type: ignore[assignment]

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from absl import flags
 
-from bigbird_ja import cli, errors
+from bigbird_ja import cli, command_flags, errors
 
 
 def fake_command(run: Any) -> types.SimpleNamespace:
-    def define_flags(values: flags.FlagValues) -> None:
-        flags.DEFINE_integer("count", 3, "How many, in pieces.", flag_values=values)
+    def define_flags(flags: command_flags.Flags) -> None:
+        flags.integer("count", 3, "How many.", unit="pieces", low=0, high=100)
 
     return types.SimpleNamespace(
         __doc__="A command.",

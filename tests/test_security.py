@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bigbird_ja import cli
+from bigbird_ja import cli, command_flags
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.redaction import redact
@@ -88,7 +88,7 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_no_flag_takes_a_credential(name: str) -> None:
     # What is in a flag is in the process list, for every user of the machine to read.
-    for flag in cli.command_flags(cli.load_command(name)):
+    for flag in command_flags.flags_of(cli.load_command(name)):
         assert not re.search(_SECRET_FLAG, flag), flag
 
 

@@ -148,9 +148,6 @@ def _price(options: Options) -> tuple[float, list[str]]:
 def _settings(
     options: Options, config: Config, zones: tuple[str, ...], usd: float, project: str
 ) -> Settings:
-    for flag, value in (("max_hours", options.max_hours), ("max_cost", options.max_cost)):
-        if value is not None and value <= 0:
-            raise BadInput(f"--{flag}={value:g}: must be positive")
     return Settings(
         zones,
         config.training.num_train_steps,

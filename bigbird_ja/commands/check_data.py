@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.adopt import Ids
@@ -21,42 +24,34 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja check-data --data_dir=data --plot=data.png"
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
-    """Defines this command's flags."""
-
-    def string(name: str, text: str) -> None:
-        flags.DEFINE_string(name, None, text, flag_values=flag_values)
-
-    def integer(name: str, default: int | None, text: str) -> None:
-        flags.DEFINE_integer(name, default, text, flag_values=flag_values)
-
-    string("data_dir", "Directory that `make-data` wrote, on disk or gs://.")
-    string("plot", "PNG file for a picture of lengths, documents per sequence and density.")
-    integer("examples", 1, "Masked examples to show.")
-    flags.DEFINE_enum(
-        "color", "auto", ["auto", "always", "never"], "Colours; auto: on a terminal.",
-        flag_values=flag_values,
+def define_flags(flags: Flags) -> None:
+    """This command's flags."""
+    flags.path("data_dir", "Directory that `make-data` wrote, on disk or gs://.", required=True)
+    flags.path("plot", "PNG file for a picture of lengths, documents per sequence and density.")
+    flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
+    flags.choice("color", ("auto", "always", "never"), "Colours; auto: on a terminal.")
+    flags.switch("adopt", "First writes a manifest for static TFRecords that were made elsewhere.")
+    flags.text(
+        "adopt_files", "Which files in --data_dir to adopt for training.",
+        default="*.tfrecord*", needs="adopt",
     )  # fmt: skip
-    flags.DEFINE_bool(
-        "adopt", False, "First writes a manifest for static TFRecords that were made elsewhere.",
-        flag_values=flag_values,
+    flags.text("adopt_eval_files", "Which of them are for evaluation instead.", needs="adopt")
+    flags.path("tokenizer", "SentencePiece .model that the records were made with.", needs="adopt")
+    most = OPTIONS["model.vocab_size"].high
+    flags.integer(
+        "vocab_size", None, "Number of ids, where there is no --tokenizer.",
+        low=1, high=most, needs="adopt",
     )  # fmt: skip
-    flags.DEFINE_string(
-        "adopt_files", "*.tfrecord*", "Which files in --data_dir to adopt for training.",
-        flag_values=flag_values,
-    )  # fmt: skip
-    string("adopt_eval_files", "Which of them are for evaluation instead.")
-    string("tokenizer", "With --adopt: the SentencePiece .model that the records were made with.")
-    integer("vocab_size", None, "With --adopt: number of ids, where there is no --tokenizer.")
     for name in ("pad", "cls", "sep", "mask"):
-        integer(f"{name}_id", None, f"With --adopt: id of the {name} token, without --tokenizer.")
-    flags.DEFINE_bool(
-        "nsp", None, "With --adopt: learn the next-sentence labels; else if any segment B.",
-        flag_values=flag_values,
+        text = f"Id of the {name} token, where there is no --tokenizer."
+        flags.integer(f"{name}_id", None, text, low=0, high=most, needs="adopt")
+    flags.switch(
+        "nsp", "Learns the next-sentence labels.", default=None,
+        none="if any record has a segment B", needs="adopt",
     )  # fmt: skip
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Checks, prints, and fails with the list of problems if there are any."""
     import sys
     import time
@@ -69,8 +64,6 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.data import plots
     from bigbird_ja.errors import BadInput
 
-    if not args.data_dir:
-        raise BadInput("--data_dir is missing: see `bigbird-ja check-data --help`")
     plotting.check(args.plot, "--plot")
     if args.adopt:
         _adopt(args)
@@ -142,7 +135,7 @@ def _bar(count: int, most: int) -> str:
     return "#" * max(1, round(40 * count / max(1, most)))
 
 
-def _show_examples(args: flags.FlagValues, manifest: Manifest) -> None:
+def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
     import sys
 
     import numpy as np
@@ -183,7 +176,7 @@ def _show_examples(args: flags.FlagValues, manifest: Manifest) -> None:
         print(show.masked_text(tokens[i], starts[i], one, tokenizer, rule, colour))
 
 
-def _adopt(args: flags.FlagValues) -> None:
+def _adopt(args: absl_flags.FlagValues) -> None:
     from bigbird_ja import storage
     from bigbird_ja.console import Progress, log
     from bigbird_ja.data import adopt
@@ -199,7 +192,7 @@ def _adopt(args: flags.FlagValues) -> None:
     log(f"{args.data_dir}: adopted {made.sequences} records in {len(train + evaluation)} files")
 
 
-def _ids(args: flags.FlagValues) -> Ids:
+def _ids(args: absl_flags.FlagValues) -> Ids:
     import dataclasses
 
     from bigbird_ja import storage

@@ -11,36 +11,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import SECTIONS
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
+SETTINGS = SECTIONS
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string(
-        "work_dir",
-        "out/demo",
-        "Folder for everything that the demo makes; what is there is continued.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "num_train_steps", 200, "Training steps.", lower_bound=40, flag_values=values
-    )
-    flags.DEFINE_bool(
-        "overwrite", False, "Removes the demo of an earlier time first.", flag_values=values
-    )
+    flags.path(
+        "work_dir", "Folder for everything that the demo makes; what is there is continued.",
+        default="out/demo",
+    )  # fmt: skip
+    flags.integer("num_train_steps", 200, "Training steps.", unit="steps", low=40, high=10**9)
+    flags.switch("overwrite", "Removes the demo of an earlier time first.")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Runs the demo; see `bigbird_ja.demo`."""
-    from bigbird_ja import config as config_lib
     from bigbird_ja import demo
 
     return demo.run(
         args.work_dir,
         num_train_steps=args.num_train_steps,
         overwrite=args.overwrite,
-        config_path=args.config or config_lib.preset_path("tiny-cpu"),
+        config=args.config or "tiny-cpu",
         sets=args.set,
     )

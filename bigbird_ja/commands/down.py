@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput, StorageError
 
 if TYPE_CHECKING:
@@ -23,27 +24,24 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string("project", None, "Id of the Google Cloud project.", flag_values=values)
-    flags.DEFINE_string("name", None, "One run (none: all of `launch`'s).", flag_values=values)
-    flags.DEFINE_list("zones", ["-"], "Zones to look in (-: every zone).", flag_values=values)
-    flags.DEFINE_string(
-        "bucket", None, "gs://BUCKET[/FOLDER] of `launch`: refuses what a live `launch` watches.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool("yes", False, "Does not ask.", flag_values=values)
-    flags.DEFINE_bool("dry_run", False, "Shows, deletes nothing.", flag_values=values)
-    flags.DEFINE_float("timeout_minutes", 15.0, "Waits so long for deletion.", flag_values=values)
+    flags.text("project", "Id of the Google Cloud project.", required=True)
+    flags.text("name", "One run.", none="all of `launch`'s")
+    flags.words("zones", ["-"], "Zones to look in (-: every zone).")
+    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`: refuses what a live `launch` watches.")
+    flags.switch("yes", "Does not ask.")
+    flags.switch("dry_run", "Shows, deletes nothing.")
+    flags.number(
+        "timeout_minutes", 15.0, "Waits so long for deletion.", unit="minutes", low=0, high=1e5
+    )
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows, asks, deletes."""
     from bigbird_ja.cloud import tpu as tpu_lib
     from bigbird_ja.commands.status import list_tpus
 
-    if not args.project:
-        raise BadInput("--project is needed: see `bigbird-ja down --help`")
     found = _wanted(list_tpus(args.project, args.zones), args.name)
     for tpu in found:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone} (run {tpu.run})")

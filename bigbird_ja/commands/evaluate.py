@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
@@ -29,77 +30,52 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string(
-        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "data_dir", None, "Data set with an eval split, on disk or gs://.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "step",
-        "latest",
-        "Which checkpoint: a global step, 'latest' or 'all'.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.path("data_dir", "Data set with an eval split, on disk or gs://.", required=True)
+    flags.text(
+        "step", "Which checkpoint: a global step, 'latest' or 'all'.", default="latest",
+        excludes="watch",
+    )  # fmt: skip
+    flags.switch(
         "watch",
-        False,
         "Evaluates each checkpoint as it appears; ends when training has finished, or without a"
         " sign of life for --stale_minutes.",
-        flag_values=values,
     )
-    flags.DEFINE_float(
-        "stale_minutes",
-        60.0,
-        "Minutes without a heartbeat after which --watch ends.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "max_batches",
-        None,
-        "Stops after so many batches (16,384 tokens each, 32 records at most); none: all records.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    _define_probe_flags(values)
+    flags.number(
+        "stale_minutes", 60.0, "Ends after so long without a heartbeat.", unit="minutes",
+        low=0.0, high=1e6, needs="watch",
+    )  # fmt: skip
+    flags.integer(
+        "max_batches", None,
+        "Stops after so many batches (16,384 tokens each, 32 records at most).",
+        low=1, high=10**9, none="all records",
+    )  # fmt: skip
+    _define_probe_flags(flags)
 
 
-def _define_probe_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_bool("probe", False, "Runs the long-context probe.", flag_values=values)
-    flags.DEFINE_multi_string(
-        "probe_input",
-        [],
-        "Text to probe on instead of the held-out records: a SRC as for make-data (repeatable).",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "probe_names",
-        "facts",
-        ["facts", "rare"],
+def _define_probe_flags(flags: Flags) -> None:
+    flags.switch("probe", "Runs the long-context probe.")
+    flags.path(
+        "probe_input", "Text to probe on: a SRC as for make-data.", many=True,
+        none="the held-out records", needs="probe",
+    )  # fmt: skip
+    flags.choice(
+        "probe_names", ("facts", "rare"),
         "What to mask: the restated facts of the generated corpus, or in any text rare names that"
-        " one document repeats.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "probe_cases", 2000, "Most names to mask.", lower_bound=1, flag_values=values
-    )
-    flags.DEFINE_string("plot", None, "PNG file for the probe's curve.", flag_values=values)
+        " one document repeats.", needs="probe",
+    )  # fmt: skip
+    flags.integer("probe_cases", 2000, "Most names to mask.", low=1, high=10**7, needs="probe")
+    flags.path("plot", "PNG file for the probe's curve.", needs="probe")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
     from bigbird_ja import plotting
     from bigbird_ja.data import verify
     from bigbird_ja.text import corpus
 
-    for name in ("model_dir", "data_dir"):
-        if not getattr(args, name):
-            raise BadInput(f"--{name} is missing: see `bigbird-ja evaluate --help`")
-    if args.plot and not args.probe:
-        raise BadInput("--plot draws the probe's curve: add --probe")
     plotting.check(args.plot, "--plot")
     if args.probe_input:
         corpus.open_corpus(args.probe_input)  # a name that is wrong is said before any work

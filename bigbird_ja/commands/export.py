@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.command_flags import Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.export.source import Source
@@ -28,72 +28,52 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string(
-        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
+    flags.choice("format", ("huggingface", "saved_model"), "What to make.")
+    flags.integer(
+        "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.DEFINE_string("output_dir", None, "Folder to make, on disk or gs://.", flag_values=values)
-    flags.DEFINE_enum(
-        "format", "huggingface", ["huggingface", "saved_model"], "What to make.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "step", None, "Global step of the checkpoint; none: the newest.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "max_position",
-        None,
+    flags.integer(
+        "max_position", None,
         "Tokens that the exported model takes: longer than trained repeats the trained position"
-        " embeddings, for continued pretraining on longer text. none: as trained.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool("overwrite", False, "Replaces what is in OUTPUT_DIR.", flag_values=values)
-    _define_card_flags(values)
+        " embeddings, for continued pretraining on longer text.",
+        unit="tokens", low=1, high=10_000_000, none="as trained",
+    )  # fmt: skip
+    flags.switch("overwrite", "Replaces what is in OUTPUT_DIR.")
+    _define_card_flags(flags)
 
 
-def _define_card_flags(values: flags.FlagValues) -> None:
-    flags.DEFINE_string(
-        "data_dir",
-        None,
-        "Data set whose held-out records the parity report compares on, and which the model card"
-        " describes.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
-        "parity_sequences",
-        8,
+def _define_card_flags(flags: Flags) -> None:
+    card = "format=huggingface"
+    flags.path(
+        "data_dir", "Data set whose held-out records the parity report compares on, and which the"
+        " model card describes.", needs=card,
+    )  # fmt: skip
+    flags.integer(
+        "parity_sequences", 8,
         "Sequences that the parity report compares on; 0 compares token ids alone.",
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_string("model_name", "bigbird-ja", "Title of the model card.", flag_values=values)
-    flags.DEFINE_string(
-        "license",
-        "other",
-        "Licence of the weights, as on the Hugging Face hub.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
-        "data_license", None, "Licence of the training text, for the card.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "cost_usd",
-        None,
-        "What training cost in USD, for the card; none: what the run's events say.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
+        low=0, high=10**6, needs=card,
+    )  # fmt: skip
+    flags.text("model_name", "Title of the model card.", default="bigbird-ja", needs=card)
+    flags.text(
+        "license", "Licence of the weights, as on the Hugging Face hub.", default="other",
+        needs=card,
+    )  # fmt: skip
+    flags.text("data_license", "Licence of the training text, for the card.", needs=card)
+    flags.number(
+        "cost_usd", None, "What training cost, for the card.", unit="US dollars",
+        low=0.0, high=1e9, none="what the run's events say", needs=card,
+    )  # fmt: skip
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Makes the folder, or says that it is there."""
     from bigbird_ja.console import log
     from bigbird_ja.export import folder
 
-    for name in ("model_dir", "output_dir"):
-        if not getattr(args, name):
-            raise BadInput(f"--{name} is missing: see `bigbird-ja export --help`")
     folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.export import source as source_lib
 
@@ -116,7 +96,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     return {**result, "parity": report} if report else result
 
 
-def _record(args: flags.FlagValues, source: Source) -> dict[str, Any]:
+def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
     """What the export depends on."""
     from bigbird_ja import __version__
 
@@ -132,7 +112,7 @@ def _record(args: flags.FlagValues, source: Source) -> dict[str, Any]:
     }
 
 
-def _fill(local: str, source: Source, args: flags.FlagValues) -> dict[str, Any]:
+def _fill(local: str, source: Source, args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.format == "saved_model":
         from bigbird_ja.export import saved_model
 
@@ -151,7 +131,7 @@ def _fill(local: str, source: Source, args: flags.FlagValues) -> dict[str, Any]:
     return huggingface.fill(local, source, options)
 
 
-def _summary(args: flags.FlagValues, source: Source, report: dict[str, Any]) -> str:
+def _summary(args: absl_flags.FlagValues, source: Source, report: dict[str, Any]) -> str:
     lines = [f"step {source.meta.step:,} exported to {args.output_dir}"]
     if report:
         from bigbird_ja.export import parity

@@ -13,36 +13,30 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string(
-        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.integer(
+        "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.DEFINE_integer(
-        "step", None, "Global step of the checkpoint; none: the newest.", flag_values=values
-    )
-    flags.DEFINE_string("text", None, "Text with [MASK] in it.", flag_values=values)
-    flags.DEFINE_string(
-        "file",
-        None,
-        "UTF-8 file with the text, on disk or gs://; '-' or neither --text nor --file: standard"
-        " input.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer("top_k", 5, "Candidates per mask.", lower_bound=1, flag_values=values)
+    flags.text("text", "Text with [MASK] in it.")
+    flags.path(
+        "file", "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
+        none="standard input, without --text",
+    )  # fmt: skip
+    flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the candidates at each mask."""
-    if not args.model_dir:
-        raise BadInput("--model_dir is missing: see `bigbird-ja fill-mask --help`")
     text = _read_text(args.text, args.file)
     from bigbird_ja.evaluation.fill_mask import MASK
 

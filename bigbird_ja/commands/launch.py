@@ -16,124 +16,101 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.launch import Options, Prepared
     from bigbird_ja.cloud.run_state import RunState
 
-EXAMPLE = "bigbird-ja launch --config configs/base-4096.yaml --dry_run"
+EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
+SETTINGS = RUN_SETTINGS
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    _define_what(values)
-    _define_limits(values)
-    _define_machine(values)
+    _define_what(flags)
+    _define_limits(flags)
+    _define_machine(flags)
 
 
-def _define_what(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("name", None, "Name of run, TPU and folder.", flag_values=values)
-    flags.DEFINE_string("project", None, "Id of the Google Cloud project.", flag_values=values)
-    flags.DEFINE_list(
-        "zones", [], "Zones to try in this order (none: those known for the type).",
-        flag_values=values,
+def _define_what(flags: Flags) -> None:
+    needed: dict[str, Any] = {"required": True, "unless": "dry_run"}
+    flags.text("name", "Name of run, TPU and folder.", **needed)
+    flags.text("project", "Id of the Google Cloud project.", **needed)
+    flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
+    flags.text("accelerator_type", "v2-8, v3-8 or v4-8.", default="v3-8")
+    flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
+    flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)
+    flags.setting("training.num_train_steps")
+    flags.choice(
+        "pricing", ("spot", "preemptible", "on_demand"),
+        "preemptible is spot's older form, ended after 24 hours at the latest.",
     )  # fmt: skip
-    flags.DEFINE_string("accelerator_type", "v3-8", "v2-8, v3-8 or v4-8.", flag_values=values)
-    flags.DEFINE_string("bucket", None, "gs://BUCKET[/FOLDER] for everything.", flag_values=values)
-    flags.DEFINE_string("data_dir", None, "Data set of `make-data`, on gs://.", flag_values=values)
-    flags.DEFINE_integer(
-        "num_train_steps", None, "Steps in all; sets training.num_train_steps.",
-        lower_bound=1, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_enum(
-        "pricing", "spot", ["spot", "preemptible", "on_demand"],
-        "preemptible is spot's older form, ended after 24 hours at the latest.", flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "queued", False, "Asks through a queued resource, which waits for capacity in line.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Prints all requests and the cost plan; does nothing.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool("force", False, "Rents what is known not to work.", flag_values=values)
+    flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
+    flags.switch("dry_run", "Prints all requests and the cost plan; does nothing.")
+    flags.switch("force", "Rents what is known not to work.")
 
 
-def _define_limits(values: flags.FlagValues) -> None:
-    flags.DEFINE_float(
-        "max_hours", None, "Ends the run after so many hours since its start (none: no limit).",
-        flag_values=values,
+def _define_limits(flags: Flags) -> None:
+    flags.number(
+        "max_hours", None, "Ends the run so long after its start.", unit="hours",
+        above=0, high=1e6, none="no limit",
     )  # fmt: skip
-    flags.DEFINE_float(
-        "max_cost", None, "Ends the run at so many US dollars of TPU (none: no limit).",
-        flag_values=values,
+    flags.number(
+        "max_cost", None, "Ends the run at so much TPU time.", unit="US dollars",
+        above=0, high=1e9, none="no limit",
     )  # fmt: skip
-    flags.DEFINE_float(
-        "stall_minutes",
-        15.0,
-        "READY so long without a new step is deleted.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "startup_minutes", 45.0, "The same until the first step of a TPU.", flag_values=values
-    )
-    flags.DEFINE_float(
-        "poll_seconds", 30.0, "Seconds between two looks.", lower_bound=0.05, flag_values=values
-    )
-    flags.DEFINE_enum(
-        "on_interrupt", "ask", ["ask", "delete", "detach"],
-        "At Ctrl-C: asks on a terminal, and deletes where there is none.", flag_values=values,
+    flags.number(
+        "stall_minutes", 15.0, "READY so long without a new step is deleted.", unit="minutes",
+        above=0, high=1e6,
     )  # fmt: skip
-    flags.DEFINE_string("prices", None, "YAML file over the table of prices.", flag_values=values)
+    flags.number(
+        "startup_minutes", 45.0, "The same until the first step of a TPU.", unit="minutes",
+        above=0, high=1e6,
+    )  # fmt: skip
+    flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
+    flags.choice(
+        "on_interrupt", ("ask", "delete", "detach"),
+        "At Ctrl-C: asks on a terminal, and deletes where there is none.",
+    )  # fmt: skip
+    flags.path("prices", "YAML file over the table of prices.")
 
 
-def _define_machine(values: flags.FlagValues) -> None:
-    string = [
-        ("runtime_version", None, "Image of the TPU VM (none: chosen for the type)."),
-        ("service_account", None, "Account of the VM (none: the project's default)."),
-        ("network", None, "VPC network."),
-        ("subnetwork", None, "VPC subnetwork."),
-        ("vm_python", "python3", "Python on the VM that has TensorFlow."),
-        ("vm_api", "https://tpu.googleapis.com/v2", "Where the VM asks for its own deletion."),
-        ("vm_metadata", "http://metadata.google.internal", "The VM's metadata server."),
-    ]
-    for name, default, text in string:
-        flags.DEFINE_string(name, default, text, flag_values=values)
-    flags.DEFINE_bool("external_ip", True, "Gives the VM an external address.", flag_values=values)
-    flags.DEFINE_bool(
-        "update_package",
-        False,
-        "An existing run gets this installed code.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "vm_device",
-        "tpu",
-        ["tpu", "cpu"],
-        "What the VM trains on.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
-        "vm_service_manager", "systemd", ["systemd", "none"],
-        "Who runs training on the VM; none: the start-up script itself.", flag_values=values,
+def _define_machine(flags: Flags) -> None:
+    flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
+    flags.text("service_account", "Account of the VM.", none="the project's default")
+    flags.text("network", "VPC network.", none="the project's default")
+    flags.text("subnetwork", "VPC subnetwork.", none="the network's")
+    flags.text("vm_python", "Python on the VM that has TensorFlow.", default="python3")
+    flags.text(
+        "vm_api", "Where the VM asks for its own deletion.",
+        default="https://tpu.googleapis.com/v2",
     )  # fmt: skip
-    flags.DEFINE_bool(
-        "vm_install", True, "The VM installs what the package needs beside TensorFlow.",
-        flag_values=values,
+    flags.text(
+        "vm_metadata", "The VM's metadata server.", default="http://metadata.google.internal"
+    )
+    flags.switch("external_ip", "Gives the VM an external address.", default=True)
+    flags.switch("update_package", "An existing run gets this installed code.")
+    flags.choice("vm_device", ("tpu", "cpu"), "What the VM trains on.")
+    flags.choice(
+        "vm_service_manager", ("systemd", "none"),
+        "Who runs training on the VM; none: the start-up script itself.",
     )  # fmt: skip
+    flags.switch(
+        "vm_install", "The VM installs what the package needs beside TensorFlow.", default=True
+    )
     for name, seconds, text in (
         ("vm_poll_seconds", 60, "Between two looks of the dead man's switch."),
         ("vm_ended_seconds", 1200, "Training has ended so long: the VM deletes itself."),
         ("vm_stalled_seconds", 5400, "No heartbeat for so long: the VM deletes itself."),
     ):
-        flags.DEFINE_integer(name, seconds, text, lower_bound=1, flag_values=values)
+        flags.integer(name, seconds, text, unit="seconds", low=1, high=10**7)
 
 
-def options_of(args: flags.FlagValues) -> Options:
+def options_of(args: absl_flags.FlagValues) -> Options:
     """The flags as `cloud.launch` takes them."""
     import dataclasses
 
@@ -142,21 +119,20 @@ def options_of(args: flags.FlagValues) -> Options:
     return Options(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Options)})
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
+    from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
     from bigbird_ja.cloud import launch, prices, tpu
     from bigbird_ja.console import log
 
-    config, overrides = config_lib.resolve(
-        args.config, args.set, {"training.num_train_steps": args.num_train_steps}
-    )
+    config, overrides = command_flags.resolve(args)
     prepared = launch.prepare(options_of(args), config, needs_all=not args.dry_run)
-    for warning in prepared.warnings:
+    for warning in (*prepared.warnings, *config_lib.warnings(config)):
         log(f"warning: {warning}")
     if args.dry_run:
         return _dry_run(args, prepared)
-    log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     launch.check_data(prepared, overrides)
     for warning in launch.region_warnings(prepared, prices.load(args.prices)):
         log(f"warning: {warning}")
@@ -164,7 +140,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     return _supervise(args, prepared, tpus)
 
 
-def _dry_run(args: flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
+def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
     import datetime
     import json
 
@@ -193,7 +169,7 @@ def _indented(body: dict[str, Any]) -> str:
     return "    " + text.replace("\\n", "\n").replace('\\"', '"').replace("\n", "\n    ")
 
 
-def _supervise(args: flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[str, Any]:
+def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[str, Any]:
     import time
 
     from bigbird_ja.cloud import launch

@@ -14,86 +14,73 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.cost import Overheads
     from bigbird_ja.cloud.plan import DataFacts, Row
     from bigbird_ja.config import Config
 
-EXAMPLE = "bigbird-ja plan --config configs/base-4096.yaml"
+EXAMPLE = "bigbird-ja plan --config base-4096"
+SETTINGS = RUN_SETTINGS
 
 _SIMULATED_MINUTES = (1.0, 2.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    _define_run(values)
-    _define_simulation(values)
+    _define_run(flags)
+    _define_simulation(flags)
 
 
-def _define_run(values: flags.FlagValues) -> None:
-    flags.DEFINE_string("data_dir", None, "Data set of `make-data`.", flag_values=values)
-    flags.DEFINE_float(
-        "tokens", None, "Token budget: plans so many steps.", lower_bound=1, flag_values=values
+def _define_run(flags: Flags) -> None:
+    flags.path("data_dir", "Data set of `make-data`.", none="estimated from Wiki40b's size")
+    flags.number("tokens", None, "Token budget: plans so many steps.", low=1, high=1e18)
+    flags.number(
+        "epochs", None, "Epochs of the data set: plans so many steps.", low=0.001, high=1e9
     )
-    flags.DEFINE_float(
-        "epochs", None, "Epochs of the data set: plans so many steps.",
-        lower_bound=0.001, flag_values=values,
+    flags.setting("training.num_train_steps")
+    flags.path("preflight", "FILE of `preflight --output`: rates from the real compiler.")
+    flags.number(
+        "mfu", None, "Share of the peak rate where preflight says nothing.", low=0.001, high=1.0,
+        none="by machine",
     )  # fmt: skip
-    flags.DEFINE_integer(
-        "num_train_steps", None, "Steps in all; sets training.num_train_steps.",
-        lower_bound=1, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string(
-        "preflight", None, "FILE of `preflight --output`: rates from the real compiler.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "mfu", None, "Share of the peak rate where preflight says nothing (none: by machine).",
-        lower_bound=0.001, upper_bound=1.0, flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string(
-        "prices", None, "YAML file over the built-in table of prices.", flag_values=values
+    flags.path("prices", "YAML file over the built-in table of prices.")
+    flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
+    flags.number(
+        "restart_minutes", 6.0, "From READY to the first step.", unit="minutes", low=0.0, high=1e5
     )
-    flags.DEFINE_float(
-        "preemptions_per_hour", 0.25, "Of a spot machine.", lower_bound=0.0, flag_values=values
-    )
-    flags.DEFINE_float(
-        "restart_minutes", 6.0, "From READY to the first step.", lower_bound=0.0, flag_values=values
-    )
-    flags.DEFINE_float(
-        "absent_minutes", 5.0, "From a preemption to the next READY; not billed.",
-        lower_bound=0.0, flag_values=values,
+    flags.number(
+        "absent_minutes", 5.0, "From a preemption to the next READY; not billed.", unit="minutes",
+        low=0.0, high=1e5,
     )  # fmt: skip
-    flags.DEFINE_float(
-        "save_seconds", 15.0, "Training stands still so long for a checkpoint.",
-        lower_bound=0.0, flag_values=values,
+    flags.number(
+        "save_seconds", 15.0, "Training stands still so long for a checkpoint.", unit="seconds",
+        low=0.0, high=86_400,
     )  # fmt: skip
-    flags.DEFINE_string(
-        "bucket_region", None, "Where data and checkpoints lie, such as us-central1 or us.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_string("zone", None, "Where the machine is.", flag_values=values)
-    flags.DEFINE_string("plot", None, "PNG of cost against time.", flag_values=values)
+    flags.text("bucket_region", "Where data and checkpoints lie, such as us-central1 or us.")
+    flags.text("zone", "Where the machine is.")
+    flags.path("plot", "PNG of cost against time.")
 
 
-def _define_simulation(values: flags.FlagValues) -> None:
-    flags.DEFINE_bool(
-        "simulate", False, "Runs `launch`'s supervisor against modelled preemptions, and reports"
-        " useful time against the checkpoint interval.", flag_values=values,
+def _define_simulation(flags: Flags) -> None:
+    needs = ("simulate", "simulate_plot")
+    flags.switch(
+        "simulate", "Runs `launch`'s supervisor against modelled preemptions, and reports useful"
+        " time against the checkpoint interval.",
     )  # fmt: skip
-    flags.DEFINE_float(
-        "simulate_days", 60.0, "Days of training in a simulated run.",
-        lower_bound=0.1, flag_values=values,
+    flags.number(
+        "simulate_days", 60.0, "Of training in a simulated run.", unit="days", low=0.1, high=1000,
+        needs=needs,
     )  # fmt: skip
-    flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds of the simulation.", flag_values=values)
-    flags.DEFINE_string(
-        "simulate_plot", None, "PNG of useful time against checkpoint interval.", flag_values=values
-    )
+    flags.words("seeds", ["1", "2", "3"], "Seeds of the simulation.", needs=needs)
+    flags.path("simulate_plot", "PNG of useful time against checkpoint interval.")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Plans."""
     import datetime
 
@@ -137,14 +124,15 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     return result
 
 
-def _read(args: flags.FlagValues) -> tuple[Config, DataFacts]:
+def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
+    from bigbird_ja import command_flags, storage
     from bigbird_ja import config as config_lib
-    from bigbird_ja import storage
     from bigbird_ja.cloud import plan
+    from bigbird_ja.console import log
 
-    config, overrides = config_lib.resolve(
-        args.config, args.set, {"training.num_train_steps": args.num_train_steps}
-    )
+    config, overrides = command_flags.resolve(args)
+    for warning in config_lib.warnings(config):
+        log(f"warning: {warning}")
     if not args.data_dir:
         config = config_lib.without_data_set(config)
         return config, plan.estimated_data(config)
@@ -156,7 +144,7 @@ def _read(args: flags.FlagValues) -> tuple[Config, DataFacts]:
     return config, plan.manifest_data(manifest)
 
 
-def _overheads(args: flags.FlagValues, config: Config) -> Overheads:
+def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
     from bigbird_ja.cloud.cost import Overheads
 
     minutes = config.checkpoints.save_every_minutes or 60.0
@@ -169,7 +157,7 @@ def _overheads(args: flags.FlagValues, config: Config) -> Overheads:
     )
 
 
-def _preflight_chips(args: flags.FlagValues, config: Config) -> list[dict[str, Any]]:
+def _preflight_chips(args: absl_flags.FlagValues, config: Config) -> list[dict[str, Any]]:
     from bigbird_ja.console import log
     from bigbird_ja.errors import BadInput
 
@@ -233,7 +221,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _simulate(args: flags.FlagValues, config: Config) -> dict[str, Any]:
+def _simulate(args: absl_flags.FlagValues, config: Config) -> dict[str, Any]:
     from bigbird_ja.cloud import plots, simulate
     from bigbird_ja.console import log, table
     from bigbird_ja.errors import BadInput

@@ -16,47 +16,40 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.config import Config
     from bigbird_ja.preflight.estimate import Settings
 
-EXAMPLE = "bigbird-ja preflight --config configs/base-4096-v2.yaml --chip v2 --search_batch"
+EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
+SETTINGS = STEP_SETTINGS
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_multi_string(
-        "chip", ["v3"], "v2, v3, v4, v5e, v5p or v6e (repeatable).", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "batch_per_core", None,
-        "Sequences per core and micro-batch (none: the config's global batch by cores and"
-        " accumulation).", lower_bound=1, flag_values=values,
+    flags.text("chip", "v2, v3, v4, v5e, v5p or v6e.", many=True, default=["v3"])
+    flags.integer(
+        "batch_per_core", None, "Sequences per core and micro-batch.", unit="sequences",
+        low=1, high=1_000_000, none="the config's global batch by cores and accumulation",
     )  # fmt: skip
-    flags.DEFINE_bool(
-        "search_batch", False, "Finds the largest batch per core that fits.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "dump_hlo", None, "DIRECTORY for the HLO that went in and the optimised one.",
-        flag_values=values,
+    flags.switch("search_batch", "Finds the largest batch per core that fits.")
+    flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
+    flags.path("plot", "PNG file for a picture of the cycles.")
+    flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
+    flags.number(
+        "timeout_minutes", 60.0, "Longest time for one compilation.", unit="minutes",
+        low=0.1, high=1e5,
     )  # fmt: skip
-    flags.DEFINE_string("plot", None, "PNG file for a picture of the cycles.", flag_values=values)
-    flags.DEFINE_string(
-        "output", None, "JSON file for the results; `plan --preflight` reads it.",
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_float(
-        "timeout_minutes", 60.0, "Longest time for one compilation.", lower_bound=0.1,
-        flag_values=values,
-    )  # fmt: skip
-    flags.DEFINE_bool("cache", True, "Keeps compilations and reuses them.", flag_values=values)
+    flags.switch("cache", "Keeps compilations and reuses them.", default=True)
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
-    from bigbird_ja import chips
+    from bigbird_ja import chips, command_flags
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.preflight import compile as compile_lib
@@ -64,13 +57,13 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     _check_outputs(args)
     targets = [chips.chip(name) for name in dict.fromkeys(args.chip)]
     versions = compile_lib.versions()
-    config, overrides = config_lib.resolve(args.config, args.set)
+    config, overrides = command_flags.resolve(args)
     config = config_lib.without_data_set(config)
-    log(f"config:\n{config_lib.echo(config, overrides)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     return _examine(args, config, targets, versions)
 
 
-def _check_outputs(args: flags.FlagValues) -> None:
+def _check_outputs(args: absl_flags.FlagValues) -> None:
     from bigbird_ja import plotting
     from bigbird_ja.preflight import rates
     from bigbird_ja.storage import outputs
@@ -87,7 +80,7 @@ def _check_outputs(args: flags.FlagValues) -> None:
 
 
 def _examine(
-    args: flags.FlagValues, config: Config, targets: list[Any], versions: dict[str, str]
+    args: absl_flags.FlagValues, config: Config, targets: list[Any], versions: dict[str, str]
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log

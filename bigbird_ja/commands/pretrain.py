@@ -19,87 +19,58 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import RUN_SETTINGS
 from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.train.request import Effects
 
-EXAMPLE = (
-    "bigbird-ja pretrain --config configs/tiny-cpu.yaml --data_dir out/data --model_dir out/model"
-)
+EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
+SETTINGS = RUN_SETTINGS
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string(
-        "data_dir", None, "Data set made by `make-data`, on disk or gs://.", flag_values=values
-    )
-    flags.DEFINE_string(
-        "model_dir", None, "Folder of the run, on disk or gs://.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "num_train_steps",
-        None,
-        "Steps in all; sets training.num_train_steps (1,400,000 there). A larger number continues"
-        " a finished run.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool("use_tpu", False, "Trains on a TPU; else on CPU or GPU.", flag_values=values)
-    flags.DEFINE_string(
-        "tpu_name",
-        None,
-        "Name of the TPU; sets tpu.name ('local' there: the one of this TPU VM).",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+    flags.path("data_dir", "Data set made by `make-data`, on disk or gs://.", required=True)
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.setting("training.num_train_steps")
+    flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
+    flags.setting("tpu.name", "tpu_name", needs="use_tpu")
+    flags.path(
         "init_from",
-        None,
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
         " TensorFlow checkpoint. Not for resuming, which needs no flag.",
-        flag_values=values,
     )
-    flags.DEFINE_enum(
-        "mode",
-        "train",
-        ["train", "train_and_eval"],
+    flags.choice(
+        "mode", ("train", "train_and_eval"),
         "train_and_eval also evaluates every training.eval_every_steps steps.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+    )  # fmt: skip
+    flags.text(
         "profile_steps",
-        None,
         "FIRST:LAST global steps to profile, for TensorBoard's profile plugin: 100:105.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
+    flags.switch(
         "overwrite",
-        False,
         "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
-        flag_values=values,
     )
-    flags.DEFINE_bool(
-        "wandb", False, "Also logs to Weights & Biases, if it is installed.", flag_values=values
-    )
+    flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains or resumes."""
     return run_with(args, None)
 
 
-def run_with(args: flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
+def run_with(args: absl_flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
     """`run` with the effects given: tests stop the process at chosen instants."""
     from bigbird_ja.console import log
     from bigbird_ja.train import log_stream
     from bigbird_ja.train.signals import StopRequest
 
-    for name in ("data_dir", "model_dir"):
-        if not getattr(args, name):
-            raise BadInput(f"--{name} is missing: see `bigbird-ja pretrain --help`")
     leave = functools.partial(_leave, wants_json=args.json)
     gone = "the reader of the log has gone"
     with StopRequest(log, leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
@@ -107,18 +78,15 @@ def run_with(args: flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
 
 
 def _prepare_and_train(
-    args: flags.FlagValues, effects: Effects | None, stop: Any
+    args: absl_flags.FlagValues, effects: Effects | None, stop: Any
 ) -> dict[str, Any]:
+    from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.data import verify
     from bigbird_ja.train import run_directory
 
-    config, overrides = config_lib.resolve(
-        args.config,
-        args.set,
-        {"training.num_train_steps": args.num_train_steps, "tpu.name": args.tpu_name},
-    )
+    config, overrides = command_flags.resolve(args)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
     config = config_lib.with_data_set(
@@ -126,7 +94,9 @@ def _prepare_and_train(
     )
     if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
         config = run_directory.with_mask_unit_of(args.model_dir, config, log)
-    log(f"settings that are not defaults:\n{config_lib.echo(config, overrides)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
+    for warning in config_lib.warnings(config):
+        log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
         stop.answered()

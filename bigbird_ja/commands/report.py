@@ -16,72 +16,53 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput
 
 EXAMPLE = "bigbird-ja report --model_dir out/model --output out/report.html"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_multi_string(
-        "model_dir", [], "Folder of a run, on disk or gs:// (repeatable).", flag_values=values
-    )
-    flags.DEFINE_string(
-        "output", "report.html", "HTML file to write, on disk or gs://.", flag_values=values
-    )
-    flags.DEFINE_multi_string(
+    flags.path("model_dir", "Folder of a run, on disk or gs://.", many=True, required=True)
+    flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
+    flags.path(
         "data_dir",
-        [],
-        "Data set, for its density and counts: one for all runs, or one for each.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "Data set, for its density and counts: one for all runs, or one for each.", many=True,
+    )  # fmt: skip
+    flags.switch(
         "watch",
-        False,
         "Writes the page again every --interval seconds while a run is training, and has the"
         " browser load it again; ends when all have stopped.",
-        flag_values=values,
     )
-    flags.DEFINE_integer(
-        "interval",
-        30,
-        "Seconds between two writes with --watch.",
-        lower_bound=1,
-        flag_values=values,
+    flags.integer(
+        "interval", 30, "Between two writes.", unit="seconds", low=1, high=86_400, needs="watch"
     )
-    flags.DEFINE_float(
-        "usd_per_hour",
-        None,
-        "Price of the machine, where no supervisor counts the cost.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
-        "budget_usd",
-        None,
-        "Planned cost; none: cost so far carried on to the last step.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
+    flags.number(
+        "usd_per_hour", None, "Price of the machine, where no supervisor counts the cost.",
+        unit="US dollars", low=0.0, high=1e6,
+    )  # fmt: skip
+    flags.number(
+        "budget_usd", None, "Planned cost.", unit="US dollars", low=0.0, high=1e9,
+        none="cost so far carried on to the last step",
+    )  # fmt: skip
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Writes the page, once or again and again."""
     return run_with(args, time.time, time.sleep)
 
 
 def run_with(
-    args: flags.FlagValues, clock: Callable[[], float], sleep: Callable[[float], None]
+    args: absl_flags.FlagValues, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> dict[str, Any]:
     """`run` with clock and sleep given."""
     from bigbird_ja.report import collect
     from bigbird_ja.report.page import page
     from bigbird_ja.storage import outputs
 
-    if not args.model_dir:
-        raise BadInput("--model_dir is missing: see `bigbird-ja report --help`")
     if len(args.data_dir) not in (0, 1, len(args.model_dir)):
         raise BadInput("--data_dir: give one for all runs, or one for each --model_dir")
     data_dirs = list(args.data_dir) or [None]

@@ -17,49 +17,35 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO, cast
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
 
 EXAMPLE = "bigbird-ja sample --output=sample.jsonl.gz --documents=2000 --seed=1"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """This command's flags."""
-    flags.DEFINE_string(
-        "output", None, "FILE.jsonl, FILE.jsonl.gz, FILE.txt or tfds:DIR.", flag_values=flag_values
-    )
-    flags.DEFINE_integer("documents", 2000, "Articles to write.", flag_values=flag_values)
-    flags.DEFINE_integer("seed", 1, "Which articles.", flag_values=flag_values)
-    flags.DEFINE_integer(
-        "mean_length", 3000, "Characters of an article, on average.", flag_values=flag_values
-    )
-    flags.DEFINE_float(
-        "facts_per_1000_characters",
-        1.0,
-        "Names that are stated and then stated again far away.",
-        lower_bound=0.0,
-        upper_bound=20.0,
-        flag_values=flag_values,
-    )
-    flags.DEFINE_bool(
-        "overwrite", False, "Replaces an output that holds something else.", flag_values=flag_values
-    )
+    flags.path("output", "FILE.jsonl, FILE.jsonl.gz, FILE.txt or tfds:DIR.", required=True)
+    flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
+    flags.integer("seed", 1, "Which articles.", low=-(2**63), high=2**64 - 1)
+    flags.integer(
+        "mean_length", 3000, "Length of an article, on average.", unit="characters",
+        low=250, high=40_000,
+    )  # fmt: skip
+    flags.number(
+        "facts_per_1000_characters", 1.0, "Names that are stated and then stated again far away.",
+        low=0.0, high=20.0,
+    )  # fmt: skip
+    flags.switch("overwrite", "Replaces an output that holds something else.")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Writes the corpus, or finds that it is there already."""
     from bigbird_ja.console import Progress, human_bytes
-    from bigbird_ja.errors import BadInput
     from bigbird_ja.text import sample
 
-    if not args.output:
-        raise BadInput("--output is needed, such as --output=sample.jsonl.gz")
-    if args.documents < 1:
-        raise BadInput(f"--documents={args.documents}: must be at least 1")
-    if not sample.MIN_LENGTH <= args.mean_length <= sample.MAX_LENGTH:
-        raise BadInput(
-            f"--mean_length={args.mean_length}: choose {sample.MIN_LENGTH} to {sample.MAX_LENGTH}"
-        )
     started = time.monotonic()
     count = {"characters": 0, "bytes": 0}
 
@@ -81,7 +67,7 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     return {"documents": args.documents, **count, "seconds": seconds, "output": args.output}
 
 
-def _write_tfds(args: flags.FlagValues, documents: Iterator[str]) -> bool:
+def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
     from bigbird_ja.text import sample_tfds
@@ -107,7 +93,7 @@ def _write_tfds(args: flags.FlagValues, documents: Iterator[str]) -> bool:
     return True
 
 
-def _write_file(args: flags.FlagValues, documents: Iterator[str]) -> bool:
+def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
     from bigbird_ja.storage import local

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
 
+from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,24 +23,19 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
 
 
-def define_flags(values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.DEFINE_string("bucket", None, "gs://BUCKET[/FOLDER] of `launch`.", flag_values=values)
-    flags.DEFINE_string("name", None, "One run (none: all).", flag_values=values)
-    flags.DEFINE_string(
-        "project", None, "Google Cloud project whose TPUs are listed too.", flag_values=values
+    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
+    flags.text("name", "One run.", none="all")
+    flags.text("project", "Google Cloud project whose TPUs are listed too.")
+    flags.words("zones", ["-"], "Zones to list (-: every zone).", needs="project")
+    flags.path("plot", "PNG of progress over time.", needs="name")
+    flags.integer(
+        "events", 0, "Also prints so many of the last events.", low=0, high=10**6, needs="name"
     )
-    flags.DEFINE_list("zones", ["-"], "Zones to list (-: every zone).", flag_values=values)
-    flags.DEFINE_string(
-        "plot", None, "PNG of progress over time; needs --name.", flag_values=values
-    )
-    flags.DEFINE_integer(
-        "events", 0, "Also prints so many of the last events; needs --name.",
-        lower_bound=0, flag_values=values,
-    )  # fmt: skip
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows."""
     from bigbird_ja import plotting
     from bigbird_ja.cloud import run_story
@@ -139,7 +135,7 @@ def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
 
 
-def _show_story(args: flags.FlagValues) -> None:
+def _show_story(args: absl_flags.FlagValues) -> None:
     import time
 
     from bigbird_ja.cloud import run_story

@@ -13,7 +13,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+from bigbird_ja.config.schema import OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.config import TokenizeConfig
@@ -21,46 +24,24 @@ if TYPE_CHECKING:
     from bigbird_ja.text.training import Trained
 
 EXAMPLE = "bigbird-ja tokenize --input=tfds:wiki40b/ja --output_prefix=out/ja --vocab_size=32000"
+SETTINGS = ("tokenize",)
 
 
-def define_flags(flag_values: flags.FlagValues) -> None:
+def define_flags(flags: Flags) -> None:
     """This command's flags."""
-    flags.DEFINE_multi_string(
-        "input",
-        [],
-        "A source (repeatable): tfds:wiki40b/ja[:split], a .jsonl[.gz] or .txt file, a glob, gs://.",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_string(
-        "tfds_data_dir", None, "Where TFDS data sets lie prepared.", flag_values=flag_values
-    )
-    flags.DEFINE_string(
-        "output_prefix", None, "PREFIX of .model, .vocab and .json.", flag_values=flag_values
-    )
-    flags.DEFINE_integer(
-        "vocab_size", None, "Pieces, special ones included (32000).", flag_values=flag_values
-    )
-    flags.DEFINE_enum(
-        "model_type", None, ["unigram", "bpe"], "Kind of model (unigram).", flag_values=flag_values
-    )
-    flags.DEFINE_float(
-        "character_coverage",
-        None,
-        "Share of characters that get a piece of their own (0.9995).",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_integer(
-        "max_sentences",
-        None,
-        "Lines to train on, drawn from the whole corpus; 0 is all (2,000,000).",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_bool(
-        "overwrite", False, "Replaces a model of other settings.", flag_values=flag_values
-    )
+    flags.path(
+        "input", "A source: tfds:wiki40b/ja[:split], a .jsonl[.gz] or .txt file, a glob, gs://.",
+        many=True, required=True,
+    )  # fmt: skip
+    flags.path("tfds_data_dir", "Where TFDS data sets lie prepared.")
+    flags.path("output_prefix", "PREFIX of .model, .vocab and .json.", required=True)
+    for key, option in OPTIONS.items():
+        if option.section == "tokenize":
+            flags.setting(key)
+    flags.switch("overwrite", "Replaces a model of other settings.")
 
 
-def run(args: flags.FlagValues) -> dict[str, Any]:
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
     from bigbird_ja.console import human_time, log
     from bigbird_ja.text import training
@@ -90,19 +71,14 @@ def run(args: flags.FlagValues) -> dict[str, Any]:
     return _results(args.output_prefix, record)
 
 
-def _settings(args: flags.FlagValues) -> TokenizeConfig:
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.errors import BadInput
+def _settings(args: absl_flags.FlagValues) -> TokenizeConfig:
+    from bigbird_ja import command_flags
 
-    if not args.output_prefix:
-        raise BadInput("--output_prefix is needed, such as --output_prefix=out/ja")
-    names = ("vocab_size", "model_type", "character_coverage", "max_sentences")
-    given = {f"tokenize.{name}": args[name].value for name in names}
-    config, _ = config_lib.resolve(args.config, args.set, given)
+    config, _ = command_flags.resolve(args)
     return config.tokenize
 
 
-def _open(args: flags.FlagValues, settings: TokenizeConfig) -> tuple[Corpus, dict[str, Any]]:
+def _open(args: absl_flags.FlagValues, settings: TokenizeConfig) -> tuple[Corpus, dict[str, Any]]:
     """The corpus, and what decides whether a model that is there is the one asked for."""
     import dataclasses
 

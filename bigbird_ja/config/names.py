@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +15,17 @@ _MOST = 3  # suggestions
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`" (did you mean 'x'?)"` for the nearest known name, else an empty string."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    return suggestion(near(name, known))
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The nearest known name by letters, or nothing."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+
+
+def is_used(key: str, uses: Sequence[str]) -> bool:
+    """Whether a command that uses these sections and keys uses this setting."""
+    return key in uses or key.partition(".")[0] in uses
 
 
 def near_settings(name: str, options: Mapping[str, Option]) -> list[str]:

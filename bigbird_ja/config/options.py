@@ -20,7 +20,7 @@ from bigbird_ja.errors import BadInput
 
 INT64_MAX = 2**63 - 1
 _METADATA = "option"
-_LONGEST_TEXT = 1024  # characters of a text value: paths and names are shorter
+_ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Option:
     may_differ: bool = False  # it is read from the data set, and training may choose another
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
     only_with: str = ""  # "section.key=value": it has no effect where that is otherwise
+    filled: bool = False  # a text that cannot be empty
     also: tuple[str, ...] = ()  # other names by which people look for it
 
     @property
@@ -59,13 +60,30 @@ class Option:
         """The range or the choices in words; empty for a switch or free text."""
         if self.choices:
             return " | ".join(self.choices)
-        least = self.low if self.above is None else self.above
-        most = self.high if self.below is None else self.below
+        least, most = self._bounds
         if least is None or most is None:
             return ""
+        if least <= -(2**63):
+            return "any whole number of 64 bits"
+        lower = f"above {self.above:g}" if self.above is not None else format_value(least)
+        if most >= _ENDLESS:
+            return lower if self.above is not None else f"at least {lower}"
+        upper = f"below {self.below:g}" if self.below is not None else f"to {format_value(most)}"
+        return f"{lower} {upper}"
+
+    @property
+    def _bounds(self) -> tuple[float | None, float | None]:
+        return (
+            self.low if self.above is None else self.above,
+            self.high if self.below is None else self.below,
+        )
+
+    @property
+    def _range(self) -> str:
+        """Both bounds, for a message."""
         excluded = [format_value(x) for x in (self.above, self.below) if x is not None]
         words = f" ({' and '.join(excluded)} excluded)" if excluded else ""
-        return f"{format_value(least)} to {format_value(most)}{words}"
+        return " and ".join(map(format_value, self._bounds)) + words
 
     @property
     def default_text(self) -> str:
@@ -86,8 +104,10 @@ class Option:
             return None
         found = _convert(value, self.kind)
         if found is None:
-            kind = self.kind.__name__
-            raise BadInput(f"{source}: {self.key}={_shortened(value)} is not a valid {kind}")
+            prefix, kind = f"{source}: " if source else "", self.kind.__name__
+            raise BadInput(f"{prefix}{self.key}={_shortened(value)} is not a valid {kind}")
+        if self.filled and not found:
+            raise BadInput(f"{self.key} is empty: give a value, or leave it out")
         self.check(found, source)
         return found
 
@@ -107,13 +127,9 @@ class Option:
                 f"{prefix}{self.key}={_shortened(value)}{nearest(str(value), self.choices)}:"
                 f" one of {', '.join(self.choices)}"
             )
-        if self.kind is str and (len(value) > _LONGEST_TEXT or not value.isprintable()):
-            raise BadInput(f"{prefix}{self.key}={_shortened(value)}: printable text, not so long")
         if self.kind in (int, float) and not self._is_inside(value):
-            shown = value if isinstance(value, float) else _shortened(value)
             raise BadInput(
-                f"{prefix}{self.key}={shown}: must lie between"
-                f" {self.allowed.replace(' to ', ' and ', 1)}"
+                f"{prefix}{self.key}={_shortened(value)}: must lie between {self._range}"
             )
 
     def _is_inside(self, value: float) -> bool:
@@ -173,7 +189,7 @@ def _convert(value: Any, kind: type) -> Any:
 
 
 def _number(text: str) -> int | float | None:
-    if len(text) > 100:
+    if len(text) > 100 or not text.isascii() or "_" in text:
         return None
     for kind in (int, float):
         try:
@@ -195,5 +211,7 @@ def format_value(value: Any) -> str:
 
 
 def _shortened(value: Any) -> str:
+    if isinstance(value, float):
+        return format_value(value)
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -35,7 +35,7 @@ class Override:
 def resolve(
     config_path: str | None = None,
     sets: Iterable[str] = (),
-    flags: Iterable[Override] | Mapping[str, Any] = (),
+    flags: Iterable[Override] = (),
     uses: Sequence[str] = SECTIONS,
 ) -> tuple[Config, list[Override]]:
     """Builds the config from a file, `key=value` strings and flags; the last wins.
@@ -60,36 +60,31 @@ def resolve(
         overrides += _read_file(*presets.locate(config_path))
     for text in sets:
         overrides.append(_read_set(text, uses))
-    if isinstance(flags, Mapping):
-        flags = [
-            Override(key, value, f"--{key.rpartition('.')[2]}")
-            for key, value in flags.items()
-            if value is not None
-        ]
     overrides += flags
     config = Config()
-    applied = [_apply(config, override) for override in overrides]
-    _recount_predictions(config, applied)
+    read = [_read(override) for override in overrides]
+    applied = _without_stale_predictions(read)
+    for override in applied:
+        put(config, override.key, override.value)
     validate(config)
     _check_effective(config, applied)
     return config, applied
 
 
-def _recount_predictions(config: Config, overrides: Sequence[Override]) -> None:
-    """A file's number of predictions is for that file's length and rate, not for others."""
-    stated = [o for o in overrides if o.key == "make_data.max_predictions_per_seq"]
-    if not stated or stated[-1].is_explicit:
-        return
-    for key in ("make_data.seq_length", "make_data.masked_lm_prob"):
-        in_file = [o.value for o in overrides if o.key == key and not o.is_explicit]
-        before = in_file[-1] if in_file else OPTIONS[key].default
-        if get(config, key) != before:
-            config.make_data.max_predictions_per_seq = None
+def _without_stale_predictions(overrides: list[Override]) -> list[Override]:
+    """Leaves out a file's number of predictions where the command line has another length or rate.
 
-
-def is_used(key: str, uses: Sequence[str]) -> bool:
-    """Whether a command that uses these sections and keys uses this setting."""
-    return key in uses or key.partition(".")[0] in uses
+    It was meant for the file's own; None computes it (`predictions_of`).
+    """
+    key = "make_data.max_predictions_per_seq"
+    if any(override.key == key and override.is_explicit for override in overrides):
+        return overrides
+    for other in ("make_data.seq_length", "make_data.masked_lm_prob"):
+        values = [OPTIONS[other].default, *(o.value for o in overrides if o.key == other)]
+        in_file = [o.value for o in overrides if o.key == other and not o.is_explicit]
+        if values[-1] != (in_file[-1] if in_file else values[0]):
+            return [override for override in overrides if override.key != key]
+    return overrides
 
 
 def with_data_set(
@@ -185,8 +180,8 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
 def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
     """A config from nested dictionaries, checked like a file."""
     config = Config()
-    for override in _overrides_of(values, source):
-        _apply(config, override)
+    for override in map(_read, _overrides_of(values, source)):
+        put(config, override.key, override.value)
     return config
 
 
@@ -197,8 +192,8 @@ def load_resolved(path: str) -> Config:
         BadInput: no such file, or not a config.
     """
     config = Config()
-    for override in _read_file(path, path):
-        _apply(config, override)
+    for override in map(_read, _read_file(path, path)):
+        put(config, override.key, override.value)
     validate(config)
     return config
 
@@ -227,7 +222,7 @@ def _read_set(text: str, uses: Sequence[str]) -> Override:
     key = key.strip()
     if not separator:
         raise BadInput(f"--set {text!r}: write it as section.key=value")
-    if key in OPTIONS and not is_used(key, uses):
+    if key in OPTIONS and not names.is_used(key, uses):
         used = ", ".join(name if "." in name else f"{name}.*" for name in uses)
         raise BadInput(f"--set {text}: this command does not use {key}; it uses {used}")
     return Override(key, typed.read_yaml(value, f"--set {key}"), "--set")
@@ -248,8 +243,8 @@ def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
     return overrides
 
 
-def _apply(config: Config, override: Override) -> Override:
-    """Sets one value in place; returns the override with the value as it was understood."""
+def _read(override: Override) -> Override:
+    """The override with its value as the setting's declaration understands it."""
     if override.key not in OPTIONS:
         near = names.suggestion(names.near_settings(override.key, OPTIONS))
         raise BadInput(
@@ -257,5 +252,4 @@ def _apply(config: Config, override: Override) -> Override:
             " them"
         )
     value = OPTIONS[override.key].read(override.value, override.source)
-    put(config, override.key, value)
     return dataclasses.replace(override, value=value)

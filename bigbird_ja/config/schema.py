@@ -345,7 +345,18 @@ class Config:
 OPTIONS: dict[str, Option] = dict(options_of(Config))
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
+# What commands use of the settings: sections, and single keys of others.
+LENGTH_SETTINGS: tuple[str, ...] = tuple(
+    f"model.{name}"
+    for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
+)
+
 # Fixed by the data set: key -> where the same choice is stated for making one.
 DATA_SET_KEYS: dict[str, str] = {
     key: declared.fixed_from for key, declared in OPTIONS.items() if declared.fixed_from
 }
+
+# Without a data set they are taken from what is said of making one.
+_DATA_TO_COME = (*DATA_SET_KEYS.values(), "make_data.masked_lm_prob")
+STEP_SETTINGS: tuple[str, ...] = ("model", "data", "training", "tpu", *_DATA_TO_COME)
+RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *_DATA_TO_COME)

@@ -6,6 +6,8 @@ from bigbird_ja.config.schema import OPTIONS, Config
 from bigbird_ja.config.values import get
 from bigbird_ja.errors import BadInput
 
+_LONGEST = 1024  # characters of a text
+
 
 def validate(config: Config) -> None:
     """Checks choices, ranges and what must divide.
@@ -14,7 +16,10 @@ def validate(config: Config) -> None:
         BadInput: naming the key and what is allowed.
     """
     for key, option in OPTIONS.items():
-        option.check(get(config, key))
+        value = get(config, key)
+        option.check(value)
+        if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
+            raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
     model, training = config.model, config.training
     if model.hidden_size % model.num_attention_heads:
         raise BadInput(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bigbird_ja import cli
+from bigbird_ja import cli, command_flags
 from bigbird_ja import config as config_lib
 from testkit.hostile.case import ANY, REFUSED, REMOTE, Case, commands, good_arguments, with_flag
 
@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
 
 
 def _of_command(command: str) -> Iterator[Case]:
-    declared = cli.command_flags(cli.load_command(command))
+    declared = command_flags.flags_of(cli.load_command(command))
     for name in sorted(declared):
         flag = declared[name]
         if name != flag.name or name == "help":  # a short name, or one that ends all else
@@ -70,7 +70,7 @@ def _is_text(flag: flags.Flag) -> bool:
 
 def _of_settings(command: str) -> Iterator[Case]:
     """`--set` of every setting, where the command has settings at all."""
-    declared = cli.command_flags(cli.load_command(command))
+    declared = command_flags.flags_of(cli.load_command(command))
     if "set" not in declared:
         return
     for text in ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"):

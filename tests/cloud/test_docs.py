@@ -10,7 +10,7 @@ import shlex
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja import cli, command_flags
 
 PLACES = {
     "{ROOT}": "/r",
@@ -55,7 +55,7 @@ def test_commands_parse(line: str) -> None:
         if error.name == name:
             pytest.skip(f"{words[0]} is not here yet")
         raise
-    cli.parse_flags(cli.load_command(words[0]), words[0], words[1:])
+    command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
 
 
 def test_the_rest_of_the_notebook_is_python() -> None:

@@ -51,6 +51,7 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
     cli.run_command_line(
         ["sample", f"--output={corpus}", "--documents=4", "--facts_per_1000_characters=8"]
     )
+    capsys.readouterr()
     status, found, captured = _run(
         capsys, f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}",
         "--max_batches=1", "--probe", f"--probe_input={corpus}", f"--plot={tmp_path}/p.png",
@@ -63,12 +64,12 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data_dir=DATA"], "--model_dir is missing"),
+        (["--data_dir=DATA"], "--model_dir is needed"),
         (["--model_dir=nowhere", "--data_dir=DATA"], "no checkpoint here"),
         (["--model_dir=MODEL", "--data_dir=nowhere"], "nowhere"),
         (["--model_dir=MODEL", "--data_dir=DATA", "--step=5"], "no checkpoint of step 5"),
         (["--model_dir=MODEL", "--data_dir=DATA", "--step=x"], "a global step"),
-        (["--model_dir=MODEL", "--data_dir=DATA", "--plot=x.png"], "add --probe"),
+        (["--model_dir=MODEL", "--data_dir=DATA", "--plot=x.png"], "without --probe"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, small_run, capsys):

@@ -46,7 +46,7 @@ def test_hugging_face_with_more_positions(small_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output_dir=OUT"], "--model_dir is missing"),
+        (["--output_dir=OUT"], "--model_dir is needed"),
         (["--model_dir=nowhere", "--output_dir=OUT"], "no checkpoint here"),
         (["--model_dir=MODEL", "--output_dir=OUT", "--max_position=100"], "it can be extended"),
         (["--model_dir=MODEL", "--output_dir=OUT", "--format=onnx"], "--format"),

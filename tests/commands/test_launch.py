@@ -75,7 +75,7 @@ def test_dry_run_reads_well() -> None:
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--name=Bad_Name"], "lower-case"),
         (["--pricing=preemptible", "--queued"], "--pricing=spot"),
-        (["--max_cost=-1"], "must be positive"),
+        (["--max_cost=-1"], "must lie between 0"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--prices=/nonexistent.yaml"], "no such file"),

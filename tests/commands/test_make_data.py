@@ -49,7 +49,7 @@ def test_makes_says_and_finds_it_finished(tmp_path, inputs, run_cli):
         (["--masking=sometimes"], "masking"),
         (["--num_workers=0"], "num_workers"),
         (["--input_mask"], "input_mask"),
-        (["--output_dir="], "--output_dir is missing"),
+        (["--output_dir="], "--output_dir is empty"),
         (["--set=make_data.seq_lenth=128"], "seq_length"),
     ],
 )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja import cli, command_flags
 from bigbird_ja.commands import report
 from tests.report import fake_run
 
@@ -38,7 +38,7 @@ def test_watch_ends_when_the_run_does(tmp_path):
             beat.update(state="stopped", reason="finished")
         (run_dir / "heartbeat.json").write_text(json.dumps(beat))
 
-    args = cli.parse_flags(
+    args = command_flags.parse(
         report, "report", [f"--model_dir={run_dir}", f"--output={tmp_path}/r.html", "--watch"]
     )
     assert report.run_with(args, lambda: now[0], sleep)["written"] == 4
@@ -49,7 +49,7 @@ def test_watch_ends_when_the_run_does(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--model_dir is missing"),
+        ([], "--model_dir is needed"),
         (["--model_dir=nowhere"], "holds no run"),
         (["--model_dir=a", "--model_dir=b", "--model_dir=c", "--data_dir=x", "--data_dir=y"],
          "one for each"),

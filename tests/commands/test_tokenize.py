@@ -129,7 +129,7 @@ def test_tfds_is_a_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output_prefix=DIR/x"], "no --input"),
+        (["--output_prefix=DIR/x"], "--input is needed"),
         (["--input=DIR/none.jsonl", "--output_prefix=DIR/x"], "no such file"),
         (["--input=SAMPLE"], "--output_prefix is needed"),
         (["--input=SAMPLE", "--output_prefix=DIR/x"], "use --vocab_size="),
