@@ -78,6 +78,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.export import source as source_lib
 
     source = source_lib.load(args.model_dir, args.step)
+    if args.data_dir:
+        source = source_lib.with_data_set(source, args.data_dir)
     if args.max_position:
         source = source_lib.extend_positions(source, args.max_position)
         if source.extended_from:
@@ -101,13 +103,15 @@ def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
     from bigbird_ja import __version__
 
     names = [
-        "format", "max_position", "data_dir", "parity_sequences", "model_name", "license",
-        "data_license", "cost_usd",
+        "format", "max_position", "parity_sequences", "model_name", "license", "data_license",
+        "cost_usd",
     ]  # fmt: skip
     return {
         "bigbird_ja": __version__,
         "step": source.meta.step,
         "checkpoint": {name: file.crc32c for name, file in source.meta.files.items()},
+        # Not the folder's name: this record is published with the model.
+        "held_out_data": source.manifest.fingerprint if source.manifest else None,
         **{name: getattr(args, name) for name in names},
     }
 
@@ -125,7 +129,6 @@ def _fill(local: str, source: Source, args: absl_flags.FlagValues) -> dict[str, 
         license=args.license,
         data_license=args.data_license,
         cost_usd=args.cost_usd,
-        data_dir=args.data_dir,
         parity_sequences=args.parity_sequences,
     )
     return huggingface.fill(local, source, options)

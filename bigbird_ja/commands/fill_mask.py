@@ -42,12 +42,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
-    from bigbird_ja import storage
-    from bigbird_ja.run.checkpoints import load_parameters
-    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.run.model import load_parameters, load_tokenizer
 
     config, params, meta = load_parameters(args.model_dir, args.step)
-    tokenizer = tokenizer_lib.load(storage.join(args.model_dir, "tokenizer.model"))
+    tokenizer = load_tokenizer(args.model_dir, config, meta)
     from bigbird_ja.evaluation import fill_mask
     from bigbird_ja.evaluation.forward import Forward
 

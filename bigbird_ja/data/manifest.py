@@ -76,6 +76,14 @@ class Manifest:
     created_by: str = ""
 
     @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources without the folders that they lay in: fit to be published."""
+        return tuple(
+            source if source.startswith("tfds:") else storage.base_name(source)
+            for source in self.sources
+        )
+
+    @property
     def documents(self) -> int:
         """Documents of both splits."""
         return self.train.documents + self.eval.documents

@@ -17,7 +17,8 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import masked_lm, tensorboard
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.model import check_tokenizer, load_parameters, tokenizer_sha256
 from bigbird_ja.run.records import Evaluation, HeartbeatRecord
 
 _PERCENT = 100.0
@@ -103,7 +104,7 @@ class Session:
         Raises:
             BadInput: it was made for other data than this.
         """
-        config, params, _ = load_parameters(self.model_dir, step)
+        config, params, meta = load_parameters(self.model_dir, step)
         if config.model.vocab_size != self.manifest.vocab_size:
             raise BadInput(
                 f"{self.data_dir} has a vocabulary of {self.manifest.vocab_size:,}, the model in"
@@ -115,7 +116,28 @@ class Session:
                 f"{self.data_dir} has sequences of {self.manifest.seq_length:,} tokens, the model"
                 f" in {self.model_dir} takes {config.model.max_position_embeddings:,}"
             )
+        self._check_tokenizer(meta)
+        if meta.data_fingerprint != self.manifest.fingerprint:
+            log(
+                f"note: {self.data_dir} is not the data set that {self.model_dir} was trained on:"
+                " its held-out records may be among the training records of that one"
+            )
         return config, params
+
+    def _check_tokenizer(self, meta: Meta) -> None:
+        """Refuses data whose ids mean other pieces than the model learned.
+
+        Raises:
+            BadInput: data, run and MODEL_DIR do not have one tokenizer.
+        """
+        check_tokenizer(self.model_dir, meta.tokenizer_sha256)
+        trained = meta.tokenizer_sha256 or tokenizer_sha256(self.model_dir)
+        stated = self.manifest.tokenizer_sha256
+        if trained and stated and trained != stated:
+            raise BadInput(
+                f"{self.data_dir} was made with another tokenizer (SHA-256 {stated[:12]}) than the"
+                f" run in {self.model_dir} ({trained[:12]}): give data made with that one"
+            )
 
     def _measure(self, config: Config, params: dict[str, np.ndarray], step: int) -> dict[str, Any]:
         size = masked_lm.batch_size(self.manifest.seq_length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import Any
 
 from bigbird_ja.errors import BadInput
@@ -70,8 +71,11 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
         _write(directory, name, data)
     _write(directory, "config.json", _json(model_config(source)))
     weights = hf_names.to_hugging_face(source.params)
-    save_file(weights, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
-    report = parity.compare(directory, source, options.data_dir, options.parity_sequences)
+    path = os.path.join(directory, "model.safetensors")
+    save_file(weights, path, metadata={"format": "pt"})
+    # safetensors makes a file that only its owner reads.
+    shutil.copymode(os.path.join(directory, "config.json"), path)
+    report = parity.compare(directory, source, options.parity_sequences)
     _write(directory, "parity_report.json", _json(report))
     _write(directory, "parity_report.md", parity.as_markdown(report).encode())
     _write(directory, "README.md", model_card.text(source, options, report).encode())

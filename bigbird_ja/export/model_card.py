@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ from bigbird_ja import __version__
 from bigbird_ja.console import human_count, human_time
 from bigbird_ja.export.source import Source, cost_usd
 from bigbird_ja.model import pattern
+
+_WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
+_KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
 
 @dataclass(frozen=True)
@@ -19,17 +23,17 @@ class Options:
     license: str = "other"
     data_license: str | None = None
     cost_usd: float | None = None
-    data_dir: str | None = None  # for the comparison on held-out records
     parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
 
 
 def text(source: Source, options: Options, report: dict[str, Any]) -> str:
     """README.md of the folder."""
     parts = [
-        _front_matter(options),
+        _front_matter(source, options),
         f"# {options.name}",
-        "A Japanese BigBird encoder (block-sparse attention, Zaheer et al. 2020), pretrained from"
-        f" scratch with bigbird-ja {__version__} to fill in masked tokens.",
+        f"A {'Japanese ' if language(source) == 'ja' else ''}BigBird encoder (block-sparse"
+        " attention, Zaheer et al. 2020), pretrained from scratch with bigbird-ja"
+        f" {__version__} to fill in masked tokens.",
         _usage(source),
         _training(source, options),
         _results(source),
@@ -39,10 +43,26 @@ def text(source: Source, options: Options, report: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(options: Options) -> str:
+def language(source: Source) -> str | None:
+    """The code of the language that the model learned; None where nothing tells.
+
+    Wiki40b's sources name it. Elsewhere kana do: no other language's vocabulary is made of them.
+    """
+    sources = source.manifest.sources if source.manifest else ()
+    named = [_WIKI40B.match(name) for name in sources]
+    codes = {match[1] if match else None for match in named}
+    if len(codes) == 1 and (code := codes.pop()):
+        return code
+    pieces = source.tokenizer.pieces
+    with_kana = sum(any("ぁ" <= character <= "ヿ" for character in piece) for piece in pieces)
+    return "ja" if with_kana > _KANA_SHARE * len(pieces) else None
+
+
+def _front_matter(source: Source, options: Options) -> str:
+    code = language(source)
     lines = [
         "---",
-        "language: ja",
+        *([f"language: {code}"] if code else []),
         f"license: {options.license}",
         "library_name: transformers",
         "pipeline_tag: fill-mask",
@@ -54,13 +74,16 @@ def _front_matter(options: Options) -> str:
 
 
 def _usage(source: Source) -> str:
+    is_japanese = language(source) == "ja"
+    masked = "日本の首都は[MASK]です。" if is_japanese else "The capital of Japan is [MASK]."
+    text = "長い文章。" if is_japanese else "A long text."
     return f"""## How to use
 
 ```python
 from transformers import pipeline
 
 fill = pipeline("fill-mask", model="PATH_TO_THIS_FOLDER")
-for candidate in fill("日本の首都は[MASK]です。"):
+for candidate in fill("{masked}"):
     print(candidate["token_str"], round(candidate["score"], 4))
 ```
 
@@ -69,7 +92,7 @@ from transformers import AutoModel, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("PATH_TO_THIS_FOLDER")
 model = AutoModel.from_pretrained("PATH_TO_THIS_FOLDER", add_pooling_layer=False)
-inputs = tokenizer("長い文章。", return_tensors="pt")
+inputs = tokenizer("{text}", return_tensors="pt")
 vectors = model(**inputs).last_hidden_state
 ```
 
@@ -118,12 +141,9 @@ def _training(source: Source, options: Options) -> str:
 
 
 def _data(source: Source, options: Options) -> str:
-    names = "Japanese text"
-    if options.data_dir:
-        from bigbird_ja.data import manifest as manifest_lib
-
-        manifest = manifest_lib.load(options.data_dir)
-        used = ", ".join(manifest.sources) or names
+    names = "Japanese text" if language(source) == "ja" else "text"
+    if manifest := source.manifest:
+        used = ", ".join(manifest.source_names) or names
         names = f"{used}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
     return f"{names}; licence: {options.data_license or 'not stated'}"
 

@@ -34,15 +34,13 @@ _HARD_TEXTS = (
 )
 
 
-def compare(
-    directory: str, source: Source, data_dir: str | None, num_sequences: int
-) -> dict[str, Any]:
+def compare(directory: str, source: Source, num_sequences: int) -> dict[str, Any]:
     """The parity report of a folder: what was compared, with figures, and what was not and why.
 
     Args:
         directory: the Hugging Face folder, complete but for report and card.
-        source: what it was made from.
-        data_dir: held-out records to compare on; None: generated text alone.
+        source: what it was made from; with a data set its held-out records are compared on, else
+            generated text.
         num_sequences: how many records; 0 compares no model.
     """
     report: dict[str, Any] = {"tolerance": TOLERANCE, "step": source.meta.step, "versions": {}}
@@ -63,7 +61,7 @@ def compare(
         if not num_sequences:
             report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
             return report
-        report.update(_compare_models(directory, source, data_dir, num_sequences))
+        report.update(_compare_models(directory, source, num_sequences))
     return report
 
 
@@ -96,16 +94,14 @@ def _compare_tokenizers(directory: str, source: Source, transformers: Any) -> di
     }
 
 
-def _compare_models(
-    directory: str, source: Source, data_dir: str | None, num_sequences: int
-) -> dict[str, Any]:
-    batch = _records(source, data_dir, num_sequences)
+def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[str, Any]:
+    batch = _records(source, num_sequences)
     theirs = _load(directory)
     config = source.config
     result: dict[str, Any] = {
         "sequences": len(batch["input_ids"]),
         "sequence_length": batch["input_ids"].shape[1],
-        "text": "held-out records" if data_dir else "generated articles",
+        "text": "held-out records" if source.manifest else "generated articles",
         "original_full": _difference(
             _our_scores(source, "original_full", batch), _their_scores(theirs("full"), batch), batch
         ),
@@ -125,15 +121,13 @@ def _compare_models(
     return result
 
 
-def _records(source: Source, data_dir: str | None, count: int) -> dict[str, np.ndarray]:
+def _records(source: Source, count: int) -> dict[str, np.ndarray]:
     """Masked records: held-out ones, or generated text masked here."""
-    if data_dir:
-        from bigbird_ja.data import manifest as manifest_lib
+    if source.manifest and source.data_dir:
         from bigbird_ja.data import pipeline
 
-        manifest = manifest_lib.load(data_dir)
-        count = min(count, manifest.eval.sequences)
-        batches = pipeline.eval_batches(manifest, data_dir, batch_size=count)
+        count = min(count, source.manifest.eval.sequences)
+        batches = pipeline.eval_batches(source.manifest, source.data_dir, batch_size=count)
         return {name: value.numpy() for name, value in next(iter(batches)).items()}
     return _generated_records(source, count)
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bigbird_ja import config as config_lib
-from bigbird_ja import storage
 from bigbird_ja.config import Config
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import Meta, load_parameters
+from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.run.model import check_tokenizer, load_parameters, load_tokenizer
 from bigbird_ja.run.records import Evaluation, EventRecord, MetricsRecord
-from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.tokenizer import Tokenizer
 
 POSITIONS = "bert/embeddings/position_embeddings"
@@ -32,16 +33,18 @@ class Source:
     evaluation: Evaluation | None = None  # the newest one of this step
     events: list[EventRecord] = field(default_factory=list)
     extended_from: int | None = None  # positions trained, where they were extended
+    data_dir: str | None = None  # the data set it was trained on, where it was given
+    manifest: Manifest | None = None  # of `data_dir`
 
 
 def load(model_dir: str, step: int | None = None) -> Source:
     """Reads MODEL_DIR.
 
     Raises:
-        BadInput: no checkpoint, or no tokenizer.
+        BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
     config, params, meta = load_parameters(model_dir, step)
-    tokenizer = tokenizer_lib.load(storage.join(model_dir, "tokenizer.model"))
+    tokenizer = load_tokenizer(model_dir, config, meta)
     metrics = [m for m in run_log.read_metrics(model_dir) if m["step"] <= meta.step]
     evaluations = [e for e in run_log.read_evaluations(model_dir) if e["step"] == meta.step]
     return Source(
@@ -54,6 +57,24 @@ def load(model_dir: str, step: int | None = None) -> Source:
         evaluation=evaluations[-1] if evaluations else None,
         events=run_log.read_events(model_dir),
     )
+
+
+def with_data_set(source: Source, data_dir: str) -> Source:
+    """The source with the data set that it was trained on: for card and comparison.
+
+    Raises:
+        BadInput: it is another data set, or the tokenizer in MODEL_DIR is not its tokenizer.
+    """
+    manifest = manifest_lib.load(data_dir)
+    trained = source.meta.data_fingerprint
+    if manifest.fingerprint != trained:
+        raise BadInput(
+            f"--data_dir {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
+            f" that {source.model_dir} was trained on ({trained[:12]}): give that one, or leave"
+            " --data_dir out"
+        )
+    check_tokenizer(source.model_dir, manifest.tokenizer_sha256)
+    return replace(source, data_dir=data_dir, manifest=manifest)
 
 
 def extend_positions(source: Source, max_position: int) -> Source:

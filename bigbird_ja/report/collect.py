@@ -248,5 +248,5 @@ def _data(data_dir: str | None) -> dict[str, Any] | None:
         "sequence length": manifest.seq_length,
         "density": manifest.density,
         "masking": f"{manifest.masking}, {manifest.mask_unit}",
-        "sources": ", ".join(manifest.sources),
+        "sources": ", ".join(manifest.source_names),
     }

@@ -323,7 +323,6 @@ def _environment_card(runs: Sequence[Run]) -> str:
         starts = [e for e in run.events if e["event"] in ("started", "resumed")]
         last: Mapping[str, Any] = starts[-1] if starts else {}
         known = {
-            "folder": run.model_dir,
             "sessions": len(run.sessions),
             "checkpoints saved": len(run.checkpoints),
             "wall time training": human_time(run.seconds),

@@ -22,11 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from bigbird_ja import config as config_lib
 from bigbird_ja import storage, typed
 from bigbird_ja.errors import BadInput, StorageError, classify
 from bigbird_ja.run.records import Time
-from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.typed import Amount, Count
 
 if TYPE_CHECKING:
@@ -316,38 +314,6 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
     return [step for step in steps if step not in kept]
 
 
-def load_parameters(
-    model_dir: str, step: int | None = None
-) -> tuple[config_lib.Config, dict[str, np.ndarray], Meta]:
-    """The model of a checkpoint, without the optimiser's state; nothing is changed.
-
-    Args:
-        model_dir: MODEL_DIR, on disk or on a bucket.
-        step: which; the newest by default.
-
-    Returns:
-        The resolved config, parameters by name (float32), the sidecar.
-
-    Raises:
-        BadInput: no checkpoint there, or that one is damaged.
-    """
-    steps = CheckpointStore(model_dir).steps()
-    if not steps:
-        raise BadInput(f"{model_dir}: no checkpoint here: train first, or check --model_dir")
-    if step is not None and step not in steps:
-        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
-    config = config_lib.load_resolved(storage.join(model_dir, "config.yaml"))
-    with scratch_directory() as scratch:
-        checkpoint = CheckpointStore(model_dir, scratch).fetch(steps[-1] if step is None else step)
-        values = read_variables(checkpoint.prefix)
-    params = {
-        name: value
-        for name, value in values.items()
-        if name != "global_step" and not name.endswith(ADAM_SLOTS)
-    }
-    return config, params, checkpoint.meta
-
-
 def read_variables(prefix: str) -> dict[str, np.ndarray]:
     """Every variable of a TensorFlow checkpoint in local files."""
     import tensorflow as tf
@@ -390,8 +356,3 @@ def _sidecar(step: int) -> str:
 
 def _to_json(meta: Meta) -> bytes:
     return (json.dumps(asdict(meta), indent=1) + "\n").encode()
-
-
-def _short(steps: Sequence[int]) -> str:
-    texts = [str(step) for step in steps]
-    return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])

@@ -26,6 +26,7 @@ from bigbird_ja.errors import (
 )
 from bigbird_ja.lease import Lease
 from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.train import checks, environment, run_directory
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
@@ -63,6 +64,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
         found = run_directory.find_resumption(
             store, config, request.manifest.fingerprint, effects.log
         )
+        check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
         recorder = Recorder(request, found, scratch)
         for note in notes:
             recorder.event(**note)

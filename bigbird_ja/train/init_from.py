@@ -21,7 +21,8 @@ from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
-from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
+from bigbird_ja.run.model import load_parameters
 from bigbird_ja.storage.scratch import scratch_directory
 
 _WEIGHTS = "model.safetensors"

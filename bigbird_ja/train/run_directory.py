@@ -17,8 +17,9 @@ from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
+from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config
 
-CONFIG, TOKENIZER, LOCK = "config.yaml", "tokenizer.model", "lock.json"
+LOCK = "lock.json"
 
 
 def check_settings(model_dir: str, config: Config) -> None:
@@ -163,11 +164,7 @@ def find_resumption(
     if checkpoint is None:
         return Resumption(None, ends)
     check_data(checkpoint, data_fingerprint, store.model_dir)
-    if checkpoint.meta.config_fingerprint != config_lib.fingerprint(config):
-        raise BadInput(
-            f"{store.model_dir}: checkpoint {checkpoint.meta.step} belongs to another config than"
-            f" {CONFIG} beside it: restore the right one, or use another --model_dir"
-        )
+    check_config(config, checkpoint.meta, storage.join(store.model_dir, CONFIG))
     log(f"{store.model_dir}: checkpoint {checkpoint.meta.step} verified")
     return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
 

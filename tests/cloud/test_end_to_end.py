@@ -38,7 +38,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def weights(model_dir: str, steps: int) -> dict[str, bytes]:
-    from bigbird_ja.run.checkpoints import load_parameters
+    from bigbird_ja.run.model import load_parameters
 
     _, parameters, meta = load_parameters(model_dir)
     assert meta.step == steps

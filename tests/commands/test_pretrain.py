@@ -15,7 +15,8 @@ import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, load_parameters
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.model import load_parameters
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Ended, Zygote

@@ -13,7 +13,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import examples, masked_lm, tensorboard
 from bigbird_ja.evaluation.forward import Forward, padded_length
-from bigbird_ja.run.checkpoints import load_parameters
+from bigbird_ja.run.model import load_parameters
 from tests.model.tiny import tiny_config
 
 

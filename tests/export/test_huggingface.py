@@ -24,8 +24,8 @@ transformers = pytest.importorskip("transformers", reason="needs the huggingface
 def exported(small_run, tmp_path_factory):
     """(folder, parity report, source)"""
     folder = tmp_path_factory.mktemp("hf")
-    trained = source.load(small_run.model_dir)
-    options = model_card.Options(name="tiny", data_dir=small_run.data_dir, parity_sequences=3)
+    trained = source.with_data_set(source.load(small_run.model_dir), small_run.data_dir)
+    options = model_card.Options(name="tiny", parity_sequences=3)
     return folder, huggingface.fill(str(folder), trained, options), trained
 
 
@@ -47,11 +47,11 @@ def test_everything_agrees(exported):
         ("model.num_random_blocks", 5),
     ],
 )
-def test_other_plans_agree_too(small_run, exported, tmp_path, key, value):
+def test_other_plans_agree_too(exported, tmp_path, key, value):
     _, _, trained = exported
     changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
     config_lib.put(changed.config, key, value)
-    options = model_card.Options("x", data_dir=small_run.data_dir, parity_sequences=2)
+    options = model_card.Options("x", parity_sequences=2)
     sparse = huggingface.fill(str(tmp_path), changed, options)["block_sparse"]
     assert sparse["agrees"], sparse
 
@@ -98,7 +98,7 @@ def test_the_card_says_what_the_files_say(exported):
     assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
 
 
-def test_without_pytorch_the_report_says_so(exported, small_run, tmp_path, monkeypatch):
+def test_without_pytorch_the_report_says_so(exported, tmp_path, monkeypatch):
     _, _, trained = exported
     monkeypatch.setitem(sys.modules, "torch", None)
     report = huggingface.fill(str(tmp_path), trained, model_card.Options("x"))
@@ -106,13 +106,13 @@ def test_without_pytorch_the_report_says_so(exported, small_run, tmp_path, monke
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not measured (PyTorch is not installed" in card
     monkeypatch.setitem(sys.modules, "transformers", None)
-    report = parity.compare(str(tmp_path), trained, small_run.data_dir, 2)
+    report = parity.compare(str(tmp_path), trained, 2)
     assert "neither token ids nor scores" in parity.as_markdown(report)
 
 
 def test_generated_records_where_there_is_no_data(exported):
     _, _, trained = exported
-    batch = parity._records(trained, None, 2)
+    batch = parity._records(dataclasses.replace(trained, manifest=None), 2)
     assert batch["input_ids"].shape == (2, 256)
     truth, places = batch["masked_lm_ids"], batch["masked_lm_positions"]
     special = trained.tokenizer.special

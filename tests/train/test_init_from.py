@@ -7,7 +7,7 @@ import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.run import checkpoints
+from bigbird_ja.run import checkpoints, model
 from bigbird_ja.train.init_from import load_initial
 from tests.model.tiny import tiny_config
 
@@ -99,7 +99,7 @@ def test_another_architecture_is_refused(google):
 
 
 def test_a_run_of_ours(small_run):
-    config, params, _ = checkpoints.load_parameters(small_run.model_dir)
+    config, params, _ = model.load_parameters(small_run.model_dir)
     found, table = load_initial(small_run.model_dir, config)
     for name, value in params.items():
         np.testing.assert_array_equal(found[name], value)

@@ -1,0 +1,145 @@
+"""The model in a MODEL_DIR: its parameters, with the config and the tokenizer that belong to them.
+
+The checkpoint's sidecar says which config and which tokenizer it was trained with; files beside it
+that are not those are refused, because everything that reads the model would go wrong silently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta, read_variables
+from bigbird_ja.storage.scratch import scratch_directory
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bigbird_ja.text.tokenizer import Tokenizer
+
+CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
+
+
+def load_parameters(
+    model_dir: str, step: int | None = None
+) -> tuple[Config, dict[str, np.ndarray], Meta]:
+    """The model of a checkpoint, without the optimiser's state; nothing is changed.
+
+    Args:
+        model_dir: MODEL_DIR, on disk or on a bucket.
+        step: which; the newest by default.
+
+    Returns:
+        The resolved config, parameters by name (float32), the sidecar.
+
+    Raises:
+        BadInput: no checkpoint there, or that one is damaged, or `config.yaml` is not its config.
+    """
+    store = CheckpointStore(model_dir)
+    steps = store.steps()
+    if not steps:
+        raise BadInput(f"{model_dir}: no checkpoint here: train first, or check --model_dir")
+    if step is not None and step not in steps:
+        raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
+    step = steps[-1] if step is None else step
+    config = load_config(model_dir, store.read_meta(step))
+    with scratch_directory() as scratch:
+        checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
+        values = read_variables(checkpoint.prefix)
+    params = {
+        name: value
+        for name, value in values.items()
+        if name != "global_step" and not name.endswith(ADAM_SLOTS)
+    }
+    return config, params, checkpoint.meta
+
+
+def load_config(model_dir: str, meta: Meta) -> Config:
+    """The resolved config, checked against the checkpoint.
+
+    Raises:
+        BadInput: there is none, or it is not the one that the checkpoint was trained with.
+    """
+    path = storage.join(model_dir, CONFIG)
+    config = config_lib.load_resolved(path)
+    check_config(config, meta, path)
+    return config
+
+
+def check_config(config: Config, meta: Meta, where: str) -> None:
+    """Refuses a config that is not the checkpoint's.
+
+    Raises:
+        BadInput: the fingerprints differ.
+    """
+    found = config_lib.fingerprint(config)
+    if found != meta.config_fingerprint:
+        raise BadInput(
+            f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
+            f" {found[:12]}, not {meta.config_fingerprint[:12]}): it was changed since: put the"
+            " settings back as they were"
+        )
+
+
+def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
+    """MODEL_DIR's tokenizer, checked against the checkpoint.
+
+    Raises:
+        BadInput: there is none, or it is not the one that the checkpoint was trained with.
+    """
+    from bigbird_ja.text import tokenizer as tokenizer_lib
+
+    path = storage.join(model_dir, TOKENIZER)
+    tokenizer = tokenizer_lib.load(path)
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise BadInput(
+            f"{path} has {tokenizer.vocab_size:,} pieces, the model {config.model.vocab_size:,}:"
+            f" {_ADVICE}"
+        )
+    if meta.tokenizer_sha256 and tokenizer.sha256 != meta.tokenizer_sha256:
+        raise _other_tokenizer(path, tokenizer.sha256, meta.tokenizer_sha256)
+    return tokenizer
+
+
+def check_tokenizer(model_dir: str, expected: str) -> None:
+    """Refuses a MODEL_DIR whose tokenizer is another one; there may be none.
+
+    Args:
+        model_dir: MODEL_DIR.
+        expected: SHA-256 (hex) of the one that its data was made with; empty where unknown.
+
+    Raises:
+        BadInput: the hashes differ.
+    """
+    found = tokenizer_sha256(model_dir)
+    if found and expected and found != expected:
+        raise _other_tokenizer(storage.join(model_dir, TOKENIZER), found, expected)
+
+
+def tokenizer_sha256(model_dir: str) -> str:
+    """SHA-256 (hex) of MODEL_DIR's tokenizer; empty where there is none."""
+    try:
+        data = storage.read_bytes(storage.join(model_dir, TOKENIZER))
+    except FileNotFoundError:
+        return ""
+    return hashlib.sha256(data).hexdigest()
+
+
+_ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
+
+
+def _other_tokenizer(path: str, found: str, expected: str) -> BadInput:
+    return BadInput(
+        f"{path} is not the tokenizer that the run was trained with (SHA-256 {found[:12]}, not"
+        f" {expected[:12]}): {_ADVICE}"
+    )
+
+
+def _short(steps: Sequence[int]) -> str:
+    texts = [str(step) for step in steps]
+    return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])

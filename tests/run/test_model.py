@@ -1,0 +1,166 @@
+"""MODEL_DIR's parts belong together, or they are refused: config, tokenizer, data set."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.errors import BadInput
+from bigbird_ja.run import model
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.text import tokenizer
+from testkit.runs import SETTINGS, SmallRun
+
+
+@pytest.fixture
+def copy(small_run: SmallRun, tmp_path: Path) -> SmallRun:
+    """The small run, to be changed."""
+    shutil.copytree(small_run.model_dir, tmp_path / "model")
+    return SmallRun(
+        small_run.data_dir, str(tmp_path / "model"), small_run.tokenizer, small_run.corpus
+    )
+
+
+@pytest.fixture(scope="module")
+def other_tokenizer(small_run: SmallRun) -> bytes:
+    """As many pieces with the same special ids, but others: two of them have changed places."""
+    path = f"{small_run.model_dir}/tokenizer.model"
+    data = Path(path).read_bytes()
+    fields = [
+        bytes([0x0A, len(piece.encode())]) + piece.encode()  # field 1, by its length
+        for piece in tokenizer.load(path).pieces[20:]
+        if len(piece.encode()) == 3
+    ]
+    one, two = [field for field in fields if data.count(field) == 1][:2]
+    return re.sub(
+        re.escape(one) + b"|" + re.escape(two), lambda found: two if found[0] == one else one, data
+    )
+
+
+def _commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
+    return {
+        "fill-mask": ["fill-mask", f"--model_dir={run.model_dir}", "--text=日本の[MASK]。"],
+        "export": ["export", f"--model_dir={run.model_dir}", f"--output_dir={out}"],
+        "evaluate": ["evaluate", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"],
+        "pretrain": ["pretrain", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}",
+                     "--num_train_steps=8", *SETTINGS],
+        "init_from": ["pretrain", f"--init_from={run.model_dir}", f"--data_dir={run.data_dir}",
+                      "--num_train_steps=8", f"--model_dir={out}", *SETTINGS],
+    }  # fmt: skip
+
+
+def _files(*folders: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain"])
+def test_a_tokenizer_that_the_run_was_not_trained_with_is_refused(
+    command: str, copy: SmallRun, other_tokenizer: bytes, run_cli: Callable, tmp_path: Path
+) -> None:
+    Path(copy.model_dir, "tokenizer.model").write_bytes(other_tokenizer)
+    before = _files(tmp_path)
+    ended = run_cli(*_commands(copy, tmp_path / "out")[command])
+    assert ended.status == 2, ended.stderr
+    assert "tokenizer.model is not the tokenizer that the run was trained with" in ended.stderr
+    assert "Traceback" not in ended.stderr and _files(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain", "init_from"])
+def test_a_config_that_was_edited_is_refused(
+    command: str, copy: SmallRun, run_cli: Callable, tmp_path: Path
+) -> None:
+    path = Path(copy.model_dir, "config.yaml")
+    text = path.read_text()
+    assert "hidden_act: gelu_new" in text
+    path.write_text(text.replace("hidden_act: gelu_new", "hidden_act: relu"))
+    before = _files(tmp_path)
+    # Flags that agree with the edited file, so that only the checkpoint can tell.
+    flags = ["--set=model.hidden_act=relu"] if command == "pretrain" else []
+    ended = run_cli(*_commands(copy, tmp_path / "out")[command], *flags)
+    assert ended.status == 2, ended.stderr
+    assert "config.yaml is not the config that checkpoint 6 was trained with" in ended.stderr
+    assert "Traceback" not in ended.stderr and _files(tmp_path) == before
+
+
+def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
+    path = Path(copy.model_dir, "config.yaml")
+    config = config_lib.load_resolved(str(path))
+    config.training.num_train_steps = 99
+    path.write_text(config_lib.to_yaml(config))
+    assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
+
+
+def test_a_run_of_an_earlier_version_has_no_hash_and_still_loads(
+    copy: SmallRun, other_tokenizer: bytes
+) -> None:
+    store = CheckpointStore(copy.model_dir)
+    for step in store.steps():
+        path = Path(copy.model_dir, f"model.ckpt-{step}.json")
+        values = json.loads(path.read_text())
+        assert len(values.pop("tokenizer_sha256")) == 64
+        path.write_text(json.dumps(values))
+    config, _, meta = model.load_parameters(copy.model_dir)
+    assert meta.tokenizer_sha256 == ""
+    assert model.load_tokenizer(copy.model_dir, config, meta).vocab_size == config.model.vocab_size
+
+
+@pytest.fixture(scope="module")
+def other_data(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory, run_cli) -> str:
+    """The same text and tokenizer, dealt by another seed."""
+    directory = tmp_path_factory.mktemp("other") / "data"
+    ended = run_cli(
+        "make-data", f"--input={small_run.corpus}", f"--tokenizer={small_run.tokenizer}",
+        f"--output_dir={directory}", "--seq_length=256", "--max_predictions_per_seq=40",
+        "--eval_fraction=0.1", "--num_shards=4", "--seed=77",
+    )  # fmt: skip
+    assert ended.status == 0, ended.stderr
+    return str(directory)
+
+
+def test_export_puts_no_other_data_set_into_the_card(
+    small_run: SmallRun, other_data: str, run_cli: Callable, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    flags = [f"--model_dir={small_run.model_dir}", f"--output_dir={out}"]
+    ended = run_cli("export", *flags, f"--data_dir={other_data}")
+    assert ended.status == 2, ended.stderr
+    assert "is not the data set that" in ended.stderr and "leave --data_dir out" in ended.stderr
+    assert not out.exists()
+
+
+def test_evaluation_on_other_data_says_so_and_needs_the_same_tokenizer(
+    copy: SmallRun, other_data: str, other_tokenizer: bytes, run_cli: Callable, tmp_path: Path
+) -> None:
+    flags = [f"--model_dir={copy.model_dir}", f"--data_dir={other_data}", "--max_batches=1"]
+    ended = run_cli("evaluate", *flags)
+    assert ended.status == 0, ended.stderr
+    assert "is not the data set that" in ended.stderr
+    data = tmp_path / "data"
+    path = tmp_path / "other.model"
+    path.write_bytes(other_tokenizer)
+    ended = run_cli(
+        "make-data", f"--input={copy.corpus}", f"--tokenizer={path}", f"--output_dir={data}",
+        "--seq_length=256", "--max_predictions_per_seq=40", "--eval_fraction=0.1",
+        "--num_shards=4",
+    )  # fmt: skip
+    assert ended.status == 0, ended.stderr
+    ended = run_cli("evaluate", f"--model_dir={copy.model_dir}", f"--data_dir={data}")
+    assert ended.status == 2, ended.stderr
+    assert "was made with another tokenizer" in ended.stderr
+
+
+def test_no_config_is_bad_input(copy: SmallRun) -> None:
+    Path(copy.model_dir, "config.yaml").unlink()
+    with pytest.raises(BadInput, match=r"config\.yaml"):
+        model.load_parameters(copy.model_dir)
