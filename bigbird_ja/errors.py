@@ -125,6 +125,7 @@ _DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
 _MEMORY_WORDS = re.compile(
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
     "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
+    "|terminate called without an active exception"  # C++ that could start no further thread
 )
 
 

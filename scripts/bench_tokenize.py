@@ -19,7 +19,7 @@ import tempfile
 import time
 
 from bigbird_ja.config import TokenizeConfig
-from bigbird_ja.text import training
+from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
 
 _PLAIN = """
@@ -40,9 +40,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         text = os.path.join(scratch, "text.txt")
         with open(text, "w", encoding="utf-8", newline="\n") as file:
-            for line in training.lines(open_corpus([args.input]), settings):
+            for line in tokenizer_training.lines(open_corpus([args.input]), settings):
                 file.write(line + "\n")
-        arguments = json.dumps(training.trainer_arguments(settings))
+        arguments = json.dumps(tokenizer_training.trainer_arguments(settings))
         plain = [sys.executable, "-c", _PLAIN, text, os.path.join(scratch, "plain"), arguments]
         ours = [
             sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={args.input}",

@@ -21,7 +21,7 @@ from bigbird_ja.config.schema import OPTIONS
 if TYPE_CHECKING:
     from bigbird_ja.config import TokenizeConfig
     from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.training import Trained
+    from bigbird_ja.text.tokenizer_training import Trained
 
 EXAMPLE = "bigbird-ja tokenize --input=tfds:wiki40b/ja --output_prefix=out/ja --vocab_size=32000"
 SETTINGS = ("tokenize",)
@@ -44,7 +44,7 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
     from bigbird_ja.console import human_time, log
-    from bigbird_ja.text import training
+    from bigbird_ja.text import tokenizer_training
 
     started = time.monotonic()
     settings = _settings(args)
@@ -55,11 +55,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         return _results(args.output_prefix, there)
     _check_writable(args.output_prefix)
     log(f"training a {settings.model_type} model of {settings.vocab_size:,} pieces")
-    trained = training.train(corpus, settings)
+    trained = tokenizer_training.train(corpus, settings)
     record = {
         **about,
         **_describe(trained),
-        **training.statistics(trained),
+        **tokenizer_training.statistics(trained),
         "seconds": round(time.monotonic() - started, 3),
     }
     _write(args.output_prefix, trained, record)

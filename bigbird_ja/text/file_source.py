@@ -1,13 +1,14 @@
 """Documents out of one `.jsonl[.gz]` or `.txt[.gz]` file, on disk or gs://, in constant memory.
 
 `.jsonl`: one object with a string `text` per line; blank lines are skipped. `.txt`: documents with
-a blank line between them; the line breaks inside one are kept as "\\n". Line breaks of both may be
-\\n, \\r\\n or \\r, mixed.
+a blank line between them, the line breaks inside one kept as "\\n"; or, where it is said, each line
+is a document. Line breaks of both may be \\n, \\r\\n or \\r, mixed.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
 import zlib
@@ -17,27 +18,44 @@ from typing import IO, cast
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
+from bigbird_ja.storage import paths
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
+BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("blank_line", "line")  # of --txt_documents
 
 # A document is handled whole, so that one has to end; lines of ten megabytes are common enough.
 MAX_DOCUMENT_BYTES = 64 << 20
 _BLOCK = 1 << 20
-_MAX_MARKS = 8192
 
 _NEWLINE = rb"(?:\r\n|\r(?!\n)|\n)"
-_BLANK = rb"(?:[ \t]|\xe3\x80\x80)*"  # an ideographic space is white space, too
+_WIDE_SPACE = "\u3000".encode()  # an ideographic space is white space, too
+_BLANK = rb"(?:[ \t]|" + _WIDE_SPACE + rb")*"
+_BLANK_BYTES = b" \t" + _WIDE_SPACE  # bytes of which no other character consists
 _BLANK_LINES = re.compile(_NEWLINE + rb"(?:" + _BLANK + _NEWLINE + rb")+")
 _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class FilePiece:
-    """The documents of a file that start in [start, end) of its uncompressed bytes."""
+class FileSource:
+    """A file of documents; picklable."""
 
     path: str
-    start: int = 0
-    end: int | None = None
+    txt_documents: str = BLANK_LINE
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages and manifests."""
+        return self.path
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a .txt file, not a .jsonl one."""
+        return self.path.removesuffix(".gz").endswith(".txt")
+
+    @property
+    def is_by_line(self) -> bool:
+        """Whether each line is a document."""
+        return not self.is_text or self.txt_documents == BY_LINE
 
     def texts(self) -> Iterator[str]:
         """The documents in order.
@@ -45,52 +63,88 @@ class FilePiece:
         Raises:
             BadInput: naming the file and the line.
         """
-        for offset, record in _records(self.path, self.start):
-            if self.end is not None and offset >= self.end:
-                return
-            yield _text_of(self.path, offset, record)
+        for offset, record in self._records():
+            yield self._text(offset, record)
 
+    def digest(self) -> bytes:
+        """SHA-256 of the bytes of the file, and of how they are read where that is not plain.
 
-@dataclass(frozen=True)
-class Marks:
-    """Where documents start, every so often: enough to cut a file into parts of like size."""
+        A .txt file that could be a .jsonl one (it begins with "{") must not count as that. All
+        others need no mark, so fingerprints of earlier versions stay valid.
+        """
+        digest = hashlib.sha256()
+        if self.is_text and self.txt_documents != BLANK_LINE:
+            digest.update(f"txt_documents={self.txt_documents}\0".encode())
+        elif self.is_text and self._begins_with(b"{"):
+            digest.update(b"txt\0")
+        with storage.open_read(self.path) as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+        return digest.digest()
 
-    offsets: tuple[int, ...]  # uncompressed bytes
-    indices: tuple[int, ...]  # documents before each offset
-    num_documents: int
-    num_bytes: int  # uncompressed, up to the end of the last document
+    def lines_of_single_document(self) -> int:
+        """Lines in the first megabyte, if there are several and no blank one among them; else 0."""
+        with _open(self.path) as stream:
+            head = next(_blocks(self.path, stream), b"")
+        text = _trimmed(head)
+        if _BLANK_LINES.search(text):
+            return 0
+        lines = len(re.findall(_NEWLINE, text)) + 1
+        return lines if lines > 1 else 0
 
+    def _begins_with(self, character: bytes) -> bool:
+        with _open(self.path) as stream:
+            for block in _blocks(self.path, stream):
+                if block := block.removeprefix(_BOM).lstrip():
+                    return block.startswith(character)
+        return False
 
-def scan(path: str) -> Marks:
-    """Reads a file once without decoding it, to know where its documents start."""
-    marks: list[tuple[int, int]] = []
-    spacing = 1 << 14
-    index = last = 0
-    for offset, record in _records(path, 0):
-        if not marks or offset >= marks[-1][0] + spacing:
-            marks.append((offset, index))
-            if len(marks) > _MAX_MARKS:
-                marks = marks[::2]
-                spacing *= 2
-        last = offset + len(record)
-        index += 1
-    offsets, indices = zip(*marks, strict=True) if marks else ((), ())
-    return Marks(offsets, indices, index, last)
+    def _records(self) -> Iterator[tuple[int, bytes]]:
+        """Offset and bytes of each document, blank ones left out."""
+        with _open(self.path) as stream:
+            blocks = _blocks(self.path, stream)
+            for offset, record in _lines(blocks) if self.is_by_line else _paragraphs(blocks):
+                if len(record) > MAX_DOCUMENT_BYTES:
+                    self._refuse_long(offset)
+                if offset == 0 and record.startswith(_BOM):
+                    record, offset = record[len(_BOM) :], len(_BOM)
+                if record and not record.isspace():
+                    yield offset, record
+
+    def _refuse_long(self, offset: int) -> None:
+        what = "line" if self.is_by_line else "document (blank lines separate them)"
+        raise BadInput(
+            f"{self.path} line {_line_of(self.path, offset)}: a {what} longer than"
+            f" {MAX_DOCUMENT_BYTES >> 20} MB: split it"
+        )
+
+    def _text(self, offset: int, record: bytes) -> str:
+        try:
+            content = record.decode()
+        except UnicodeDecodeError as error:
+            line = _line_of(self.path, offset + error.start)
+            raise BadInput(
+                f"{self.path} line {line}: not UTF-8 (byte 0x{record[error.start]:02x}): convert"
+                " the file"
+            ) from error
+        if self.is_text:
+            return content.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
+        try:
+            return _text_of_json(content)
+        except BadInput as error:
+            raise BadInput(f"{self.path} line {_line_of(self.path, offset)}: {error}") from error
 
 
 def check_readable(path: str) -> None:
     """Refuses what cannot be a source before anything is started.
 
     Raises:
-        BadInput: missing, a directory, no permission, or a name that says no known format.
+        BadInput: missing, not a regular file, no permission, or a name that says no known format.
     """
+    paths.check_input_file(path, "--input")
     try:
         with storage.open_read(path) as stream:
             stream.read(1)
-    except IsADirectoryError as error:
-        raise BadInput(
-            f"{path} is a directory: give its files, such as '{path}/*.jsonl'"
-        ) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(f"no such file {path}: check --input") from error
     except PermissionError as error:
@@ -101,28 +155,13 @@ def check_readable(path: str) -> None:
         raise BadInput(f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds")
 
 
-def _records(path: str, start: int) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each document from the one at `start` on, blank ones left out."""
-    is_lines = path.removesuffix(".gz").endswith(".jsonl")
-    with _open(path) as stream:
-        blocks = _blocks(path, stream, start)
-        records = _lines(blocks, start) if is_lines else _paragraphs(blocks, start)
-        for offset, record in records:
-            if record and not record.isspace():
-                if len(record) > MAX_DOCUMENT_BYTES:
-                    _refuse_long(path, offset, is_lines)
-                yield offset, record
-
-
 def _open(path: str) -> IO[bytes]:
     stream = storage.open_read(path)
     return cast("IO[bytes]", gzip.open(stream)) if path.endswith(".gz") else stream
 
 
-def _blocks(path: str, stream: IO[bytes], start: int) -> Iterator[bytes]:
+def _blocks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
     try:
-        if start:
-            stream.seek(start)  # of a gzip stream: reads up to there
         while block := stream.read(_BLOCK):
             yield block
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -131,11 +170,13 @@ def _blocks(path: str, stream: IO[bytes], start: int) -> Iterator[bytes]:
         ) from error
 
 
-def _lines(blocks: Iterator[bytes], at: int) -> Iterator[tuple[int, bytes]]:
+def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each line."""
+    at = 0
     pending: list[bytes] = []
     size = 0
     for block in blocks:
-        if b"\r" in block:  # no line break can stand inside JSON, so each one ends a line
+        if b"\r" in block:  # \r\n makes a blank line more, and those do not count
             block = block.replace(b"\r", b"\n")
         *whole, rest = block.split(b"\n")
         for line in whole:
@@ -151,67 +192,82 @@ def _lines(blocks: Iterator[bytes], at: int) -> Iterator[tuple[int, bytes]]:
     yield at, b"".join(pending)
 
 
-def _paragraphs(blocks: Iterator[bytes], at: int) -> Iterator[tuple[int, bytes]]:
-    buffer = b""
+def _paragraphs(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of each run of lines without a blank one.
+
+    Each byte is looked at once, but for the white space at the end of a block: what comes next
+    decides whether that is a blank line. White space at the end of the file stays with the last
+    document.
+    """
+    at = 0  # where `pending` begins
+    pending: list[bytes] = []  # of a document, without a blank line
+    tail: list[bytes] = []  # white space that follows it
+    ended: tuple[int, list[bytes]] | None = None  # the document before, and blank lines after it
+    size = 0
     for block in blocks:
-        searched = len(buffer.rstrip())  # a blank line may go on in the next block
-        buffer += block
-        done = 0
-        for blank in _BLANK_LINES.finditer(buffer, searched):
-            if blank.end() == len(buffer):
-                break
-            yield at + done, buffer[done : blank.start()]
-            done = blank.end()
-        buffer, at = buffer[done:], at + done
-        if len(buffer) > MAX_DOCUMENT_BYTES:
+        tail.append(block)
+        size += len(block)
+        if size > MAX_DOCUMENT_BYTES + _BLOCK:
             break
-    yield at, buffer
+        if not block.strip(_BLANK_BYTES):
+            continue
+        text = b"".join(tail)
+        done = 0
+        for blank in _BLANK_LINES.finditer(text):
+            document = b"".join([*pending, text[done : blank.start()]])
+            if document or ended is None:
+                if ended:
+                    yield ended[0], ended[1][0]
+                ended = (at, [document, blank[0]])
+            else:
+                ended[1].append(blank[0][1:])  # its first line break ended what was there already
+            done = blank.end()
+            at += len(document) + done - blank.start()
+            pending, size = [], len(text) - done
+        keep = len(text.rstrip(b"\r\n" + _BLANK_BYTES))
+        if ended and keep > done:
+            yield ended[0], ended[1][0]
+            ended = None
+        elif done:  # the last line break stays: more blank lines may follow it
+            done, at = done - 1, at - 1
+        pending.append(text[done : max(done, keep)])
+        tail = [text[max(done, keep) :]]
+    rest = b"".join([*pending, *tail])
+    if ended and rest in (b"\n", b"\r", b"\r\n"):
+        yield ended[0], b"".join([*ended[1], rest[1:]])
+        return
+    if ended:
+        yield ended[0], ended[1][0]
+    yield at, rest
 
 
-def _refuse_long(path: str, offset: int, is_lines: bool) -> None:
-    what = "line" if is_lines else "document (blank lines separate them)"
-    raise BadInput(
-        f"{path} line {_line_of(path, offset)}: a {what} longer than {MAX_DOCUMENT_BYTES >> 20} MB:"
-        " split it"
-    )
+def _trimmed(text: bytes) -> bytes:
+    """Text without the white space at both ends, and without a byte order mark."""
+    text = text.removeprefix(_BOM).rstrip(b"\r\n" + _BLANK_BYTES)
+    return text[re.match(_BLANK + rb"(?:[\r\n]" + _BLANK + rb")*", text).end() :]  # type: ignore[union-attr]
 
 
-def _text_of(path: str, offset: int, record: bytes) -> str:
-    if offset == 0 and record.startswith(_BOM):
-        record, offset = record[len(_BOM) :], len(_BOM)
-    try:
-        content = record.decode()
-    except UnicodeDecodeError as error:
-        line = _line_of(path, offset + error.start)
-        raise BadInput(
-            f"{path} line {line}: not UTF-8 (byte 0x{record[error.start]:02x}): convert the file"
-        ) from error
-    if not path.removesuffix(".gz").endswith(".jsonl"):
-        return content.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
+def _text_of_json(content: str) -> str:
+    """The `text` of a line of a .jsonl file.
+
+    Raises:
+        BadInput: what is wrong with the line.
+    """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        what = getattr(error, "msg", "nested too deep")
-        raise BadInput(f"{path} line {_line_of(path, offset)}: not JSON: {what}") from error
+        raise BadInput(f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from error
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise BadInput(
-            f"{path} line {_line_of(path, offset)}: no string `text`: each line must be an object"
-            ' such as {"text": "..."}'
-        )
+        raise BadInput('no string `text`: each line must be an object such as {"text": "..."}')
     if "\\ud" in content or "\\uD" in content:
-        _refuse_surrogates(path, offset, text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(
+                f"a lone surrogate \\u{ord(text[error.start]):x} is no character: correct the line"
+            ) from error
     return text
-
-
-def _refuse_surrogates(path: str, offset: int, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadInput(
-            f"{path} line {_line_of(path, offset)}: a lone surrogate"
-            f" \\u{ord(text[error.start]):x} is no character: correct the line"
-        ) from error
 
 
 def _line_of(path: str, offset: int) -> int:

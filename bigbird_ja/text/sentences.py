@@ -81,6 +81,7 @@ def boundaries(text: str) -> list[int]:
     stack: list[tuple[int, int, int]] = []
     ended = -1  # where the last run of "end of sentence, closing brackets" stopped
     length = len(text)
+    first = length - len(text.lstrip())  # before it there is only white space
     for event in _EVENT.finditer(text):
         token = event[0]
         start, end = event.span()
@@ -101,12 +102,12 @@ def boundaries(text: str) -> list[int]:
                 continue
         elif token[0] in _BREAKS:
             last = found[-1] if found else 0
-            if start <= last or (last == 0 and not text[:start].strip()):
+            if start <= last or (last == 0 and start <= first):
                 continue
         elif token[0] == "_":
             if token in _HARD:
                 stack.clear()
-                if start > (found[-1] if found else 0) and text[:start].strip():
+                if start > (found[-1] if found else 0) and start > first:
                     found.append(start)
             elif found and found[-1] == start:
                 found.pop()  # a line break stays with the sentence before it

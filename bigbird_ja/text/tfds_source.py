@@ -33,14 +33,17 @@ _SOURCE = re.compile(
 
 
 @dataclass(frozen=True)
-class TfdsPiece:
-    """The `number`-th of `pieces` even parts of a split; picklable, it opens the builder itself."""
+class TfdsSource:
+    """A split; picklable, it opens the builder itself."""
 
-    name: str  # with its version, so that every piece reads the same one
+    name: str  # with its version
     data_dir: str
     split: str
-    number: int = 0
-    pieces: int = 1
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages and manifests."""
+        return f"{PREFIX}{self.name}:{self.split}"
 
     def texts(self) -> Iterator[str]:
         """The documents in order: by shard, then by place in it.
@@ -53,8 +56,7 @@ class TfdsPiece:
         if "text" not in builder.info.features:
             raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
         read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        split = tfds.even_splits(self.split, self.pieces)[self.number]
-        examples = builder.as_dataset(split=split, shuffle_files=False, read_config=read)
+        examples = builder.as_dataset(split=self.split, shuffle_files=False, read_config=read)
         for example in examples.map(lambda e: e["text"]).as_numpy_iterator():
             try:
                 yield example.decode()
@@ -63,13 +65,28 @@ class TfdsPiece:
 
     @property
     def num_documents(self) -> int:
-        """Documents in this piece."""
-        split = _import_tfds().even_splits(self.split, self.pieces)[self.number]
-        return int(_open_builder(self.name, self.data_dir).info.splits[split].num_examples)
+        """Documents in the split."""
+        return int(_open_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
+
+    def digest(self) -> bytes:
+        """What the corpus's fingerprint takes from it: hex SHA-256, as bytes, of name, version,
+        split, and each shard's name, length and size."""
+        info = _open_builder(self.name, self.data_dir).info
+        split = info.splits[self.split]
+        shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
+        content = [self.name, self.split, shards, self._size_bytes(), split.num_examples]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
+
+    def _size_bytes(self) -> int:
+        """Bytes of text, about: the split's stored size, its share of it for a part of a split."""
+        info = _open_builder(self.name, self.data_dir).info
+        whole = info.splits[re.split(r"\[", self.split)[0]]
+        share = info.splits[self.split].num_examples / max(1, whole.num_examples)
+        return int(whole.num_bytes * share)
 
 
-def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
-    """The pieces that `source` names, one for each split joined by "+".
+def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
+    """The splits that `source` names, joined by "+".
 
     Raises:
         BadInput: not of this form, an unknown split, or not prepared where it was looked for.
@@ -79,7 +96,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
         raise BadInput(f"{source!r}: write it as tfds:wiki40b/ja or tfds:wiki40b/ja:train")
     name, version = match["name"], match["version"]
     found_dir, builder = _find(f"{name}:{version}" if version else name, data_dir)
-    pieces = []
+    opened = []
     for split in (match["split"] or DEFAULT_SPLIT).split("+"):
         try:
             builder.info.splits[split.strip()]
@@ -87,25 +104,8 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsPiece]:
             raise BadInput(
                 f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
             ) from error
-        pieces.append(TfdsPiece(f"{name}:{builder.version}", found_dir, split.strip()))
-    return pieces
-
-
-def fingerprint(piece: TfdsPiece) -> str:
-    """Hex sha256 over name, version, split, and each shard's name, length and size."""
-    info = _open_builder(piece.name, piece.data_dir).info
-    split = info.splits[piece.split]
-    shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
-    content = [piece.name, piece.split, shards, size_bytes(piece), split.num_examples]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def size_bytes(piece: TfdsPiece) -> int:
-    """Bytes of text, about: the split's stored size, its share of it for a part of a split."""
-    info = _open_builder(piece.name, piece.data_dir).info
-    whole = info.splits[re.split(r"\[", piece.split)[0]]
-    share = info.splits[piece.split].num_examples / max(1, whole.num_examples)
-    return int(whole.num_bytes * share)
+        opened.append(TfdsSource(f"{name}:{builder.version}", found_dir, split.strip()))
+    return opened
 
 
 def _import_tfds() -> Any:

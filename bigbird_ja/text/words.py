@@ -71,31 +71,6 @@ def _starts_between() -> np.ndarray:
     return starts
 
 
-def _classes(text: str) -> np.ndarray:
-    """uint8 [characters]; a MARK takes the class of what it follows."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    kinds = _class_table()[codes]
-    marks = kinds == MARK
-    if marks.any():
-        source = np.maximum.accumulate(np.where(marks, 0, np.arange(len(kinds))))
-        kinds = kinds[source]
-        kinds[kinds == MARK] = KATAKANA  # the text opens with marks
-    return kinds
-
-
-def script_boundaries(text: str) -> np.ndarray:
-    """int64: character offsets of `text` where a word starts by change of script; 0 first."""
-    if not text:
-        return np.zeros(0, np.int64)
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    kinds = _classes(text)
-    starts = np.empty(len(kinds), bool)
-    starts[0] = True
-    starts[1:] = _starts_between()[kinds[:-1], kinds[1:]]
-    starts[1:] &= _class_table()[codes[1:]] != MARK
-    return np.flatnonzero(starts)
-
-
 def mecab_boundaries(text: str) -> np.ndarray:
     """int64: character offsets of `text` where a word starts by MeCab with unidic-lite; 0 first.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
-import pickle
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,42 +90,8 @@ def test_a_bucket_reads_like_a_disk(tmp_path: Path, bucket: str) -> None:
     storage.write_bytes(f"{bucket}/x/c.txt", "四\n\n五".encode())
     corpus = open_corpus([f"{bucket}/x/*.jsonl", f"{bucket}/x/b.jsonl.gz", f"{bucket}/x/c.txt"])
     assert [d.text for d in corpus.documents()] == ["一", "二", "三", "四", "五"]
-    assert [d.text for part in corpus.parts(3) for d in part.documents()][1:3] == ["二", "三"]
     with pytest.raises(BadInput, match="no such file"):
         texts(f"{bucket}/x/d.txt")
-
-
-@given(
-    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), min_size=1),
-    st.integers(1, 9),
-)
-@settings(max_examples=60, deadline=None)
-def test_parts_joined_are_the_corpus(
-    tmp_path_factory: pytest.TempPathFactory, contents: list[str], num_parts: int
-) -> None:
-    folder = tmp_path_factory.mktemp("parts")
-    half = len(contents) // 2
-    a = write(folder / "a.jsonl", lines_of("最初", *contents[:half]))
-    b = write(folder / "b.jsonl.gz", gzip.compress(lines_of(*contents[half:])))
-    corpus = open_corpus([a, b])
-    parts = pickle.loads(pickle.dumps(corpus.parts(num_parts)))
-    assert len(parts) <= num_parts
-    assert [d for part in parts for d in part.documents()] == list(corpus.documents())
-    for part in parts:
-        assert [d.index for d in part.documents()] == list(
-            range(part.first_index, part.first_index + part.num_documents)
-        )
-
-
-def test_parts_are_of_like_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_source, "_MAX_MARKS", 32)
-    path = write(tmp_path / "a.jsonl", lines_of(*(f"{i:03d}" + "あ" * 5000 for i in range(300))))
-    parts = open_corpus([path]).parts(4)
-    assert sum(part.num_documents for part in parts) == 300
-    assert all(50 < part.num_documents < 100 for part in parts)
-    txt = write(tmp_path / "a.txt", "\r\n\r\n".join(f"文書{i}" * 2000 for i in range(50)).encode())
-    corpus = open_corpus([txt])
-    assert [d for p in corpus.parts(3) for d in p.documents()] == list(corpus.documents())
 
 
 def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
@@ -131,7 +99,151 @@ def test_the_fingerprint_follows_the_content_alone(tmp_path: Path) -> None:
     b = open_corpus([write(tmp_path / "b.jsonl", lines_of("一"))])
     c = open_corpus([write(tmp_path / "c.jsonl", lines_of("二"))])
     assert a.fingerprint == b.fingerprint != c.fingerprint
-    assert a.size_bytes == os.path.getsize(tmp_path / "a.jsonl")
+
+
+def test_the_same_bytes_as_txt_and_as_jsonl_are_other_corpora(tmp_path: Path) -> None:
+    content = lines_of("一", "二")
+    names = ("a.jsonl", "a.txt", "b.txt")
+    jsonl, txt, same = (open_corpus([write(tmp_path / name, content)]) for name in names)
+    assert jsonl.fingerprint != txt.fingerprint == same.fingerprint
+    packed = [
+        open_corpus([write(tmp_path / name, gzip.compress(content, mtime=0))])
+        for name in ("a.jsonl.gz", "a.txt.gz")
+    ]
+    assert packed[0].fingerprint != packed[1].fingerprint
+    marked = open_corpus([write(tmp_path / "m.txt", b"\xef\xbb\xbf\n" + content)])
+    unmarked = open_corpus([write(tmp_path / "m.jsonl", b"\xef\xbb\xbf\n" + content)])
+    assert marked.fingerprint != unmarked.fingerprint
+
+
+def test_fingerprints_of_earlier_versions_stay_valid(tmp_path: Path) -> None:
+    """SHA-256 of the files' SHA-256: so the release before marked text that begins with "{"."""
+    contents = {"a.jsonl": lines_of("一"), "b.txt": "二\n\n三".encode()}
+    digests = [hashlib.sha256(content).digest() for content in contents.values()]
+    paths = [write(tmp_path / name, content) for name, content in contents.items()]
+    assert open_corpus(paths).fingerprint == hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+# --- one document per line in a .txt ---
+
+
+def test_each_line_of_a_txt_is_a_document_where_that_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"\xef\xbb\xbf" + "一\r\n\r\n 二 \r三\n\n".encode())
+    by_line = open_corpus([path], txt_documents="line")
+    assert [d.text for d in by_line.documents()] == ["一", " 二 ", "三"]
+    assert texts(path) == ["一", " 二 \n三"]
+    assert by_line.fingerprint != open_corpus([path]).fingerprint
+    packed = write(tmp_path / "a.txt.gz", gzip.compress("一\n二".encode()))
+    assert [d.text for d in open_corpus([packed], txt_documents="line").documents()] == ["一", "二"]
+
+
+def test_how_txt_is_cut_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", lines_of("一"))
+    with pytest.raises(BadInput, match=r"--txt_documents=line: no --input is a \.txt file"):
+        open_corpus([path], txt_documents="line")
+
+
+def test_a_txt_that_is_one_document_of_many_lines_is_said(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "\n".join(f"文書{i}" for i in range(50)).encode() + b"\n\n")
+    more = write(tmp_path / "b.txt", b"\xef\xbb\xbf\r\na\r\nb")
+    (warning,) = open_corpus([lines, more]).warnings()
+    assert warning.startswith(f"{lines} (and 1 more like it) has no blank line in its first 50")
+    assert warning.endswith("give --txt_documents=line")
+    assert not open_corpus([lines, more], txt_documents="line").warnings()
+    others = [
+        write(tmp_path / "c.txt", "一\n二\n\u3000\n三".encode()),
+        write(tmp_path / "d.txt", "\n\u3000\n一行\n \n".encode()),
+        write(tmp_path / "e.jsonl", lines_of("一", "二")),
+    ]
+    assert not open_corpus(others).warnings()
+
+
+# --- where a block of a file ends does not matter, nor how much white space there is ---
+
+SCRAPS = st.lists(
+    st.sampled_from(["\n", "\r\n", "\r", " ", "\t", "\u3000", "一", "a", "、", "\n\u3000\n"]),
+    max_size=25,
+).map("".join)
+
+
+@given(SCRAPS, st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_blocks_do_not_matter_wherever_they_end(
+    tmp_path_factory: pytest.TempPathFactory, content: str, size: int
+) -> None:
+    source = file_source.FileSource(
+        write(tmp_path_factory.mktemp("blocks") / "a.txt", content.encode())
+    )
+    whole = list(source.texts())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_source, "_BLOCK", size)
+        assert list(source.texts()) == whole
+
+
+@pytest.mark.parametrize("before", range(1, 8))
+def test_a_line_of_wide_spaces_at_the_edge_of_a_block(tmp_path: Path, before: int) -> None:
+    """White space of three bytes, of which some are in the next megabyte."""
+    text = b"a" * ((1 << 20) - before)
+    path = write(tmp_path / "a.txt", text + "\n\u3000\n次の文書".encode())
+    assert texts(path) == [text.decode(), "次の文書"]
+
+
+def test_white_space_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes searched for blank lines, counted: twice as many for a file of twice the size."""
+
+    class Counting:
+        def __init__(self, pattern: re.Pattern[bytes]) -> None:
+            self.pattern, self.searched = pattern, 0
+
+        def finditer(self, text: bytes) -> Iterator[re.Match[bytes]]:
+            self.searched += len(text)
+            return self.pattern.finditer(text)
+
+    monkeypatch.setattr(file_source, "_BLOCK", 1 << 10)
+    for filling in (" ", "\n", "\u3000", " \n", "あ"):
+        content = ("最初" + filling * (1 << 16) + "\n\n最後").encode()
+        source = file_source.FileSource(write(tmp_path / "a.txt", content))
+        counting = Counting(re.compile(file_source._BLANK_LINES.pattern))
+        monkeypatch.setattr(file_source, "_BLANK_LINES", counting)
+        assert [text[-2:] for text in source.texts()][-1] == "最後"
+        assert counting.searched < 2 * len(content) + 4096
+
+
+def test_white_space_without_end_is_refused_and_what_follows_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 16)
+    monkeypatch.setattr(file_source, "_BLOCK", 1 << 10)
+    blank = b" " * (1 << 17)
+    for name in ("a.txt", "a.jsonl"):
+        path = write(tmp_path / name, lines_of("一") + b"\n" + blank + b"\n\n" + lines_of("二"))
+        with pytest.raises(BadInput, match=r"line [23]: .*longer than"):
+            texts(path)
+
+
+def test_the_search_for_inputs_given_twice_is_linear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparisons of names, counted."""
+    compared = 0
+
+    class Label(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    count = 300
+    for i in range(count):
+        write(tmp_path / f"{i:04d}.jsonl", lines_of("一"))
+    glob = storage.glob
+    monkeypatch.setattr(storage, "glob", lambda pattern: [Label(path) for path in glob(pattern)])
+    assert len(open_corpus([f"{tmp_path}/*.jsonl"]).sources) == count
+    assert compared <= 10 * count
 
 
 def test_ten_megabyte_lines(tmp_path: Path) -> None:
@@ -191,7 +303,7 @@ def test_missing_files_directories_and_permissions(tmp_path: Path) -> None:
         texts(f"{tmp_path}/none.jsonl")
     with pytest.raises(BadInput, match="no file matches"):
         texts(f"{tmp_path}/*.jsonl")
-    with pytest.raises(BadInput, match="is a directory"):
+    with pytest.raises(BadInput, match="a folder: name a file in it"):
         texts(str(tmp_path))
     with pytest.raises(BadInput, match="no --input"):
         texts()
@@ -199,7 +311,7 @@ def test_missing_files_directories_and_permissions(tmp_path: Path) -> None:
     path.write_text("x")
     path.chmod(0)
     if not os.access(path, os.R_OK):  # root reads everything
-        with pytest.raises(BadInput, match="no permission"):
+        with pytest.raises(BadInput, match="permission denied"):
             texts(str(path))
 
 
@@ -207,9 +319,10 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
+    path = write(tmp_path / "a.txt", b"x")
     monkeypatch.setattr(storage, "open_read", refuse)
     with pytest.raises(BadInput, match=r"no permission to read .*a\.txt"):
-        texts(f"{tmp_path}/a.txt")
+        texts(path)
 
 
 def test_surrogate_pairs_and_controls_go_through(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from bigbird_ja.text import sample, sample_words, sentences, wiki40b
+from tests.text import wiki40b_reader
 
 
 def test_an_article_depends_on_seed_and_index_alone() -> None:
@@ -50,10 +51,10 @@ def test_articles_have_what_makes_japanese_hard() -> None:
 
 def test_articles_are_in_wiki40bs_layout() -> None:
     for text in sample.documents(50, seed=4):
-        article = wiki40b.parse(text)
-        assert article.title and len(article.sections) >= 2
-        assert all(section.paragraphs for section in article.sections)
-        assert wiki40b.render(article.title, article.sections) == text
+        title, sections = wiki40b_reader.parse(text)
+        assert title and len(sections) >= 2
+        assert all(section.paragraphs for section in sections)
+        assert wiki40b.render(title, sections) == text
         assert "".join(sentences.split(text)) == text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -46,18 +45,9 @@ def test_splits_come_in_order(prepared: str) -> None:
     assert read("tfds:wiki40b/ja:1.3.0:test") == written[38:]
 
 
-def test_parts_joined_are_the_split(prepared: str) -> None:
-    corpus = open_corpus(["tfds:wiki40b/ja:train[5:]+validation"], prepared)
-    parts = pickle.loads(pickle.dumps(corpus.parts(3)))
-    assert len(parts) == 3
-    assert [d for part in parts for d in part.documents()] == list(corpus.documents())
-    assert all(part.num_documents > 5 for part in parts)
-
-
-def test_sizes_and_fingerprints(prepared: str) -> None:
+def test_fingerprints(prepared: str) -> None:
     train = open_corpus(["tfds:wiki40b/ja:train"], prepared)
     part = open_corpus(["tfds:wiki40b/ja:train[:50%]"], prepared)
-    assert 0.4 < part.size_bytes / train.size_bytes < 0.6
     assert train.fingerprint != part.fingerprint
     assert train.sources == ["tfds:wiki40b/ja:1.3.0:train"]
 

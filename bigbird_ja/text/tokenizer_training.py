@@ -23,7 +23,7 @@ from bigbird_ja.config import TokenizeConfig
 from bigbird_ja.console import Progress
 from bigbird_ja.errors import BadInput, classify
 from bigbird_ja.storage.scratch import scratch_directory
-from bigbird_ja.text import model_proto, sentences, train_child
+from bigbird_ja.text import model_proto, sentences, tokenizer_child
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
 
@@ -92,7 +92,7 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
 
 
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
-    """What SentencePiece calls sentences: the lines of all documents, long ones in pieces.
+    """What SentencePiece calls sentences: the lines of all documents, long ones in parts.
 
     Lines that are a marker alone teach nothing: the markers are pieces already.
     """
@@ -103,7 +103,7 @@ def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 
 
 def cut(line: str, max_bytes: int) -> Iterator[str]:
-    """Pieces of at most `max_bytes` bytes of UTF-8, at ends of sentences where possible.
+    """Parts of at most `max_bytes` bytes of UTF-8, at ends of sentences where possible.
 
     Joined they are the line. SentencePiece would leave a longer one out altogether.
     """
@@ -113,12 +113,12 @@ def cut(line: str, max_bytes: int) -> Iterator[str]:
     pending: list[str] = []
     size = 0
     for sentence in sentences.split(line):
-        for piece in _cut_characters(sentence, max_bytes):
-            length = len(piece.encode())
+        for part in _cut_characters(sentence, max_bytes):
+            length = len(part.encode())
             if pending and size + length > max_bytes:
                 yield "".join(pending)
                 pending, size = [], 0
-            pending.append(piece)
+            pending.append(part)
             size += length
     yield "".join(pending)
 
@@ -175,7 +175,7 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
         path = os.path.join(scratch, "model")
         header = {"path": path, "arguments": trainer_arguments(settings)}
         child = subprocess.Popen(
-            [sys.executable, "-m", train_child.__name__],
+            [sys.executable, "-m", tokenizer_child.__name__],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -251,13 +251,14 @@ def _em_steps(candidates: int, settings: TokenizeConfig) -> int:
 
 
 def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str]) -> None:
-    if status != train_child.REFUSED:
+    """Raises what the child's status, its refusal and the last lines of its log say."""
+    if status != tokenizer_child.REFUSED:
         to_do = (
             "train on less text with a smaller --max_sentences"
             f" (now {settings.max_sentences or 'all'})"
         )
         raise children.end_of(status, last, "SentencePiece", to_do)
-    with open(path + train_child.ERROR_SUFFIX, encoding="utf-8") as file:
+    with open(path + tokenizer_child.ERROR_SUFFIX, encoding="utf-8") as file:
         message = file.read()
     raise classify(RuntimeError(message)) or BadInput(_explain(message, settings))
 

@@ -1,4 +1,4 @@
-"""The child process that `training` starts: runs SentencePiece on what it reads.
+"""The child process that `tokenizer_training` starts: runs SentencePiece on what it reads.
 
 Standard input: one line of JSON with `path` and `arguments`, then the text, a line each. Writes the
 model to `path`, or SentencePiece's refusal to `path` + ERROR_SUFFIX, with the exit status REFUSED.

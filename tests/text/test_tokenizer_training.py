@@ -1,0 +1,153 @@
+"""Feeding SentencePiece: nothing is dropped, samples repeat, refusals are words to act on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja.config import TokenizeConfig
+from bigbird_ja.errors import BadInput, CommandError, OutOfMemory
+from bigbird_ja.text import tokenizer_training
+from bigbird_ja.text.corpus import open_corpus
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(16, 64))
+def test_parts_of_a_long_line_are_the_line(line: str, max_bytes: int) -> None:
+    parts = list(tokenizer_training.cut(line, max_bytes))
+    assert "".join(parts) == line
+    assert all(len(part.encode()) <= max_bytes for part in parts)
+
+
+def test_a_long_line_is_cut_at_ends_of_sentences() -> None:
+    line = "あいうえお。" * 100
+    parts = list(tokenizer_training.cut(line, 400))
+    assert len(parts) == 5
+    assert all(part.endswith("。") for part in parts)
+
+
+def test_lines_leave_out_blank_ones_and_bare_markers(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("_START_ARTICLE_\n題\n_START_PARAGRAPH_\n一。_NEWLINE_二。\n \n\n三", "utf-8")
+    found = list(tokenizer_training.lines(open_corpus([str(path)]), TokenizeConfig()))
+    assert found == ["題", "一。_NEWLINE_二。", "三"]
+
+
+@given(st.integers(0, 60), st.integers(0, 70))
+def test_a_sample_has_the_wanted_size_keeps_the_order_and_repeats(total: int, wanted: int) -> None:
+    items = [str(i) for i in range(total)]
+    drawn = list(tokenizer_training.sampled(items, total, wanted))
+    assert len(drawn) == min(total, wanted)
+    assert drawn == sorted(set(drawn), key=int)
+    assert drawn == list(tokenizer_training.sampled(items, total, wanted))
+
+
+def test_a_sample_does_not_follow_the_layout() -> None:
+    items = ["marker", "text"] * 5000
+    drawn = list(tokenizer_training.sampled(items, len(items), len(items) // 2))
+    assert 2300 < drawn.count("text") < 2700
+
+
+def test_the_settings_are_those_of_the_original_run() -> None:
+    arguments = tokenizer_training.trainer_arguments(TokenizeConfig())
+    assert arguments["vocab_size"] == 32000
+    assert arguments["character_coverage"] == 0.9995
+    assert arguments["max_sentence_length"] == 16384
+    assert [arguments[f"{name}_id"] for name in ("pad", "bos", "eos", "unk")] == [0, 1, 2, 3]
+    assert arguments["control_symbols"] == ["[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+@pytest.mark.parametrize("text", ["あ", "あいう\n\nえお"])
+def test_a_tiny_corpus_is_refused_in_words(tmp_path: Path, model_type: str, text: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text, "utf-8")
+    settings = TokenizeConfig(vocab_size=1000, model_type=model_type)
+    with pytest.raises(BadInput, match="--vocab_size=1000 is too large for this corpus: use --voc"):
+        tokenizer_training.train(open_corpus([str(path)]), settings)
+
+
+def test_the_largest_size_that_is_named_works(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("すもももももももものうち。隣の客はよく柿食う客だ。" * 5, "utf-8")
+    corpus = open_corpus([str(path)])
+    with pytest.raises(BadInput) as error:
+        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=500))
+    largest = int(str(error.value).split("--vocab_size=")[2].split()[0])
+    trained = tokenizer_training.train(corpus, TokenizeConfig(vocab_size=largest))
+    assert trained.tokenizer.vocab_size == largest
+    with pytest.raises(BadInput, match="too small"):
+        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=20))
+
+
+def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    strange = "\0NUL \t TAB ▅ ▁ \u200f右から左 ﾊﾝｶｸ 😀 \x07 ⁇ \u2028\x85 é\r"
+    path.write_text(f"{strange}\n" + "ふつうの文。" * 20, "utf-8")
+    trained = tokenizer_training.train(
+        open_corpus([str(path)]), TokenizeConfig(vocab_size=36, character_coverage=1.0)
+    )
+    assert "右" in "".join(trained.tokenizer.pieces)
+    assert "😀" in "".join(trained.tokenizer.pieces)
+
+
+@pytest.mark.parametrize(
+    ("log", "signal_number", "end", "message"),
+    [
+        ("", 9, OutOfMemory, "ran out of memory, or was killed: .*--max_sentences"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", 6, OutOfMemory, "ran"),
+        ("terminate called without an active exception", 6, OutOfMemory, "ran out of memory"),
+        ("trainer.cc(95) [!weighted.empty()] terminated", 6, CommandError, "weighted.empty"),
+    ],
+    ids=["killed", "no memory", "no threads", "a fault of its own"],
+)
+def test_how_a_child_ended_is_told_apart(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: str,
+    signal_number: int,
+    end: type[Exception],
+    message: str,
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("あ", "utf-8")
+    (tmp_path / "ending_child.py").write_text(
+        f"import os, sys\nprint({log!r}, file=sys.stderr, flush=True)\n"
+        f"os.kill(os.getpid(), {signal_number})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(tokenizer_training.tokenizer_child, "__name__", "ending_child")
+    with pytest.raises(end, match=message):
+        tokenizer_training.train(open_corpus([str(path)]), TokenizeConfig())
+
+
+def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
+    """In a process whose files may not grow beyond 4 kB."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(chr(0x4E00 + i) * 3 for i in range(600)), "utf-8")
+    program = (
+        "import resource\n"
+        "from bigbird_ja.config import TokenizeConfig\n"
+        "from bigbird_ja.errors import StorageError\n"
+        "from bigbird_ja.text import corpus, tokenizer_training\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n"
+        f"    tokenizer_training.train(corpus.open_corpus([{str(path)!r}]),"
+        " TokenizeConfig(vocab_size=620))\n"
+        "except StorageError as error:\n"
+        "    print(error)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "could not write" in ended.stdout and "File too large" in ended.stdout
+
+
+def test_the_progress_line_knows_the_number_of_steps() -> None:
+    # 100,000 candidates, three quarters in each round, down to 1.1 times 32,000.
+    assert tokenizer_training._em_steps(100_000, TokenizeConfig()) == 2 * 5
+    assert tokenizer_training._em_steps(10, TokenizeConfig()) == 2
