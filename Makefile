@@ -100,8 +100,9 @@ soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopb
 size: $(STAMP) ## lines, files and functions by package
 	@$(BIN)/python -m scripts.size
 
-docs: $(STAMP) ## write docs/commands/ from the flags
+docs: $(STAMP) ## write docs/commands/ and docs/settings.md from the declarations
 	@$(BIN)/python -m scripts.make_command_docs
+	@$(BIN)/python -m scripts.make_settings_page
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(OTHERS) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

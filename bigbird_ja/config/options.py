@@ -65,10 +65,10 @@ class Option:
             return ""
         if least <= -(2**63):
             return "any whole number of 64 bits"
-        lower = f"above {self.above:g}" if self.above is not None else format_value(least)
+        lower = f"above {self.above:g}" if self.above is not None else _bound(least)
         if most >= _ENDLESS:
             return lower if self.above is not None else f"at least {lower}"
-        upper = f"below {self.below:g}" if self.below is not None else f"to {format_value(most)}"
+        upper = f"below {self.below:g}" if self.below is not None else f"to {_bound(most)}"
         return f"{lower} {upper}"
 
     @property
@@ -81,9 +81,9 @@ class Option:
     @property
     def _range(self) -> str:
         """Both bounds, for a message."""
-        excluded = [format_value(x) for x in (self.above, self.below) if x is not None]
+        excluded = [_bound(x) for x in (self.above, self.below) if x is not None]
         words = f" ({' and '.join(excluded)} excluded)" if excluded else ""
-        return " and ".join(map(format_value, self._bounds)) + words
+        return " and ".join(map(_bound, self._bounds)) + words
 
     @property
     def default_text(self) -> str:
@@ -203,11 +203,15 @@ def format_value(value: Any) -> str:
     """A value as it is written in YAML and on the command line; numbers in full."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and 1e4 <= abs(value) < 1e15:
+    if isinstance(value, float) and value.is_integer() and 1e3 <= abs(value) < 1e15:
         return str(int(value))
     if isinstance(value, (list, tuple)):
         return ", ".join(map(format_value, value))
     return "null" if value is None else str(value)
+
+
+def _bound(value: float | None) -> str:
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else format_value(value)
 
 
 def _shortened(value: Any) -> str:

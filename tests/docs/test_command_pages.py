@@ -7,7 +7,8 @@ import os
 import pytest
 
 from bigbird_ja import cli
-from scripts import make_command_docs
+from bigbird_ja.config import OPTIONS
+from scripts import make_command_docs, make_settings_page
 from testkit import ROOT
 
 
@@ -16,6 +17,12 @@ def test_pages_have_not_drifted():
         path = ROOT / "docs/commands" / name
         assert path.exists() and path.read_text(encoding="utf-8") == text, f"{name}: `make docs`"
     assert set(os.listdir(ROOT / "docs/commands")) == make_command_docs.pages().keys()
+
+
+def test_the_reference_of_settings_has_not_drifted():
+    text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    assert text == make_settings_page.page(), "`make docs`"
+    assert all(f"| `{option.name}` |" in text for option in OPTIONS.values())
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])
