@@ -15,6 +15,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import config as config_lib
@@ -90,8 +91,9 @@ def _variables(config: config_lib.Config) -> dict[str, Any]:
     }
 
 
-def _snapshot(session: Any, variables: dict[str, Any]) -> dict[str, Any]:
-    return session.run(variables)
+def _snapshot(session: Any, variables: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    values = session.run(variables)
+    return lambda: values
 
 
 if __name__ == "__main__":

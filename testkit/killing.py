@@ -2,8 +2,8 @@
 
 A trainer is a fork of this process, which has imported TensorFlow but never used it: a start then
 takes two seconds instead of eight. The trainer names each instant of interest on a pipe ("step",
-"save", "between-files", see `bigbird_ja.train.request.Effects.mark`) and waits for an answer, so
-that a kill can be placed between two files exactly, or some random milliseconds after an instant.
+"save", "between-files", see `train.request.Surroundings`) and waits for an answer, so that a kill
+can be placed between two files exactly, or some random milliseconds after an instant.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def import_trainer() -> None:
     import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
 
     from bigbird_ja.data import pipeline, verify  # noqa: F401
-    from bigbird_ja.train import engine, estimator, graph, hooks, tensorboard  # noqa: F401
+    from bigbird_ja.train import loop, run, tensorboard  # noqa: F401
+    from bigbird_ja.train.engines import estimator  # noqa: F401
 
 
 class Trainer:
@@ -137,7 +138,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
         os.dup2(descriptor, 2)
         from bigbird_ja import cli
         from bigbird_ja.commands import pretrain
-        from bigbird_ja.train.request import Effects
+        from bigbird_ja.train.request import Surroundings
 
         lock = threading.Lock()
 
@@ -147,7 +148,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
                 if not os.read(go_out, 1):
                     os._exit(3)  # nobody watches any more
 
-        pretrain.run = lambda args: pretrain.run_with(args, Effects(mark=mark))
+        pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=mark))
         status = cli.run_command_line(["pretrain", *arguments])
     except BaseException:
         traceback.print_exc()

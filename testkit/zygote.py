@@ -217,7 +217,7 @@ def _redirect(number: int, target: str) -> None:
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
     from bigbird_ja import cli
     from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.request import Effects
+    from bigbird_ja.train.request import Surroundings
 
     count = 0
 
@@ -232,7 +232,7 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
                 time.sleep(0.1)
 
     if hang_at:
-        pretrain.run = lambda args: pretrain.run_with(args, Effects(mark=mark))
+        pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=mark))
     try:
         cli.main(list(arguments))
     except SystemExit as end:

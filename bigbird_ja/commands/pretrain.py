@@ -14,8 +14,6 @@ long and how much.
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.train.request import Effects
+    from bigbird_ja.train.request import Surroundings
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -65,20 +63,19 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return run_with(args, None)
 
 
-def run_with(args: absl_flags.FlagValues, effects: Effects | None) -> dict[str, Any]:
-    """`run` with the effects given: tests stop the process at chosen instants."""
+def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
+    """`run` with the surroundings given: tests stop the process at chosen instants."""
     from bigbird_ja.console import log
     from bigbird_ja.train import log_stream
     from bigbird_ja.train.signals import StopRequest
 
-    leave = functools.partial(_leave, wants_json=args.json)
     gone = "the reader of the log has gone"
-    with StopRequest(log, leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
-        return _prepare_and_train(args, effects, stop)
+    with StopRequest(log, _leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
+        return _prepare_and_train(args, surroundings, stop)
 
 
 def _prepare_and_train(
-    args: absl_flags.FlagValues, effects: Effects | None, stop: Any
+    args: absl_flags.FlagValues, surroundings: Surroundings | None, stop: Any
 ) -> dict[str, Any]:
     from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
@@ -101,10 +98,11 @@ def _prepare_and_train(
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: run the same command again")
-    from bigbird_ja.train import engine
-    from bigbird_ja.train.request import Effects, Request
+    from bigbird_ja.train import run as run_lib
+    from bigbird_ja.train.request import Request, Surroundings
 
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+    known = accelerator if args.use_tpu else None
     request = Request(
         config=config,
         manifest=manifest,
@@ -117,9 +115,9 @@ def _prepare_and_train(
         overwrite=args.overwrite,
         wandb=args.wandb,
         json=args.json,
-        effects=effects or Effects(accelerator=accelerator if args.use_tpu else None),
+        surroundings=surroundings or Surroundings(accelerator=known),
     )
-    return engine.pretrain(request, stop)
+    return run_lib.pretrain(request, stop)
 
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
@@ -141,11 +139,11 @@ def _profile_range(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _leave(message: str, wants_json: bool) -> None:
+def _leave(message: str) -> None:
     """Ends the process at once, from the thread that listens for signals."""
+    from bigbird_ja.streams import write_results
+
     with contextlib.suppress(OSError):
         os.write(2, f"bigbird-ja: {message}\n".encode())
-        if wants_json:
-            result = {"reason": Interrupted.reason, "error": message}
-            os.write(1, f"{json.dumps(result)}\n".encode())
+    write_results({"reason": Interrupted.reason, "error": message})
     os._exit(Interrupted.status)

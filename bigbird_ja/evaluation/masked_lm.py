@@ -37,11 +37,28 @@ def evaluate_parameters(
     max_batches: int | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Evaluates one set of parameters on the held-out records.
+    """`evaluate_model` of one set of parameters.
 
     Args:
         config: completed by the data set.
         params: by name, float32.
+    """
+    from bigbird_ja.evaluation.forward import Forward
+
+    return evaluate_model(Forward(config, params), data_dir, manifest, max_batches, tick)
+
+
+def evaluate_model(
+    forward: Forward,
+    data_dir: str,
+    manifest: Manifest,
+    max_batches: int | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Evaluates a model on the held-out records.
+
+    Args:
+        forward: the model on a device.
         data_dir: the data set, on disk or gs://.
         manifest: of `data_dir`.
         max_batches: stops after so many batches of `batch_size(seq_length)` records.
@@ -59,10 +76,8 @@ def evaluate_parameters(
         BadInput: no held-out records.
     """
     from bigbird_ja.data import pipeline, verify
-    from bigbird_ja.evaluation.forward import Forward
 
     start = time.monotonic()
-    forward = Forward(config, params)
     size = batch_size(manifest.seq_length)
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size)
     if max_batches:

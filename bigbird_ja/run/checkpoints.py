@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
-ADAM_SLOTS = ("adam_m", "adam_v")
 _SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
 

@@ -14,7 +14,8 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-from bigbird_ja.run.checkpoints import ADAM_SLOTS, CheckpointStore, Meta, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, read_variables
+from bigbird_ja.run.names import parameters_of
 from bigbird_ja.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
@@ -51,12 +52,7 @@ def load_parameters(
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_variables(checkpoint.prefix)
-    params = {
-        name: value
-        for name, value in values.items()
-        if name != "global_step" and not name.endswith(ADAM_SLOTS)
-    }
-    return config, params, checkpoint.meta
+    return config, parameters_of(values), checkpoint.meta
 
 
 def load_config(model_dir: str, meta: Meta) -> Config:

@@ -60,7 +60,7 @@ def guarded(on_gone: Callable[[], None]) -> Iterator[None]:
     if before is None:  # closed by whoever started us
         yield
         return
-    sys.stderr = LogStream(before, on_gone)  # type: ignore[assignment]
+    sys.stderr = LogStream(before, on_gone)
     try:
         yield
     finally:

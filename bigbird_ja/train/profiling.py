@@ -1,4 +1,4 @@
-"""`--profile_steps=100:105`: a TensorFlow profile of some steps, and where their time went.
+"""`--profile_steps=100:105`: a profile of some steps, and where their time went.
 
 The profile lies in MODEL_DIR/plugins/profile, where TensorBoard's profile plugin looks.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from bigbird_ja import storage
+from bigbird_ja.train.engines import Engine
+from bigbird_ja.train.saving import NEVER
 
 _TOP = 7  # ops in the summary: with the header and the verdict ten lines
 # Ops that wait for data, on the host and on a TPU.
@@ -92,12 +92,12 @@ def _kind(name: str, is_device: bool) -> str:
     return kind.partition("#")[0]
 
 
-class ProfileHook(tf.estimator.SessionRunHook):
+class Profiler:
     """Profiles the steps `first` to `last`.
 
     Args:
         first, last: global steps; a device loop may cover more.
-        read_step: the global step, from a session.
+        engine: that runs them.
         model_dir: the profile is put under its `plugins/profile`.
         scratch: where it is written first.
         log: told the summary.
@@ -108,35 +108,35 @@ class ProfileHook(tf.estimator.SessionRunHook):
         first: int,
         last: int,
         *,
-        read_step: Callable[[Any], int],
+        engine: Engine,
         model_dir: str,
         scratch: str,
         log: Callable[[str], None],
     ) -> None:
-        self._first, self._last = first, last
-        self._read_step = read_step
+        self._first, self._last, self._engine = first, last, engine
         self._model_dir, self._scratch, self._log = model_dir, scratch, log
         self._began: tuple[int, float] | None = None
         self._step = 0
         self._done = False
 
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        """Notes where training starts."""
-        self._step = self._read_step(session)
+    def next_edge(self, step: int) -> int:
+        """The next step after `step` at which the profile begins or ends."""
+        edges = [edge for edge in (self._first - 1, self._last) if edge > step]
+        return min(edges, default=NEVER)
 
-    def before_run(self, run_context: Any) -> None:
-        """Starts before the first step wanted."""
-        if self._began is None and not self._done and self._step + 1 >= self._first:
-            tf.profiler.experimental.start(self._scratch)
-            self._began = (self._step, time.monotonic())
+    def before(self, step: int) -> None:
+        """Starts where the step after `step` is the first one wanted."""
+        if self._began is None and not self._done and step + 1 >= self._first:
+            self._engine.start_profile(self._scratch)
+            self._began = (step, time.monotonic())
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Stops after the last one."""
-        self._step = self._read_step(run_context.session)
-        if self._began is not None and self._step >= self._last:
+    def after(self, step: int) -> None:
+        """Stops where `step`, which is finished, is the last one."""
+        self._step = step
+        if self._began is not None and step >= self._last:
             self._finish()
 
-    def end(self, session: Any) -> None:
+    def close(self) -> None:
         """Training ended before the last step wanted."""
         if self._began is not None:
             self._finish()
@@ -146,7 +146,7 @@ class ProfileHook(tf.estimator.SessionRunHook):
         step, start = self._began
         wall = time.monotonic() - start
         self._began, self._done = None, True
-        tf.profiler.experimental.stop()
+        self._engine.stop_profile()
         found = glob.glob(os.path.join(self._scratch, "plugins", "profile", "**"), recursive=True)
         files = [path for path in found if os.path.isfile(path)]
         timing = read_timing(

@@ -25,21 +25,21 @@ class Recorder:
     """
 
     def __init__(self, request: Request, found: Resumption, scratch: str) -> None:
-        self._request, self._effects, self._scratch = request, request.effects, scratch
+        self._request, self._around, self._scratch = request, request.surroundings, scratch
         self._found, self._dir = found, request.model_dir
         self.step = found.step
         self._metrics = run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), found.step)
         self.loss: float | None = (self._metrics.last or {}).get("loss")
         self._pace = pace_of(
-            request.config, request.manifest.density, request.cores, self._effects.accelerator
+            request.config, request.manifest.density, request.cores, self._around.accelerator
         )
         self.progress = TrainProgress(
-            self._pace, found.step, found.train_seconds, clock=self._effects.monotonic
+            self._pace, found.step, found.train_seconds, clock=self._around.monotonic
         )
         self.heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
-            self._effects.clock,
+            self._around.clock,
             global_step=found.step,
             num_train_steps=request.config.training.num_train_steps,
         )
@@ -49,7 +49,7 @@ class Recorder:
 
     def event(self, event: str, **fields: Any) -> None:
         """Adds a line to events.jsonl."""
-        run_log.append_event(self._dir, event, self._effects.clock, **fields)
+        run_log.append_event(self._dir, event, self._around.clock, **fields)
 
     def tokens_seen(self) -> int:
         """Tokens trained on so far, padding left out (by the data set's density)."""
@@ -70,10 +70,10 @@ class Recorder:
         """Opens TensorBoard's file; this is what needs TensorFlow."""
         from bigbird_ja.train.tensorboard import EventWriter
 
-        self._board = EventWriter(self._dir, self._scratch, self.step, self._effects.clock)
+        self._board = EventWriter(self._dir, self._scratch, self.step, self._around.clock)
         if self._wandb_library is not None:
             name, config = storage.base_name(self._dir), self._request.config
-            self._wandb = WandbLog(self._wandb_library, name, config, self._effects.log)
+            self._wandb = WandbLog(self._wandb_library, name, config, self._around.log)
 
     def began(self) -> None:
         """The first step comes next."""
@@ -117,7 +117,7 @@ class Recorder:
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **found})
         if self._wandb is not None:
             self._wandb.write(step, found, "eval")
-        self._effects.log(
+        self._around.log(
             f"evaluation at step {step:,}: loss {found['masked_lm_loss']:.4f},"
             f" accuracy {found['masked_lm_accuracy']:.1%}"
         )
@@ -142,7 +142,7 @@ class Recorder:
             try:
                 self._board.close()
             except Exception as failure:
-                self._effects.log(f"TensorBoard's file could not be completed: {failure}")
+                self._around.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
         """Writes down why the run ended. Never raises: the end itself is what must be told."""
@@ -156,7 +156,7 @@ class Recorder:
             try:
                 what()
             except Exception as failure:
-                self._effects.log(f"the end could not be recorded: {failure}")
+                self._around.log(f"the end could not be recorded: {failure}")
 
     def _now(self) -> float:
-        return round(self._effects.clock(), 3)
+        return round(self._around.clock(), 3)

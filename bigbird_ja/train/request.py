@@ -1,4 +1,4 @@
-"""What a run of `pretrain` was asked for, and what it may do to the world besides its files."""
+"""What a run of `pretrain` was asked for, and the surroundings that it runs in."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bigbird_ja.data.manifest import Manifest
 
 
 @dataclass(frozen=True)
-class Effects:
-    """Log, clocks, and the way out; tests pass their own.
+class Surroundings:
+    """Log, clocks and the way out of the process; tests pass their own.
 
     `mark` is called with the phase at the instants where a kill is interesting: "start-up",
     "input", "session", "step", "save", "between-files". `accelerator` is the TPU's type such as
@@ -45,7 +45,7 @@ class Request:
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
     json: bool = False  # an end that bypasses the command line prints its own JSON
-    effects: Effects = field(default_factory=Effects)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     @property
     def cores(self) -> int:

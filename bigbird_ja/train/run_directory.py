@@ -169,6 +169,14 @@ def find_resumption(
     return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
 
 
+def is_recorded_as_finished(model_dir: str) -> bool:
+    """Whether the last start of a run was followed by the end `finished`."""
+    known = ("started", "resumed", "finished", "failed", "interrupted")
+    events = [event.get("event") for event in run_log.read_events(model_dir)]
+    ends = [event for event in events if event in known]
+    return ends[-1:] == ["finished"]
+
+
 def _unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
     """Starts that were not followed by an end as `finished`: kills leave no line of their own."""
     count, running = 0, False

@@ -18,7 +18,10 @@ from bigbird_ja.config import CheckpointsConfig
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bigbird_ja.train.engines import Snapshot
+
+
+NEVER = 1 << 62  # a step that is not reached
 
 
 class SaveSchedule:
@@ -48,6 +51,10 @@ class SaveSchedule:
         if self._steps and step // self._steps > self._last_step // self._steps:
             return True
         return bool(self._seconds) and self._clock() - self._last_time >= self._seconds
+
+    def next_due(self, step: int) -> int:
+        """The next step after `step` at which the step policy is met."""
+        return (step // self._steps + 1) * self._steps if self._steps else NEVER
 
     def saved(self, step: int) -> None:
         """A save of `step` has begun."""
@@ -85,20 +92,21 @@ class CheckpointSaver:
         self._error: BaseException | None = None
         self.stalled_seconds = 0.0  # of the step, in all
 
-    def save(self, meta: Meta, snapshot: Callable[[], dict[str, np.ndarray]]) -> None:
+    def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
         """Takes a snapshot now and saves it in the background.
 
         Args:
             meta: the sidecar; the files are added.
-            snapshot: returns all variables by name; called before this returns.
+            snapshot: copies the state, called before this returns; what it returns gives all
+                variables by name, and is called in the thread that saves.
         """
         start = self._clock()
         self.wait()
-        values = snapshot()
+        fetch = snapshot()
         waited = self._clock() - start
         self.stalled_seconds += waited
         self._thread = threading.Thread(
-            target=self._run, args=(meta, values, waited), name="checkpoint", daemon=True
+            target=self._run, args=(meta, fetch, waited), name="checkpoint", daemon=True
         )
         self._thread.start()
 
@@ -119,12 +127,12 @@ class CheckpointSaver:
             self._thread = None
         self.poll()
 
-    def _run(self, meta: Meta, values: dict[str, np.ndarray], waited: float) -> None:
+    def _run(self, meta: Meta, fetch: Snapshot, waited: float) -> None:
         start = self._clock()
         prefix = os.path.join(self._scratch, f"model.ckpt-{meta.step}")
         try:
             self._mark("save")
-            write_variables(prefix, values)
+            write_variables(prefix, fetch())
             self._may_publish()
             saved = self._store.publish(
                 prefix, meta, self._config.keep_last, self._config.keep_every_steps

@@ -217,9 +217,9 @@ def test_two_trainers_on_one_model_dir_the_second_is_refused(
 
 def test_a_nan_is_named_with_its_step(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
     model = str(tmp_path / "model")
-    # Without epsilon, Adam divides zero by zero for every row that had no gradient.
+    # An epsilon that float32 cannot hold: zero by zero for every row that had no gradient.
     ended = zygote.run(
-        *flags, "--model_dir", model, "--json", "--set", "training.adam_epsilon=0",
+        *flags, "--model_dir", model, "--json", "--set", "training.adam_epsilon=1e-46",
         "--set", "training.weight_decay=0",
     )  # fmt: skip
     assert ended.status == 70 and ended.result["reason"] == "diverged"

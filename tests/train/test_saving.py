@@ -33,7 +33,12 @@ def test_zero_is_off() -> None:
     config = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
     schedule = SaveSchedule(config, 0, lambda: now[0])
     now[0] = 1e9
-    assert not schedule.is_due(10**9)
+    assert not schedule.is_due(10**9) and schedule.next_due(10**9) > 10**12
+
+
+def test_the_next_step_that_is_due_by_steps() -> None:
+    schedule = SaveSchedule(CheckpointsConfig(save_every_steps=100), 90)
+    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
 
 
 def make(tmp_path: Path, **how: Any) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
@@ -59,10 +64,10 @@ def meta(step: int) -> Meta:
 def test_the_step_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     gate = threading.Event()
     saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
-    saver.save(meta(1), lambda: VALUES)
+    saver.save(meta(1), lambda: lambda: VALUES)
     assert saver.is_saving() and store.steps() == []
     gate.set()
-    saver.save(meta(2), lambda: VALUES)  # waits for the one before
+    saver.save(meta(2), lambda: lambda: VALUES)  # waits for the one before
     saver.wait()
     assert store.steps() == saved == [1, 2] and not saver.is_saving()
 
@@ -72,7 +77,7 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path: Pat
         raise StorageError("another trainer has taken over")
 
     saver, store, saved = make(tmp_path, may_publish=lost)
-    saver.save(meta(1), lambda: VALUES)
+    saver.save(meta(1), lambda: lambda: VALUES)
     with pytest.raises(StorageError, match="taken over"):
         saver.wait()
     saver.poll()

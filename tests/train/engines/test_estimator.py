@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.errors import StorageError
-from bigbird_ja.train import estimator
-from bigbird_ja.train.graph import REPLICA_ID, TrainGraph, deal
+from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.train.engines import estimator, tpu
+from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
 
 def batches(rows: int) -> tf.data.Dataset:
@@ -129,3 +129,90 @@ def test_a_second_session_without_a_known_cause_says_so() -> None:
     session()
     with pytest.raises(StorageError, match="lost its session"):
         session()
+
+
+def endless(host: int, count: int) -> tf.data.Dataset:
+    part = features(4)
+    part.pop(REPLICA_ID)
+    return tf.data.Dataset.from_tensors(part).repeat()
+
+
+def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.EstimatorEngine:
+    config = tiny()
+    config.training.num_train_steps = steps
+    return estimator.EstimatorEngine(
+        config, lambda: initial(config), batches, 1, str(tmp_path), use_tpu=False
+    )
+
+
+def test_it_goes_on_only_when_told_and_gives_its_state(tmp_path: Any) -> None:
+    engine = make_engine(tmp_path, 5)
+    engine.begin()
+    try:
+        first = engine.snapshot()()
+        done = [engine.advance(100) for _ in range(3)]
+        assert [d.step for d in done] == [1, 2, 3] and all(d.first_bad is None for d in done)
+        assert [sorted(d.metrics) for d in done] == [[], [2], []]
+        assert sorted(engine.settle().metrics) == [3]
+        values = engine.snapshot()()
+        assert (int(first["global_step"]), int(values["global_step"])) == (0, 3)
+        name = "bert/embeddings/word_embeddings"
+        assert (values[name] != first[name]).any()
+        loss = engine.forward().metrics(features_of_one_batch())["masked_lm_losses"].mean()
+        assert 0 < loss < 10
+    finally:
+        engine.close()
+    assert not engine._thread.is_alive()
+
+
+def features_of_one_batch() -> dict[str, Any]:
+    part = features(4)
+    part.pop(REPLICA_ID)
+    return part
+
+
+def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path: Any) -> None:
+    for steps in (0, 2):
+        engine = make_engine(tmp_path, 100)
+        engine.begin()
+        for _ in range(steps):
+            engine.advance(100)
+        engine.close()
+        engine.close()
+        assert not engine._thread.is_alive()
+
+
+def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path: Any) -> None:
+    engine = make_engine(tmp_path, 10, lambda host, count: endless(0, 1).take(2))
+    engine.begin()
+    assert [engine.advance(10).step, engine.advance(10).step] == [1, 2]
+    with pytest.raises(StorageError, match="input ended at step 2, before 10"):
+        engine.advance(10)
+    engine.close()
+
+    def failing(host: int, count: int) -> tf.data.Dataset:
+        def check(part: dict[str, Any]) -> dict[str, Any]:
+            with tf.control_dependencies([tf.debugging.Assert(False, ["shard-7"])]):
+                return {name: tf.identity(value) for name, value in part.items()}
+
+        return endless(0, 1).map(check)
+
+    engine = make_engine(tmp_path, 10, failing)
+    engine.begin()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shard-7"):
+        engine.advance(10)
+    engine.close()
+
+
+def test_no_tpu_is_said_before_anything_else(tmp_path: Any) -> None:
+    config = tiny()
+    with pytest.raises(BadInput, match="this machine has no TPU"):
+        tpu.check(config, (str(tmp_path / "accel*"),))
+    (tmp_path / "accel0").touch()
+    with pytest.raises(BadInput, match="built without TPU support"):
+        tpu.check(config, (str(tmp_path / "accel*"),))
+    config.tpu.name = "somewhere"
+    config.tpu.project = "none"
+    config.tpu.zone = "none"
+    with pytest.raises(BadInput, match="no TPU 'somewhere'"):
+        tpu.check(config)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bigbird_ja.config import Config
 from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.run.names import SLOTS, STEP, slot_name
 from bigbird_ja.train import hosts
 from bigbird_ja.train.step import train_step
 
@@ -24,13 +25,12 @@ REPLICA_ID = "replica_id"  # feature: which core a row of the batch went to
 
 
 class TrainGraph:
-    """One run's graph: built by `model_fn`, read and written by the hooks.
+    """One run's graph: built by `model_fn`, read and written between two loops.
 
     Args:
         config: completed by a data set.
         init: gives every variable of a checkpoint its value, by name.
         initialised: called once per session; raises for a second one.
-        training_hooks: hooks that must come after TPUEstimator's own.
     """
 
     def __init__(
@@ -38,10 +38,8 @@ class TrainGraph:
         config: Config,
         init: Callable[[], Mapping[str, Any]],
         initialised: Callable[[], None] = lambda: None,
-        training_hooks: tuple[Any, ...] = (),
     ) -> None:
-        self._config, self._init, self._training_hooks = config, init, training_hooks
-        self._initialised = initialised
+        self._config, self._init, self._initialised = config, init, initialised
         self.metric_names: list[str] = []
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> Any:
@@ -58,7 +56,7 @@ class TrainGraph:
         new_params, new_slots, metrics = train_step(
             self._config,
             {name: values[name] for name in names},
-            {s: {name: values[f"{name}/adam_{s}"] for name in names} for s in "mv"},
+            {s: {name: values[slot_name(name, s)] for name in names} for s in SLOTS},
             step,
             features,
             replica_id=replica_id,
@@ -67,9 +65,9 @@ class TrainGraph:
         )
         finite = metrics.pop("finite")
         updates = [self.variables[name].assign(new_params[name]) for name in names]
-        for slot in "mv":
+        for slot in SLOTS:
             updates += [
-                self.variables[f"{name}/adam_{slot}"].assign(new_slots[slot][name])
+                self.variables[slot_name(name, slot)].assign(new_slots[slot][name])
                 for name in names
             ]
         updates += self._note(step, metrics, finite)
@@ -80,7 +78,6 @@ class TrainGraph:
             loss=metrics["loss"],
             train_op=train_op.op,
             scaffold_fn=self._scaffold,
-            training_hooks=self._training_hooks,
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
@@ -99,14 +96,17 @@ class TrainGraph:
 
     def snapshot(self, session: Any) -> dict[str, Any]:
         """Every variable of a checkpoint, as arrays of their own."""
-        return session.run({**self.variables, "global_step": self.global_step})
+        return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _create_variables(self) -> None:
         self.variables: dict[str, tf.Variable] = {}
         specs = parameter_specs(self._config)
-        for suffix in ("", "/adam_m", "/adam_v"):
+        for name, spec in specs.items():
+            self.variables[name] = _variable(name, spec.shape, tf.float32)
+        for slot in SLOTS:
             for name, spec in specs.items():
-                self.variables[name + suffix] = _variable(name + suffix, spec.shape, tf.float32)
+                slot_of = slot_name(name, slot)
+                self.variables[slot_of] = _variable(slot_of, spec.shape, tf.float32)
         self.global_step = tf.compat.v1.train.get_or_create_global_step()
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
@@ -133,7 +133,7 @@ class TrainGraph:
 
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self._init()
-        variables = {**self.variables, "global_step": self.global_step}
+        variables = {**self.variables, STEP: self.global_step}
         # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
         # once (each run of another set of ops does it anew).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}

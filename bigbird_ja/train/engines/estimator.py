@@ -1,0 +1,319 @@
+"""TensorFlow's TPUEstimator as an engine, used in a way that avoids its faults.
+
+- Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
+  (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
+- MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
+  raise) for a preemption and builds sessions for ever. There is one session: a second one ends the
+  run with the error that the first one met.
+- Its graceful-shutdown mode may freeze for good after a lame worker: off.
+- It calls back where others are called. So it runs in a thread of its own, which waits in a hook
+  between two device loops until the next `advance`; errors of ours never pass through it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput, CommandError, StorageError, classify
+from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.run.names import parameters_of
+from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, tpu
+from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
+
+os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
+
+_CLOSE_SECONDS = 60.0
+
+
+class EstimatorEngine:
+    """Runs the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3.
+
+    Args:
+        config: completed by a data set.
+        first_state: gives every variable's first value, by name; called once.
+        batches: the input.
+        replicas: TPU cores; 1 on CPU and GPU.
+        scratch: local directory for TPUEstimator's own files.
+        use_tpu: trains on the configured TPU.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        first_state: Callable[[], Mapping[str, Any]],
+        batches: MakeBatches,
+        replicas: int,
+        scratch: str,
+        use_tpu: bool,
+    ) -> None:
+        self._config, self._scratch, self._use_tpu = config, scratch, use_tpu
+        one_session = OneSession()
+        quiet_logging(one_session.causes)
+        self._graph = TrainGraph(config, first_state, one_session)
+        self._input_fn = make_input_fn(batches, replicas, use_tpu)
+        self._hook = _Handover()
+        self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
+        self._error: BaseException | None = None
+        self._step = 0
+        self._every = config.training.log_every_steps
+
+    def begin(self) -> None:
+        """Builds the graph and the session, and gives the variables their values."""
+        if not self._use_tpu:
+            enable_determinism()
+        self._thread.start()
+        self._wait()
+        self._step, _ = self._graph.read_notes(self._hook.session)
+
+    def advance(self, limit: int) -> Finished:
+        """One device loop; on CPU one step. How long a loop is, TPUEstimator decides."""
+        before = self._step
+        self._hook.go()
+        self._wait()
+        self._step, bad = self._graph.read_notes(self._hook.session)
+        metrics: dict[int, dict[str, float]] = {}
+        if self._step // self._every > before // self._every:
+            found = self._graph.read_metrics(self._hook.session)
+            metrics = {n: found[n] for n in found if n > before and n % self._every == 0}
+        return Finished(self._step, metrics, bad if bad >= 0 else None)
+
+    def settle(self) -> Finished:
+        """Nothing is under way between two loops; reads the last step's metrics."""
+        found = self._graph.read_metrics(self._hook.session)
+        return Finished(self._step, {self._step: found[self._step]} if self._step in found else {})
+
+    def snapshot(self) -> Snapshot:
+        """All variables, copied now."""
+        values = self._graph.snapshot(self._hook.session)
+        return lambda: values
+
+    def forward(self) -> Forward:
+        """The model outside the session, on this machine's CPU or GPU."""
+        return Forward(self._config, parameters_of(self._graph.snapshot(self._hook.session)))
+
+    def start_profile(self, directory: str) -> None:
+        """TensorFlow's profiler, which sees all sessions of this process."""
+        tf.profiler.experimental.start(directory)
+
+    def stop_profile(self) -> None:
+        """Ends it."""
+        tf.profiler.experimental.stop()
+
+    def close(self) -> None:
+        """Lets TPUEstimator end its session."""
+        self._hook.stop()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_SECONDS)
+
+    def _wait(self) -> None:
+        """Until a loop has ended; raises what TPUEstimator ended with, if it did."""
+        self._hook.wait()
+        if self._hook.has_ended:
+            if self._error is not None:
+                raise self._error
+            raise StorageError(  # a session ends silently when its input does
+                f"the input ended at step {self._step}, before"
+                f" {self._config.training.num_train_steps}: check the data with"
+                " `bigbird-ja check-data`"
+            )
+
+    def _train(self) -> None:
+        try:
+            _run_estimator(
+                self._graph.model_fn,
+                self._input_fn,
+                self._hook,
+                self._config,
+                scratch=self._scratch,
+                use_tpu=self._use_tpu,
+            )
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._hook.ended()
+
+
+class _Handover(tf.estimator.SessionRunHook):
+    """Holds TPUEstimator's thread between two loops until the other thread says `go` or `stop`."""
+
+    def __init__(self) -> None:
+        self.session: Any = None
+        self.has_ended = False
+        self._turn = threading.Condition()
+        self._is_running = True  # a loop, or what comes before the first one
+        self._is_stopped = False
+
+    # In TPUEstimator's thread.
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """The variables have their values."""
+        self.session = session
+        if not self._hand_over():
+            raise _Closed
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """A loop has ended."""
+        if not self._hand_over():
+            run_context.request_stop()
+
+    def ended(self) -> None:
+        """TPUEstimator has returned or raised."""
+        with self._turn:
+            self.has_ended, self._is_running = True, False
+            self._turn.notify_all()
+
+    def _hand_over(self) -> bool:
+        """Waits for the other thread; whether to go on."""
+        with self._turn:
+            self._is_running = False
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._is_running or self._is_stopped)
+            return not self._is_stopped
+
+    # In the other thread.
+
+    def go(self) -> None:
+        """Lets one loop run."""
+        with self._turn:
+            self._is_running = not self.has_ended
+            self._turn.notify_all()
+
+    def stop(self) -> None:
+        """Lets TPUEstimator end."""
+        with self._turn:
+            self._is_stopped = True
+            self._turn.notify_all()
+
+    def wait(self) -> None:
+        """Waits until the loop has ended, or TPUEstimator has."""
+        with self._turn:
+            self._turn.wait_for(lambda: not self._is_running)
+
+
+class _Closed(Exception):
+    """Ends TPUEstimator before its first loop."""
+
+
+class OneSession:
+    """Called when a session is initialised; the second time raises what ended the first."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.causes = _Causes()
+
+    def __call__(self) -> None:
+        """Counts a session.
+
+        Raises:
+            CommandError: there was one before, and it was lost.
+        """
+        self._count += 1
+        if self._count > 1:
+            raise self._lost()
+
+    def _lost(self) -> CommandError:
+        cause = self.causes.last
+        known = classify(cause) if cause is not None else None
+        if known is not None:
+            return known
+        return StorageError(
+            f"TensorFlow lost its session ({cause or 'no cause given'}): run the same command again"
+        )
+
+
+class _Causes(logging.Handler):
+    """Remembers the exceptions that TensorFlow only mentions in its log."""
+
+    last: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps an exception among the record's arguments."""
+        for value in record.args or ():
+            if isinstance(value, tf.errors.OpError):
+                self.last = value
+
+
+def quiet_logging(causes: logging.Handler) -> None:
+    """Sends TensorFlow's chatter nowhere and its lost sessions to `causes`."""
+    logger = tf.get_logger()
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    for handler in logger.handlers:
+        handler.setLevel(logging.ERROR)
+    logger.addHandler(causes)
+
+
+def enable_determinism() -> None:
+    """Makes CPU and GPU kernels give the same bits every time; a TPU does anyway."""
+    tf.config.experimental.enable_op_determinism()
+
+
+class _LeaveSignals(tf.estimator.SessionRunHook):
+    """In place of TPUEstimator's InstallSignalHandlerHook, which lets Ctrl-C kill the process, and
+    which only the main thread may run."""
+
+
+def _run_estimator(
+    model_fn: Callable[..., Any],
+    input_fn: Callable[..., Any],
+    hook: Any,
+    config: Config,
+    *,
+    scratch: str,
+    use_tpu: bool,
+) -> None:
+    """Runs the steps up to `training.num_train_steps`.
+
+    Raises:
+        BadInput: the TPU cannot be reached.
+    """
+    from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
+
+    tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
+    estimator = tpu_estimator.TPUEstimator(
+        model_fn=model_fn,
+        use_tpu=use_tpu,
+        train_batch_size=config.training.global_batch_size,
+        eval_batch_size=config.training.global_batch_size,
+        config=tpu_config.RunConfig(
+            cluster=tpu.resolve(config) if use_tpu else None,
+            model_dir=scratch,
+            tf_random_seed=config.training.seed,
+            save_checkpoints_steps=None,
+            save_checkpoints_secs=None,
+            save_summary_steps=0,
+            log_step_count_steps=None,
+            session_config=session_config(),
+            tpu_config=tpu_config.TPUConfig(
+                num_shards=config.tpu.num_cores if use_tpu else None,
+                # In seconds: the loop grows to this length, so that SIGTERM is answered in time.
+                iterations_per_loop=f"{max(1, int(config.training.max_loop_seconds))}s",
+                per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
+            ),
+        ),
+    )
+    try:
+        estimator.train(input_fn, hooks=[hook], max_steps=config.training.num_train_steps)
+    except ValueError as error:
+        if "num_shards" not in str(error):
+            raise
+        raise BadInput(f"tpu.num_cores={config.tpu.num_cores}: {error}") from error
+
+
+def session_config() -> tf.compat.v1.ConfigProto:
+    """Threads for this machine's cores; GPU memory as needed; none of the graph rewrites that
+    could change results between two versions of a graph."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return tf.compat.v1.ConfigProto(
+        allow_soft_placement=True,
+        intra_op_parallelism_threads=cores or 1,
+        inter_op_parallelism_threads=max(2, (cores or 1) // 2),
+        gpu_options=tf.compat.v1.GPUOptions(allow_growth=True),
+    )

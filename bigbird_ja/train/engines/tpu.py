@@ -1,0 +1,56 @@
+"""Whether there is a TPU that TensorFlow can train on, asked before anything is written."""
+
+from __future__ import annotations
+
+import glob
+from typing import Any
+
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+
+# Where a TPU VM shows its chips: v2 to v4, and v5 and later.
+_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+
+
+def check(config: Config, device_globs: tuple[str, ...] = _DEVICES) -> None:
+    """Refuses `--use_tpu` where there is no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        resolve(config)
+        return
+    if not any(glob.glob(place) for place in device_globs):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    from tensorflow.python.framework import kernels
+
+    if not kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel:
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )
+
+
+def resolve(config: Config) -> Any:
+    """TensorFlow's resolver of the configured TPU.
+
+    Raises:
+        BadInput: it cannot be reached.
+    """
+    import tensorflow as tf
+
+    tpu = config.tpu
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=tpu.name, zone=tpu.zone, project=tpu.project
+        )
+        resolver.master()
+    except Exception as error:
+        raise BadInput(
+            f"--use_tpu: no TPU {tpu.name!r} here ({' '.join(str(error).split())[:200]}): run on a"
+            " TPU VM with --tpu_name local, or leave --use_tpu out"
+        ) from error
+    return resolver

@@ -1,0 +1,101 @@
+"""Evaluation while a run trains: when it is due, and how a request to stop ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.run import log as run_log
+from bigbird_ja.train.request import Request
+from bigbird_ja.train.signals import StopRequest
+
+_POLL_SECONDS = 0.1
+
+
+class Evaluations:
+    """Evaluates on held-out records every `training.eval_every_steps` steps and at the end.
+
+    Args:
+        request: of the run.
+        stop: asked while an evaluation runs; it is then left unfinished.
+        tick: called after each batch.
+    """
+
+    def __init__(self, request: Request, stop: StopRequest, tick: Callable[[], None]) -> None:
+        self._request, self._stop, self._tick = request, stop, tick
+        self._every = request.config.training.eval_every_steps
+        self._total = request.config.training.num_train_steps
+        self._evaluated = -1  # the last step that was
+        self._thread: threading.Thread | None = None
+
+    def begin(self, step: int) -> None:
+        """Training begins at `step`: finds out which evaluation was the last."""
+        if not self._request.evaluates:
+            return
+        for line in run_log.read_evaluations(self._request.model_dir):
+            is_ours = line.get("data_fingerprint") == self._request.manifest.fingerprint
+            if is_ours and line["step"] <= step:
+                self._evaluated = max(self._evaluated, line["step"])
+
+    def is_due(self, step: int) -> bool:
+        """Whether step `step` is the first one that was reached since a multiple of the interval
+        (or is the last step) and is not evaluated yet: also after a restart from there."""
+        if not self._request.evaluates or step == 0:
+            return False
+        due = self._total if step >= self._total else step // self._every * self._every
+        return due > 0 and self._evaluated < due
+
+    def next_due(self, step: int) -> int:
+        """The next step after `step` at which one will be due."""
+        if not self._request.evaluates:
+            return self._total
+        return min((step // self._every + 1) * self._every, self._total)
+
+    def evaluate(self, step: int, forward: Forward) -> dict[str, Any] | None:
+        """The results, as `masked_lm.evaluate_parameters` has them; None where someone asked to
+        stop before they were complete. The last batch may then still be computed: see `join`."""
+        found: dict[str, Any] = {}
+        self._thread = threading.Thread(
+            target=self._run, args=(step, forward, found), name="evaluation", daemon=True
+        )
+        self._thread.start()
+        while self._thread.is_alive():
+            self._thread.join(_POLL_SECONDS)
+            if self._stop.is_set():
+                return None
+        if "error" in found:
+            raise found["error"]
+        if "result" not in found:
+            return None
+        self._evaluated = step
+        return dict(found["result"])
+
+    def join(self) -> None:
+        """Waits for a batch that is being computed still."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, step: int, forward: Forward, found: dict[str, Any]) -> None:
+        from bigbird_ja.evaluation import masked_lm, tensorboard
+
+        def tick() -> None:
+            self._tick()
+            if self._stop.is_set():
+                raise _Abandoned
+
+        try:
+            result = masked_lm.evaluate_model(
+                forward, self._request.data_dir, self._request.manifest, tick=tick
+            )
+            tensorboard.write_evaluation(self._request.model_dir, step, result)
+            found["result"] = result
+        except _Abandoned:
+            pass
+        except BaseException as error:
+            found["error"] = error
+
+
+class _Abandoned(Exception):
+    """Someone asked to stop."""

@@ -1,0 +1,426 @@
+"""One run of `pretrain`, from the first look at MODEL_DIR to the recorded end.
+
+Reads from top to bottom: refuse what can be refused, take the lock, find where to continue, train
+(`train.loop`), say how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bigbird_ja import config as config_lib
+from bigbird_ja import storage
+from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.errors import (
+    STATUS_OF_REASON,
+    BadInput,
+    CommandError,
+    Interrupted,
+    StorageError,
+    classify,
+    telling_line,
+)
+from bigbird_ja.lease import RENEW_SECONDS, Lease
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.streams import write_results
+from bigbird_ja.train import checks, engines, environment, run_directory
+from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.housekeeping import Chore, Housekeeping
+from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.request import Request
+from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+from bigbird_ja.train.signals import StopRequest
+from bigbird_ja.train.watchdog import Watchdog, dump_stacks
+
+SCRATCH = ".scratch"  # in a MODEL_DIR on disk; wiped at each start
+HEARTBEAT_SECONDS = 15.0
+METRICS_SYNC_SECONDS = 60.0
+_LAST_WORDS_SECONDS = 8.0
+
+
+def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
+    """Trains or resumes to the end.
+
+    Returns:
+        The `--json` results.
+
+    Raises:
+        CommandError: every other end, recorded in MODEL_DIR once work has begun there; its
+            `results` carry `global_step` and `loss`.
+    """
+    config, around, model_dir = request.config, request.surroundings, request.model_dir
+    around.mark("start-up")
+    if not request.overwrite:
+        run_directory.check_settings(model_dir, config)
+    guard = checks.check(request)
+    warm_start = _load_warm_start(request)
+    if request.overwrite:
+        _move_aside(request)
+    with _directory(model_dir), _held(request) as (lock, notes), _scratch(model_dir) as scratch:
+
+        def report(event: str, step: int, text: str) -> None:
+            around.log(text)
+            notes.append({"event": event, "global_step": step, "message": text})
+
+        store = CheckpointStore(model_dir, scratch, report, around.mark)
+        found = run_directory.find_resumption(
+            store, config, request.manifest.fingerprint, around.log
+        )
+        check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
+        recorder = Recorder(request, found, scratch)
+        for note in notes:
+            recorder.event(**note)
+        part = _Part(request, stop, lock, guard, store, scratch, found, recorder, warm_start)
+        if found.step >= config.training.num_train_steps:
+            around.log(f"{model_dir}: already at step {found.step:,}: nothing left to do")
+            return part.complete()
+        return part.train()
+
+
+class _Part:
+    """This process's part of a run, once MODEL_DIR is ours: what it is made of, and how it ends.
+
+    Args:
+        request, stop, lock, guard, store, scratch, found: of the run.
+        recorder: told everything.
+        warm_start: parameters that replace the random ones of a new run, or None.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        stop: StopRequest,
+        lock: Lease,
+        guard: DataGuard,
+        store: CheckpointStore,
+        scratch: str,
+        found: run_directory.Resumption,
+        recorder: Recorder,
+        warm_start: Mapping[str, Any] | None,
+    ) -> None:
+        self._request, self._config, self._around = request, request.config, request.surroundings
+        self._stop, self._lock, self._guard, self._scratch = stop, lock, guard, scratch
+        self._found, self._recorder, self._warm_start = found, recorder, warm_start
+        self._saver = CheckpointSaver(
+            store,
+            scratch,
+            self._config.checkpoints,
+            self._check_may_publish,
+            self._saved,
+            self._around.mark,
+            self._around.monotonic,
+        )
+        self._watchdog = Watchdog(self._config.training.stall_minutes * 60, self._stalled)
+        self._evaluations = Evaluations(request, stop, self._watchdog.tick)
+
+    def train(self) -> dict[str, Any]:
+        """Trains, and records the end, whichever it is."""
+        self._stop.leave = lambda message: self.leave("interrupted", message)
+        with self._recorded_failure():
+            self._write_start()
+            reason = "interrupted" if self._stop.is_set() else self._run_loop()
+        self._stop.answered()
+        return self._end(reason)
+
+    def complete(self) -> dict[str, Any]:
+        """Nothing is left to train: makes up for what a kill after the last step has left undone,
+        the last evaluation and the record of the end."""
+        from bigbird_ja.evaluation.forward import Forward
+        from bigbird_ja.run.checkpoints import read_variables
+        from bigbird_ja.run.names import parameters_of
+
+        step, checkpoint = self._found.step, self._found.checkpoint
+        self._evaluations.begin(step)
+        is_due = self._evaluations.is_due(step)
+        if checkpoint is not None and is_due:
+            with self._recorded_failure():
+                params = parameters_of(read_variables(checkpoint.prefix))
+                found = self._evaluations.evaluate(step, Forward(self._config, params))
+                if found is None:
+                    self._stop.answered()
+                    self._evaluations.join()
+                    return self._end("interrupted")
+                self._recorder.evaluated(step, found)
+        if is_due or not run_directory.is_recorded_as_finished(self._request.model_dir):
+            self._recorder.ended("finished", None)
+        return self._results("finished")
+
+    def _write_start(self) -> None:
+        request, found = self._request, self._found
+        tokenizer = storage.join(request.data_dir, run_directory.TOKENIZER)
+        run_directory.write_settings(request.model_dir, self._config, tokenizer)
+        self._recorder.event(
+            "started" if found.checkpoint is None else "resumed",
+            global_step=found.step,
+            interruptions=found.interruptions,
+            config=config_lib.fingerprint(self._config)[:16],
+            data=request.manifest.fingerprint[:16],
+            environment=environment.describe(request.use_tpu, request.cores),
+        )
+        self._recorder.heartbeat.write(state="starting")
+
+    def _run_loop(self) -> str:
+        from bigbird_ja.data import verify
+        from bigbird_ja.train.loop import Loop
+
+        request, monotonic = self._request, self._around.monotonic
+        engine = self._engine()
+        loop = Loop(
+            self._request,
+            engine,
+            self._stop,
+            self._recorder,
+            SaveSchedule(self._config.checkpoints, self._found.step, monotonic),
+            self._saver,
+            self._evaluations,
+            self._profiler(engine),
+            self._watchdog,
+            self._chores(),
+        )
+        self._recorder.open_board()
+        try:
+            damage = verify.named_damage(request.manifest, request.data_dir)
+            with self._watchdog, loop.chores, damage:
+                engine.begin()
+                self._around.mark("session")
+                self._watchdog.tick()
+                reason = loop.run(self._found.step)
+                self._recorder.heartbeat.write(state="saving")
+                self._saver.wait()
+                if loop.profiler is not None:
+                    loop.profiler.close()
+                engine.close()
+                self._recorder.sync()
+        finally:
+            engine.close()
+            self._recorder.close()
+        return reason
+
+    def _engine(self) -> engines.Engine:
+        from bigbird_ja.train.engines.estimator import EstimatorEngine
+
+        return EstimatorEngine(
+            self._config,
+            self._first_state,
+            self._batches,
+            self._request.cores,
+            self._scratch,
+            self._request.use_tpu,
+        )
+
+    def _first_state(self) -> Mapping[str, Any]:
+        from bigbird_ja.train.state import first_state
+
+        return first_state(self._config, self._found.checkpoint, self._warm_start)
+
+    def _batches(self, host: int, count: int) -> Any:
+        from bigbird_ja.data import pipeline
+
+        self._around.mark("input")
+        return pipeline.batches(
+            self._request.manifest,
+            self._request.data_dir,
+            seed=self._config.data.seed,
+            global_batch_size=self._config.training.global_batch_size,
+            start_step=self._found.step,
+            shuffle_window=self._config.data.shuffle_window,
+            mask_unit=self._config.data.mask_unit,
+            num_hosts=count,
+            host_index=host,
+        )
+
+    def _profiler(self, engine: engines.Engine) -> Any:
+        if not self._request.profile_steps:
+            return None
+        from bigbird_ja.train.profiling import Profiler
+
+        return Profiler(
+            *self._request.profile_steps,
+            engine=engine,
+            model_dir=self._request.model_dir,
+            scratch=self._scratch,
+            log=self._around.log,
+        )
+
+    def _chores(self) -> Housekeeping:
+        chores = [
+            Chore("heartbeat", HEARTBEAT_SECONDS, self._recorder.heartbeat.write),
+            Chore("lock", RENEW_SECONDS, self._lock.renew),
+            Chore("metrics", METRICS_SYNC_SECONDS, self._recorder.sync_metrics),
+        ]
+        return Housekeeping(chores, self._around.log, self._around.monotonic)
+
+    def _check_may_publish(self) -> None:
+        """In the saver's thread: raises where a checkpoint must not become the latest."""
+        self._lock.check()
+        self._guard.check()
+
+    def _saved(self, meta: Meta, seconds: float, waited: float) -> None:
+        """In the saver's thread, once a checkpoint is the latest."""
+        self._recorder.heartbeat.update(state="training")
+        self._recorder.event(
+            "saved",
+            global_step=meta.step,
+            seconds=round(seconds, 3),
+            stalled_seconds=round(waited, 3),
+        )
+        self._recorder.sync()
+
+    # The ends.
+
+    @contextlib.contextmanager
+    def _recorded_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            known = _end_of(error)
+            self._recorder.ended(known.reason if known else "bug", known or error)
+            if known is None:
+                raise
+            known.results = self._results(known.reason)  # type: ignore[attr-defined]
+            raise known from error
+
+    def _end(self, reason: str) -> dict[str, Any]:
+        """Records the end of a loop that came to one."""
+        self._recorder.ended(reason, None)
+        if reason == "interrupted":
+            stopped = Interrupted(
+                f"{self._stop.name}: saved at step {self._recorder.step}: run the same command"
+                " again to continue"
+            )
+            stopped.results = self._results(reason)  # type: ignore[attr-defined]
+            raise stopped
+        return self._results(reason)
+
+    def _results(self, reason: str) -> dict[str, Any]:
+        """The `--json` results."""
+        stalled = round(self._saver.stalled_seconds, 3)
+        return {**self._recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
+
+    def _stalled(self, silence: float) -> None:
+        """In the watchdog's thread: last words, then out."""
+        dump_stacks(sys.stderr)
+        self.leave(
+            "stalled",
+            f"no step finished for {silence / 60:.1f} minutes (training.stall_minutes): stopped;"
+            " the stacks of all threads are above; run the same command again",
+        )
+
+    def leave(self, reason: str, message: str) -> None:
+        """Ends the process from any thread, at once, saving nothing."""
+        words = threading.Thread(
+            target=self._recorder.ended, args=(reason, StorageError(message)), daemon=True
+        )
+        words.start()
+        words.join(_LAST_WORDS_SECONDS)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
+        if self._request.json:
+            write_results({**self._results(reason), "error": message})
+        self._around.leave(STATUS_OF_REASON[reason])
+
+
+def _end_of(error: BaseException) -> CommandError | None:
+    """As `errors.classify`, but what was permitted at the start and is refused or gone in mid run
+    is storage failing, not bad input."""
+    if isinstance(error, (PermissionError, FileNotFoundError)):
+        what = error.strerror or "refused"
+        return StorageError(f"{error.filename or error}: {what} in mid run: run again")
+    if type(error).__name__ in ("PermissionDeniedError", "NotFoundError"):
+        return StorageError(f"refused in mid run: {telling_line(error)}: run again")
+    return classify(error)
+
+
+def _load_warm_start(request: Request) -> Mapping[str, Any] | None:
+    """Parameters of `--init_from`, for a fresh start only."""
+    if not request.init_from:
+        return None
+    if not request.overwrite and CheckpointStore(request.model_dir).has_any():
+        request.surroundings.log(f"--init_from is left out: {request.model_dir} is resumed")
+        return None
+    from bigbird_ja.train.init_from import load_initial
+
+    params, table = load_initial(request.init_from, request.config)
+    request.surroundings.log(table)
+    return params
+
+
+def _move_aside(request: Request) -> None:
+    """`--overwrite`: renames the run that is in MODEL_DIR, with its lock held while it is renamed.
+
+    Raises:
+        BadInput: a trainer is at work there, or what is there is no run of ours.
+    """
+    if not run_directory.check_movable(request.model_dir):
+        return
+    with _held(request):
+        moved = run_directory.move_aside(request.model_dir)
+    request.surroundings.log(f"{request.model_dir}: the run that was there is now {moved}")
+
+
+@contextlib.contextmanager
+def _directory(model_dir: str) -> Iterator[None]:
+    """MODEL_DIR; removed again where the run was refused before anything was written."""
+    try:
+        storage.make_directory(model_dir)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInput(f"{model_dir}: not a directory: choose another --model_dir") from error
+    try:
+        yield
+    finally:
+        if not storage.is_remote(model_dir):
+            with contextlib.suppress(OSError):
+                os.rmdir(model_dir)  # only an empty one goes
+
+
+@contextlib.contextmanager
+def _held(request: Request) -> Iterator[tuple[Lease, list[dict[str, Any]]]]:
+    """The lock, and what is to be noted in events.jsonl about how it was got."""
+    model_dir, around = request.model_dir, request.surroundings
+
+    def busy(owner: str) -> str:
+        return f"{model_dir}: {owner} is training here: stop it first, or use another --model_dir"
+
+    lock = Lease(
+        storage.join(model_dir, run_directory.LOCK), busy, around.log, clock=around.monotonic
+    )
+    found = lock.acquire()
+    notes: list[dict[str, Any]] = []
+    if found:
+        notes = [{"event": "lock_taken_over", "from_pid": found.pid, "from_host": found.host}]
+    try:
+        yield lock, notes
+    finally:
+        with contextlib.suppress(Exception):
+            lock.release()
+
+
+@contextlib.contextmanager
+def _scratch(model_dir: str) -> Iterator[str]:
+    """A local directory for this run, empty, gone at the end; a killed run's is wiped first.
+
+    On the disk of MODEL_DIR, where that is local: checkpoints are then moved, not copied.
+    """
+    if storage.is_remote(model_dir):
+        name = hashlib.sha256(model_dir.rstrip("/").encode()).hexdigest()[:16]
+        path = os.path.join(tempfile.gettempdir(), f"bigbird-ja-{os.getuid()}-{name}")
+    else:
+        path = os.path.join(model_dir, SCRATCH)
+        storage.clean_temporary(model_dir)
+    if os.path.islink(path):
+        raise BadInput(f"{path}: a link where a scratch directory belongs: remove it")
+    shutil.rmtree(path, ignore_errors=True)
+    os.mkdir(path, 0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
