@@ -39,8 +39,8 @@ def write(
         "seq_length": seq_length, "max_predictions_per_seq": max_predictions,
         "masked_lm_prob": 0.15, "masking": masking, "mask_unit": mask_unit,
         "word_boundaries": "script", "nsp": nsp, "vocab_size": vocab_size,
-        "special_ids": SPECIAL_IDS, "num_readers": readers,
-        "token_bytes": records.token_bytes(vocab_size),
+        "special_ids": SPECIAL_IDS, "num_readers": readers, "dupe_factor": 1,
+        "input_mask": False, "tokenizer_sha256": "", **manifest_lib.UNKNOWN,
     }  # fmt: skip
     rng = np.random.default_rng(seed)
     for split, counts in (("train", train_counts), ("eval", eval_counts)):
@@ -92,7 +92,7 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
     labels = np.arange(count) % 2
     if values["masking"] == "dynamic":
         packed = np.packbits(starts, axis=1)
-        kind = records.token_dtype(values["token_bytes"])
+        kind = records.token_dtype(records.token_bytes(values["vocab_size"]))
         nsp = (middle, labels) if values["nsp"] else (None, None)
         return records.encode_dynamic(tokens.astype(kind), packed, *nsp)
     rule = static_masking.MaskingRule(

@@ -133,6 +133,7 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
     assert predictions(None, "make_data.seq_length=16384") == 2458
     assert predictions(None, "make_data.seq_length=512") == 77
     assert predictions(None, "make_data.masked_lm_prob=0.3") == 1229
+    assert predictions(None) == 600, "as before"
     assert predictions("base-4096") == 600, "what a preset says of its own length"
     assert predictions("base-4096", "make_data.seq_length=4096") == 600
     assert predictions("base-4096", "make_data.seq_length=16384") == 2458

@@ -154,7 +154,7 @@ def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
     except BadInput:
         return  # records made elsewhere, with a tokenizer of another make
     colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
-    rule = pipeline.masking_rule(manifest)
+    rule = manifest.rule()
     number = min(args.examples, manifest.train.sequences)
     batch = pipeline.record_batches(
         manifest, args.data_dir, seed=0, global_batch_size=number, shuffle_window=1, num_steps=1

@@ -79,7 +79,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build, workers
-    from bigbird_ja.data.settings import settings_of
+    from bigbird_ja.data.spec import spec_of, unasked_fields
     from bigbird_ja.text import corpus as corpus_lib
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
@@ -87,9 +87,16 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     num_workers = args.num_workers or workers.available_cores()
     tokenizer = tokenizer_lib.load(args.tokenizer)
     corpus = corpus_lib.open_corpus(args.input, args.tfds_data_dir)
-    settings = settings_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
+    spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
     request = build.Request(
-        corpus, tokenizer, settings, args.output_dir, num_workers, args.overwrite, args.work_dir
+        corpus=corpus,
+        tokenizer=tokenizer,
+        spec=spec,
+        output_dir=args.output_dir,
+        num_workers=num_workers,
+        overwrite=args.overwrite,
+        work_dir=args.work_dir,
+        unasked=unasked_fields(config.make_data),
     )
     return build.make_data(request)
 

@@ -75,6 +75,8 @@ def adopt(
         masking="static",
         mask_unit="subword",
         word_boundaries="none",
+        dupe_factor=1,
+        input_mask=False,
         nsp=tally.has_segment_b if nsp is None else nsp,
         vocab_size=ids.vocab_size,
         special_ids=ids.special_ids,
@@ -84,7 +86,7 @@ def adopt(
         train_shards=shards["train"],
         eval_shards=shards["eval"],
         tokenizer_sha256=hashlib.sha256(ids.tokenizer).hexdigest() if ids.tokenizer else "",
-        document_ids=False,
+        **manifest_lib.UNKNOWN,
         adopted=True,
         created_by=f"bigbird-ja {__version__}",
     )

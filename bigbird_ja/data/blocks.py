@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, packing, pair_packing, static_masking
-from bigbird_ja.data.settings import DataSettings
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import sentences, words
 from bigbird_ja.text.corpus import Document
@@ -103,9 +103,9 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
 
 
 def make_rows(
-    block: Block, tokenizer: Tokenizer, marker: words.WordMarker, settings: DataSettings
+    block: Block, tokenizer: Tokenizer, marker: words.WordMarker, spec: DataSpec
 ) -> tuple[npt.NDArray[Any], BlockStats]:
-    """Tokenises and packs a block: rows of `settings.row_dtype`, and the counts.
+    """Tokenises and packs a block: rows of `spec.row_dtype`, and the counts.
 
     Raises:
         BadInput: text that no tokenizer can read, or a tokenizer that makes [SEP] out of text.
@@ -115,27 +115,27 @@ def make_rows(
     _check_no_control(flat, tokenizer)
     starts = marker(block.texts, ids)
     lengths = [len(x) for x in ids]
-    specials = settings.specials
-    fill = (settings.seq_length, specials["pad"], specials["cls"], specials["sep"])
-    if settings.nsp:
+    specials = spec.special_ids
+    fill = (spec.seq_length, specials["pad"], specials["cls"], specials["sep"])
+    if spec.nsp:
         cuts = [_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)]
-        key = hashing.seed_key(settings.seed, hashing.NEXT_SENTENCE)
+        key = hashing.seed_key(spec.seed, hashing.NEXT_SENTENCE)
         key = int(hashing.fold(hashing.fold(key, block.split == "eval"), block.number))
-        pairs = pair_packing.pack_pairs(lengths, cuts, settings.seq_length, key)
+        pairs = pair_packing.pack_pairs(lengths, cuts, spec.seq_length, key)
         sequences = [[*pair.a, *pair.b] for pair in pairs]
         extra = [(pair.segment_b, pair.is_random) for pair in pairs]
     else:
-        sequences = packing.pack(lengths, settings.seq_length)
-        extra = [(settings.seq_length, False)] * len(sequences)
+        sequences = packing.pack(lengths, spec.seq_length)
+        extra = [(spec.seq_length, False)] * len(sequences)
     tokens, marks = packing.fill(sequences, ids, starts, *fill)
-    rows = np.zeros(len(sequences), settings.row_dtype)
+    rows = np.zeros(len(sequences), spec.row_dtype)
     rows["tokens"] = tokens
     rows["word_starts"] = np.packbits(marks, axis=1)
     if extra:
         rows["segment_b"], rows["label"] = np.array(extra).T
-    ordinary = static_masking.is_ordinary(tokens, settings.rule()).sum(1)
+    ordinary = static_masking.is_ordinary(tokens, spec.rule()).sum(1)
     kept = ordinary > 0
-    stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, settings)
+    stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
     return rows[kept], stats
 
 
@@ -145,17 +145,17 @@ def _stats(
     tokens: npt.NDArray[np.int32],
     ordinary: npt.NDArray[Any],
     kept: npt.NDArray[np.bool_],
-    settings: DataSettings,
+    spec: DataSpec,
 ) -> BlockStats:
     pieces = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
     text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
-    wanted = static_masking.num_predictions(ordinary, settings.rule())
+    wanted = static_masking.num_predictions(ordinary, spec.rule())
     return BlockStats(
         documents=len(lengths),
         tokens=text,
         sequences=len(tokens),
-        used_positions=int((tokens != settings.specials["pad"]).sum()),
+        used_positions=int((tokens != spec.special_ids["pad"]).sum()),
         predictions=int(wanted.sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),

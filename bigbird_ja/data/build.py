@@ -21,10 +21,10 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.console import Progress, log
 from bigbird_ja.data import blocks as blocks_lib
-from bigbird_ja.data import lock, shards, totals, verify
+from bigbird_ja.data import lock, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.data.settings import DataSettings, differences
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.data.work import Work
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.errors import BadInput, Refused, StorageError
@@ -44,11 +44,12 @@ class Request:
 
     corpus: Corpus
     tokenizer: Tokenizer
-    settings: DataSettings
+    spec: DataSpec
     output_dir: str
     num_workers: int
     overwrite: bool = False
     work_dir: str | None = None
+    unasked: tuple[str, ...] = ()  # fields of the spec that nobody asked for
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
@@ -60,7 +61,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     Raises:
         BadInput: bad text, something else in the directory, another process at work on it.
     """
-    words.word_marker(request.settings.word_boundaries, request.tokenizer)  # fail before all else
+    words.word_marker(request.spec.word_boundaries, request.tokenizer)  # fail before all else
     work = Work(request.output_dir, request.work_dir)
     _check_places(request, work)
     named = [path for path in (request.work_dir, request.output_dir) if path]
@@ -99,7 +100,7 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     listing = storage.list_stats(output)
     has_data = manifest_lib.FILE_NAME in listing
     if has_data and not request.overwrite:
-        found = finished(output, request.settings)
+        found = finished(request)
         with contextlib.suppress(BadInput):  # work of other settings is not this command's
             if _continued(request, work) is not None:
                 work.remove()
@@ -113,8 +114,8 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
         work.remove()
     else:
         log(f"{output}: continuing what an earlier run began")
-        request = dataclasses.replace(request, settings=continued)
-    work.open(request.settings.as_dict(), owned)
+        request = dataclasses.replace(request, spec=continued)
+    work.open(request.spec, owned)
     plans = _pack(request, work)
     if continued is not None:
         _refuse_foreign(request, listing, owned | _names(plans))
@@ -123,7 +124,7 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     return _finish(request, work, plans, made), False
 
 
-def _continued(request: Request, work: Work) -> DataSettings | None:
+def _continued(request: Request, work: Work) -> DataSpec | None:
     """The settings with which the work of an earlier run goes on; None to begin anew.
 
     Raises:
@@ -133,21 +134,22 @@ def _continued(request: Request, work: Work) -> DataSettings | None:
     if begun is None:
         return None
     try:
-        return request.settings.continuing(begun)
+        return request.spec.continuing(begun, request.unasked)
     except BadInput as error:
         if request.overwrite:
             return None
         raise BadInput(f"{work.local} holds {error}") from error
 
 
-def finished(output_dir: str, settings: DataSettings) -> Manifest:
-    """The data set that is there already, complete and of these settings.
+def finished(request: Request) -> Manifest:
+    """The data set that is there already, complete and of this spec.
 
     Raises:
         BadInput: it is of other settings, or damaged.
     """
+    output_dir = request.output_dir
     found = manifest_lib.load(output_dir)
-    differing = differences(found.settings, settings.as_dict())
+    differing = request.spec.differences(found, request.unasked)
     if differing:
         raise BadInput(
             f"{output_dir} holds a data set of other settings: {', '.join(differing)}: choose"
@@ -185,18 +187,18 @@ def _names(plans: list[shards.SplitPlan]) -> set[str]:
 _worker: dict[str, Any] = {}
 
 
-def start_packer(tokenizer: Tokenizer, settings: DataSettings, work: Work) -> None:
+def start_packer(tokenizer: Tokenizer, spec: DataSpec, work: Work) -> None:
     """Prepares a worker process for `pack_block`."""
-    marker = words.word_marker(settings.word_boundaries, tokenizer)
-    _worker.update(tokenizer=tokenizer, marker=marker, settings=settings, work=work)
+    marker = words.word_marker(spec.word_boundaries, tokenizer)
+    _worker.update(tokenizer=tokenizer, marker=marker, spec=spec, work=work)
 
 
 def pack_block(block: blocks_lib.Block) -> tuple[str, int]:
     """Packs and writes one block unless it is there; returns its split and its bytes of text."""
-    settings: DataSettings = _worker["settings"]
+    spec: DataSpec = _worker["spec"]
     path = _worker["work"].block(block.name)
-    if blocks_lib.read_block(path, settings.row_dtype.itemsize, verify=True) is None:
-        rows, stats = blocks_lib.make_rows(block, _worker["tokenizer"], _worker["marker"], settings)
+    if blocks_lib.read_block(path, spec.row_dtype.itemsize, verify=True) is None:
+        rows, stats = blocks_lib.make_rows(block, _worker["tokenizer"], _worker["marker"], spec)
         blocks_lib.write_block(path, rows, stats)
     return block.split, sum(len(text.encode()) for text in block.texts)
 
@@ -211,7 +213,7 @@ def _pack(request: Request, work: Work) -> list[shards.SplitPlan]:
     try:
         for _ in range(2):  # a block that was damaged since it was written is packed again
             numbers = work.num_blocks() or _pack_blocks(request, work)
-            plans = plan_shards(work, numbers, request.settings)
+            plans = plan_shards(work, numbers, request.spec)
             if plans is not None:
                 return plans
             work.forget_blocks()
@@ -224,9 +226,9 @@ def _pack(request: Request, work: Work) -> list[shards.SplitPlan]:
 
 
 def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
-    settings = request.settings
+    spec = request.spec
     cut = blocks_lib.cut_into_blocks(
-        request.corpus.documents(), settings.seq_length, settings.eval_fraction, settings.seed
+        request.corpus.documents(), spec.seq_length, spec.eval_fraction, spec.seed
     )
     numbers = dict.fromkeys(SPLITS, 0)
     total = sum(
@@ -235,7 +237,7 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
         if not s.startswith("tfds:")
     )
     with (
-        Workers(request.num_workers, start_packer, (request.tokenizer, settings, work)) as workers,
+        Workers(request.num_workers, start_packer, (request.tokenizer, spec, work)) as workers,
         Progress(total, "B") as progress,
     ):
         for split, size in workers.map(pack_block, cut):
@@ -246,7 +248,7 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
 
 
 def plan_shards(
-    work: Work, numbers: Mapping[str, int], settings: DataSettings
+    work: Work, numbers: Mapping[str, int], spec: DataSpec
 ) -> list[shards.SplitPlan] | None:
     """The shards of both splits, from the blocks that were written; None where one is damaged.
 
@@ -258,11 +260,11 @@ def plan_shards(
         stored = []
         for number in range(numbers[split]):
             path = work.block(blocks_lib.Block(split, number, ()).name)
-            block = blocks_lib.read_block(path, settings.row_dtype.itemsize)
+            block = blocks_lib.read_block(path, spec.row_dtype.itemsize)
             if block is None:
                 return None
             stored.append(block)
-        plans.append(shards.plan_split(split, stored, settings))
+        plans.append(shards.plan_split(split, stored, spec))
     left_out = sum(block.stats.left_out for plan in plans for block in plan.blocks)
     if not plans[0].num_records:
         raise BadInput("the corpus has no text that could be predicted: give more or other --input")
@@ -274,9 +276,9 @@ def plan_shards(
 # --- shards ---
 
 
-def start_writer(plans: list[shards.SplitPlan], settings: DataSettings, work: Work) -> None:
+def start_writer(plans: list[shards.SplitPlan], spec: DataSpec, work: Work) -> None:
     """Prepares a worker process for `write_shard`."""
-    _worker.update(plans=plans, settings=settings, work=work)
+    _worker.update(plans=plans, spec=spec, work=work)
 
 
 def write_shard(task: tuple[int, int]) -> shards.MadeShard:
@@ -285,7 +287,7 @@ def write_shard(task: tuple[int, int]) -> shards.MadeShard:
     work: Work = _worker["work"]
     target = storage.join(work.ready, plan.name(task[1]))
     path = work.scratch(plan.name(task[1])) if storage.is_remote(target) else target
-    made = shards.write_shard(plan, task[1], _worker["settings"], path)
+    made = shards.write_shard(plan, task[1], _worker["spec"], path)
     if path != target:
         _upload(path, target)
         os.unlink(path)
@@ -313,7 +315,7 @@ def _write_shards(
         for k in range(plan.num_shards)
         if plan.name(k) not in found
     ]
-    arguments = (plans, request.settings, work)
+    arguments = (plans, request.spec, work)
     with (
         Workers(max(1, min(request.num_workers, len(tasks))), start_writer, arguments) as workers,
         Progress(len(tasks), "shards") as progress,
@@ -332,7 +334,7 @@ def _finish(
 ) -> Manifest:
     """Puts the shards in their place, then the tokenizer and, last, the manifest."""
     output = request.output_dir
-    result = totals.manifest_of(request.settings, request.corpus.sources, plans, made)
+    result = shards.manifest_of(request.spec, request.corpus.sources, plans, made)
     work.put_in_place(_names(plans))
     storage.write_bytes(
         storage.join(output, manifest_lib.TOKENIZER_NAME), request.tokenizer.model_bytes

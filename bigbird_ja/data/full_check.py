@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import pipeline, records, records_ops, static_masking, verify
+from bigbird_ja.data import records, records_ops, static_masking, verify
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -181,7 +181,7 @@ def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
 def _dynamic_checks(
     manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
 ) -> Checks:
-    rule = pipeline.masking_rule(manifest)
+    rule = manifest.rule()
     ordinary = static_masking.is_ordinary(tokens, rule)
     is_padding = tokens == manifest.pad_id
     labels = parsed["next_sentence_labels"]
@@ -217,7 +217,7 @@ def _static_checks(
         ("has segment ids other than 0 and 1", (parsed["segment_ids"] >> 1 != 0).any(1)),
     ]
     if not manifest.adopted:
-        ordinary = static_masking.is_ordinary(ids, pipeline.masking_rule(manifest))
+        ordinary = static_masking.is_ordinary(ids, manifest.rule())
         checks += [
             ("predicts a special token", (~ordinary & is_target).any(1)),
             ("predicts a position twice or out of order", repeats.any(1)),

@@ -9,12 +9,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from bigbird_ja import storage, typed
 from bigbird_ja.data import static_masking
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
+from bigbird_ja.typed import Count
 
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
@@ -22,6 +27,16 @@ VERSION = 1
 
 # Said for people; two data sets that differ in these alone are the same data.
 _NOT_CONTENT = ("fingerprint", "created_by", "sources")
+_ADVICE = "make the data again"
+
+# The choices of the spec that stand at the top of the file too, where people look for them.
+_SHOWN_FIRST = (
+    "seq_length", "max_predictions_per_seq", "masked_lm_prob", "masking", "mask_unit",
+    "word_boundaries", "nsp", "vocab_size", "special_ids",
+)  # fmt: skip
+
+# What cannot be known of records that were made elsewhere.
+UNKNOWN: dict[str, Any] = {"eval_fraction": 0.0, "num_shards": 0, "seed": 0, "corpus": ""}
 
 
 @dataclass(frozen=True)
@@ -29,9 +44,9 @@ class Shard:
     """One TFRecord file of a data set."""
 
     name: str  # file name inside the data directory
-    records: int
-    bytes: int
-    sha256: str  # hex, of the whole file
+    records: Count
+    bytes: Count
+    sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex, of the whole file
     crc32c: str = ""  # base64 of the big-endian CRC32C, as Cloud Storage states it
 
 
@@ -39,39 +54,41 @@ class Shard:
 class Split:
     """Counts of the train or the eval records (static: every copy counts as a record)."""
 
-    documents: int = 0
-    tokens: int = 0  # of the text, each once; [CLS], [SEP] and padding not counted
-    sequences: int = 0
-    used_positions: int = 0  # positions that are not padding
-    predictions: int = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
+    documents: Count = 0
+    tokens: Count = 0  # of the text, each once; [CLS], [SEP] and padding not counted
+    sequences: Count = 0
+    used_positions: Count = 0  # positions that are not padding
+    predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """What a data set is. `settings` holds every choice that its bytes depend on."""
+class SubCorpus(TypedDict):
+    """Held-out records that come from one part of the corpus."""
 
-    seq_length: int  # tokens per record
-    max_predictions_per_seq: int
-    masked_lm_prob: float
-    masking: str  # dynamic | static
-    mask_unit: str  # subword | whole_word | span
-    word_boundaries: str  # script | mecab | none (adopted)
-    nsp: bool
-    vocab_size: int
-    special_ids: dict[str, int]  # pad, cls, sep, mask and the others that are never predicted
-    num_readers: int  # virtual readers; a host takes whole ones
+    name: str
+    first_record: Count
+    records: Count
+
+
+class Statistics(TypedDict, total=False):
+    """Said for people. Lists are histograms, by powers of two and by number."""
+
+    document_tokens: list[Count]
+    documents_per_sequence: list[Count]
+    sequences_left_out: Count
+    eval_sub_corpora: list[SubCorpus]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(DataSpec):
+    """What a data set is: the spec that it was made by, and what came out."""
+
+    num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole ones
     train: Split
     eval: Split
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
-    tokenizer_sha256: str = ""  # hex, of tokenizer.model; empty where adopted without one
-    dupe_factor: int = 1
-    input_mask: bool = False  # static records also hold `input_mask`
-    document_ids: bool = True  # static records also hold `document_ids`
-    token_bytes: int = 2  # of one token in a dynamic record
     adopted: bool = False  # records were made elsewhere
-    settings: dict[str, Any] = field(default_factory=dict)
-    statistics: dict[str, Any] = field(default_factory=dict)  # lengths, documents per sequence
+    statistics: Statistics = field(default_factory=lambda: Statistics())
     sources: tuple[str, ...] = ()
     created_by: str = ""
 
@@ -110,20 +127,9 @@ class Manifest:
         return (self.train.predictions + self.eval.predictions) / max(1, self.sequences)
 
     @property
-    def pad_id(self) -> int:
-        """The id that fills a record's end."""
-        return self.special_ids["pad"]
-
-    @property
-    def masking_version(self) -> int:
-        """Of the rule in `static_masking`; data sets that do not say it have the first."""
-        return int(self.settings.get("masking_version", 1))
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
-        values = {k: v for k, v in _as_dict(self).items() if k not in _NOT_CONTENT}
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        return _digest(_as_dict(self))
 
     def fixed(self) -> dict[str, Any]:
         """The values of `config.DATA_SET_KEYS`."""
@@ -147,41 +153,33 @@ def to_json(manifest: Manifest) -> str:
     return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
 
 
-def from_json(text: str, where: str) -> Manifest:
+def from_json(data: bytes, where: str) -> Manifest:
     """Reads what `to_json` wrote.
 
     Raises:
         BadInput: not a manifest, another version, or changed by hand.
     """
-    try:
-        values = json.loads(text)
-        version = values.pop("version")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise BadInput(f"{where}: not a manifest: make the data again") from error
-    if version != VERSION:
+    raw = typed.decode_json(data, dict[str, Any], where, _ADVICE)
+    if raw.get("version") != VERSION:
         raise BadInput(
-            f"{where}: version {version}, this program reads {VERSION}: make the data again"
+            f"{where}: version {raw.get('version')}, this program reads {VERSION}: {_ADVICE}"
         )
-    try:
-        stated = values.pop("fingerprint")
-        for split in ("train", "eval"):
-            values[split] = Split(**values[split])
-            values[f"{split}_shards"] = tuple(Shard(**s) for s in values[f"{split}_shards"])
-        values["sources"] = tuple(values["sources"])
-        manifest = Manifest(**values)
-        for shard in manifest.train_shards + manifest.eval_shards:
-            storage.check_inside(shard.name)
-        ids = [manifest.special_ids[name] for name in ("pad", "cls", "sep", "mask")]
-        is_whole = manifest.fingerprint == stated and min(ids) >= 0
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{where}: not a whole manifest ({error}): make the data again") from error
-    if not 1 <= manifest.masking_version <= static_masking.NEWEST_VERSION:
+    settings = typed.convert(raw.get("settings"), dict[str, Any], f"{where}: settings", _ADVICE)
+    unknown = UNKNOWN if raw.get("adopted") is True else {}
+    manifest = typed.convert({**unknown, **settings, **raw}, Manifest, where, _ADVICE)
+    for shard in manifest.train_shards + manifest.eval_shards:
+        storage.check_inside(shard.name)
+    if lacking := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
+        raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(lacking))}: {_ADVICE}")
+    if manifest.masking_version > static_masking.NEWEST_VERSION:
         raise BadInput(
             f"{where}: masked by version {manifest.masking_version} of the rule, this program knows"
             f" versions up to {static_masking.NEWEST_VERSION}: use a newer bigbird-ja"
         )
-    if not is_whole:
-        raise BadInput(f"{where}: was changed after it was written: make the data again")
+    if raw.get("fingerprint") != _digest(raw):
+        raise BadInput(f"{where}: was changed after it was written: {_ADVICE}")
+    if raw["fingerprint"] != manifest.fingerprint:
+        raise BadInput(f"{where}: says what this program does not know: use a newer bigbird-ja")
     return manifest
 
 
@@ -193,13 +191,13 @@ def load(data_dir: str) -> Manifest:
     """
     path = storage.join(data_dir, FILE_NAME)
     try:
-        text = storage.read_text(path)
+        data = typed.read_bounded(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
             f" with --output_dir={data_dir} (for records made elsewhere: `check-data --adopt`)"
         ) from error
-    return from_json(text, path)
+    return from_json(data, path)
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,29 @@ def save(manifest: Manifest, data_dir: str) -> None:
     storage.write_text(storage.join(data_dir, FILE_NAME), to_json(manifest))
 
 
+def _digest(values: Mapping[str, Any]) -> str:
+    counted = {key: value for key, value in values.items() if key not in _NOT_CONTENT}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
+
+
 def _as_dict(manifest: Manifest) -> dict[str, Any]:
-    values = dataclasses.asdict(manifest)
-    values["sources"] = list(manifest.sources)
-    return {"version": VERSION, **values}
+    spec = manifest.spec_values()
+    return {
+        "version": VERSION,
+        **{key: spec[key] for key in _SHOWN_FIRST},
+        "num_readers": manifest.num_readers,
+        "train": dataclasses.asdict(manifest.train),
+        "eval": dataclasses.asdict(manifest.eval),
+        "train_shards": [dataclasses.asdict(shard) for shard in manifest.train_shards],
+        "eval_shards": [dataclasses.asdict(shard) for shard in manifest.eval_shards],
+        "tokenizer_sha256": manifest.tokenizer_sha256,
+        "dupe_factor": manifest.dupe_factor,
+        "input_mask": manifest.input_mask,
+        "document_ids": not manifest.adopted,  # whether static records hold them
+        "token_bytes": 2 if manifest.adopted else manifest.token_bytes,  # of dynamic records
+        "adopted": manifest.adopted,
+        "settings": {} if manifest.adopted else spec,
+        "statistics": manifest.statistics,
+        "sources": list(manifest.sources),
+        "created_by": manifest.created_by,
+    }

@@ -23,20 +23,6 @@ EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models com
 _READ_BUFFER_BYTES = 1 << 18
 
 
-def masking_rule(manifest: Manifest, mask_unit: str | None = None) -> MaskingRule:
-    """How a data set is masked; `mask_unit` overrides the manifest's (dynamic data only)."""
-    return MaskingRule(
-        vocab_size=manifest.vocab_size,
-        special_ids=tuple(sorted(set(manifest.special_ids.values()))),
-        mask_id=manifest.special_ids["mask"],
-        pad_id=manifest.pad_id,
-        max_predictions=manifest.max_predictions_per_seq,
-        prob=manifest.masked_lm_prob,
-        unit=mask_unit or manifest.mask_unit,
-        version=manifest.masking_version,
-    )
-
-
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
     """What the order of the train records depends on."""
     counts = tuple(shard.records for shard in manifest.train_shards)
@@ -83,7 +69,7 @@ def batches(
     """
     if split != "train":
         raise ValueError("the train split only: eval_batches reads the other")
-    check_mask_unit(manifest, mask_unit)
+    rule = manifest.rule(mask_unit)
     serialized = record_batches(
         manifest,
         data_dir,
@@ -95,22 +81,12 @@ def batches(
         host_index=host_index,
         num_steps=num_steps,
     )
-    rule = masking_rule(manifest, mask_unit)
     made = serialized.map(
         lambda s, epoch, record: to_features(manifest, rule, seed, s, epoch, record),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
     return made.prefetch(tf.data.AUTOTUNE)
-
-
-def check_mask_unit(manifest: Manifest, mask_unit: str | None) -> None:
-    """Refuses another unit for records whose targets were drawn when they were made."""
-    if manifest.masking == "static" and mask_unit not in (None, manifest.mask_unit):
-        raise BadInput(
-            f"data.mask_unit={mask_unit}: the data set's masks are static"
-            f" ({manifest.mask_unit}): leave it out, or make the data with --masking=dynamic"
-        )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -232,8 +208,7 @@ def eval_batches(
     shards = manifest.eval_shards
     if not shards:
         raise BadInput(f"{data_dir}: no eval split: make the data with --eval_fraction above 0")
-    check_mask_unit(manifest, mask_unit)
-    rule = masking_rule(manifest, mask_unit)
+    rule = manifest.rule(mask_unit)
     records = _in_order(data_dir, shards).batch(batch_size)
 
     def features(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import hashing, records, static_masking
+from bigbird_ja import __version__
+from bigbird_ja.data import hashing, order, records, static_masking
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import Shard
-from bigbird_ja.data.settings import DataSettings
+from bigbird_ja.data.manifest import Manifest, Shard, Split
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.storage import local
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.
@@ -70,20 +71,20 @@ class MadeShard:
     predictions: int  # positions to predict (static only)
 
 
-# Rows of `settings.row_dtype`, the copy that each is of, its number among the rows of its split.
+# Rows of `spec.row_dtype`, the copy that each is of, its number among the rows of its split.
 Batch = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 
-def plan_split(split: str, blocks: list[StoredBlock], settings: DataSettings) -> SplitPlan:
+def plan_split(split: str, blocks: list[StoredBlock], spec: DataSpec) -> SplitPlan:
     """Decides the number of shards. Eval records get one copy: they are always masked the same."""
-    copies = settings.dupe_factor if split == "train" else 1
+    copies = spec.dupe_factor if split == "train" else 1
     total = sum(block.stats.sequences for block in blocks) * copies
-    if split == "train" and settings.num_shards:
-        number = min(settings.num_shards, total)
+    if split == "train" and spec.num_shards:
+        number = min(spec.num_shards, total)
     elif split == "train":
-        number = choose_num_shards(total, settings.record_bytes)
+        number = choose_num_shards(total, spec.record_bytes)
     else:
-        number = min(total, -(-total * settings.record_bytes // (8 * _TARGET_BYTES)))
+        number = min(total, -(-total * spec.record_bytes // (8 * _TARGET_BYTES)))
     return SplitPlan(split, tuple(blocks), copies, number)
 
 
@@ -97,28 +98,26 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
     return int(min(wanted, most // _READERS * _READERS, _MOST_SHARDS))
 
 
-def write_shard(plan: SplitPlan, shard: int, settings: DataSettings, path: str) -> MadeShard:
+def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
     """Writes one shard to a local file, whole or not at all, gathering its rows from the blocks."""
     first, last = plan.bounds(shard)
-    items = places(plan, settings)[first:last]
+    items = places(plan, spec)[first:last]
     copy, row = items // plan.num_rows, items % plan.num_rows
 
     def batches() -> Iterator[Batch]:
         for at in range(0, len(items), ROWS_AT_ONCE):
             part = slice(at, at + ROWS_AT_ONCE)
-            yield _gather(plan, row[part], settings), copy[part], row[part]
+            yield _gather(plan, row[part], spec), copy[part], row[part]
 
-    return write_records(batches(), plan.name(shard), settings, path)
+    return write_records(batches(), plan.name(shard), spec, path)
 
 
-def write_records(
-    batches: Iterable[Batch], name: str, settings: DataSettings, path: str
-) -> MadeShard:
+def write_records(batches: Iterable[Batch], name: str, spec: DataSpec, path: str) -> MadeShard:
     """Masks (static), encodes and writes rows as the TFRecord file `path`."""
     sha, crc, size, count, predictions = hashlib.sha256(), 0, 0, 0, 0
     with local.writing(path) as file:
         for rows, copy, row in batches:
-            encoded, predicted = _encode(rows, copy, row, settings)
+            encoded, predicted = _encode(rows, copy, row, spec)
             data = records.frame(encoded)
             file.write(data)
             sha.update(data)
@@ -131,28 +130,28 @@ def write_records(
 
 
 def _encode(
-    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], settings: DataSettings
+    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> tuple[list[bytes], int]:
-    if settings.masking == "dynamic":
-        extra = (rows["segment_b"], rows["label"]) if settings.nsp else (None, None)
+    if spec.masking == "dynamic":
+        extra = (rows["segment_b"], rows["label"]) if spec.nsp else (None, None)
         return records.encode_dynamic(rows["tokens"], rows["word_starts"], *extra), 0
-    features = static_features(rows, copy, row, settings)
+    features = static_features(rows, copy, row, spec)
     return records.encode_static(features), int(features["masked_lm_weights"].sum())
 
 
 def static_features(
-    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], settings: DataSettings
+    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
     """The classic features of a batch of rows; copy c of row r is masked as epoch c of record r."""
     tokens = rows["tokens"].astype(np.int32)
-    starts = np.unpackbits(rows["word_starts"], axis=1, count=settings.seq_length).astype(bool)
-    made = static_masking.mask(tokens, starts, copy, row, settings.seed, settings.rule())
-    is_text = tokens != settings.specials["pad"]
-    in_b = (np.arange(settings.seq_length)[None, :] >= rows["segment_b"][:, None]) & is_text
-    ends = tokens == settings.specials["sep"]
+    starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
+    made = static_masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
+    is_text = tokens != spec.special_ids["pad"]
+    in_b = (np.arange(spec.seq_length)[None, :] >= rows["segment_b"][:, None]) & is_text
+    ends = tokens == spec.special_ids["sep"]
     runs = np.cumsum(ends, axis=1) - ends + 1
     features = {"input_ids": made["input_ids"]}
-    if settings.input_mask:
+    if spec.input_mask:
         features["input_mask"] = is_text.astype(np.int32)
     features["segment_ids"] = in_b.astype(np.int32)
     for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
@@ -162,9 +161,9 @@ def static_features(
     return features
 
 
-def places(plan: SplitPlan, settings: DataSettings) -> npt.NDArray[np.int64]:
+def places(plan: SplitPlan, spec: DataSpec) -> npt.NDArray[np.int64]:
     """int64 [records]: at each place of the shuffled split, copy * rows + row."""
-    return scatter_order(plan.num_records, settings.seed, plan.split)
+    return scatter_order(plan.num_records, spec.seed, plan.split)
 
 
 @functools.lru_cache(maxsize=2)
@@ -174,15 +173,61 @@ def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int
     return hashing.permutation(key, np.arange(num_records))
 
 
-def _gather(plan: SplitPlan, row: npt.NDArray[Any], settings: DataSettings) -> npt.NDArray[Any]:
+def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:
     """The rows with these numbers, each read from its block."""
     ends = np.cumsum([block.stats.sequences for block in plan.blocks])
     order = np.argsort(row, kind="stable")
     block_of = np.searchsorted(ends, row[order], side="right")
-    result = np.empty(len(row), settings.row_dtype)
+    result = np.empty(len(row), spec.row_dtype)
     for number in np.unique(block_of):
         block = plan.blocks[number]
         mine = order[block_of == number]
         before = ends[number] - block.stats.sequences
-        result[mine] = block.rows(row[mine] - before, settings.row_dtype)
+        result[mine] = block.rows(row[mine] - before, spec.row_dtype)
     return result
+
+
+def manifest_of(
+    spec: DataSpec,
+    sources: Sequence[str],
+    plans: Sequence[SplitPlan],
+    made: Sequence[Sequence[MadeShard]],
+) -> Manifest:
+    """The manifest of finished shards, from the counts of their blocks."""
+    splits = [_split_of(plan, m, spec) for plan, m in zip(plans, made, strict=True)]
+    stats = [block.stats for plan in plans for block in plan.blocks]
+    shard_lists = [tuple(m.shard for m in each) for each in made]
+    return Manifest(
+        **vars(spec),
+        num_readers=order.choose_num_readers([shard.records for shard in shard_lists[0]]),
+        train=splits[0],
+        eval=splits[1],
+        train_shards=shard_lists[0],
+        eval_shards=shard_lists[1],
+        statistics={
+            "document_tokens": _sum([s.document_tokens for s in stats]),
+            "documents_per_sequence": _sum([s.documents_per_sequence for s in stats]),
+            "sequences_left_out": sum(s.left_out for s in stats),
+        },
+        sources=tuple(sources),
+        created_by=f"bigbird-ja {__version__}",
+    )
+
+
+def _split_of(plan: SplitPlan, made: Sequence[MadeShard], spec: DataSpec) -> Split:
+    stats = [block.stats for block in plan.blocks]
+    if spec.masking == "static":
+        predictions = sum(m.predictions for m in made)
+    else:
+        predictions = sum(s.predictions for s in stats)
+    return Split(
+        documents=sum(s.documents for s in stats),
+        tokens=sum(s.tokens for s in stats),
+        sequences=plan.num_records,
+        used_positions=sum(s.used_positions for s in stats) * plan.copies,
+        predictions=predictions,
+    )
+
+
+def _sum(histograms: Sequence[tuple[int, ...]]) -> list[int]:
+    return [sum(column) for column in zip(*histograms, strict=True)]

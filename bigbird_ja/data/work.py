@@ -17,11 +17,11 @@ import json
 import os
 from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 from bigbird_ja import storage, typed
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.shards import MadeShard
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import transfer
 
@@ -50,27 +50,27 @@ class Work:
         self.local = _local_folder(output_dir, work_dir)
         self.ready = storage.join(self._beside, "ready")
 
-    def begun(self) -> dict[str, Any] | None:
-        """The settings of the work that an earlier run left, or None.
+    def begun(self) -> DataSpec | None:
+        """The spec of the work that an earlier run left, or None.
 
         Raises:
             BadInput: something else stands where work is to lie.
         """
         found = None
         for folder in (self.local, self._beside):  # the one beside the output is decisive
-            found = _settings_in(folder) or found
+            found = _spec_in(folder) or found
         return found
 
-    def open(self, settings: dict[str, Any], owned: Collection[str]) -> None:
+    def open(self, spec: DataSpec, owned: Collection[str]) -> None:
         """Creates the folders, or takes up those that are there.
 
         Args:
-            settings: what the shards depend on.
+            spec: what the shards depend on.
             owned: shards in the output that are ours: what stands there until it is replaced.
         """
-        if _settings_in(self.local) not in (None, settings):
+        if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: what is beside the output is of other settings
-        text = json.dumps(settings, ensure_ascii=False, indent=1)
+        text = json.dumps(spec.spec_values(), ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self._beside, self.local)):
             storage.make_directory(folder)
             if folder == self._beside:
@@ -85,7 +85,7 @@ class Work:
     def remove(self) -> None:
         """Removes what this program put into the folders, and those that are empty then."""
         for folder in dict.fromkeys((self.local, self._beside)):
-            if _settings_in(folder) is not None:
+            if _spec_in(folder) is not None:
                 _remove_ours(folder)
 
     # --- blocks ---
@@ -186,7 +186,7 @@ def _local_folder(output_dir: str, work_dir: str | None) -> str:
     return os.path.join(cache, "bigbird-ja", name)
 
 
-def _settings_in(folder: str) -> dict[str, Any] | None:
+def _spec_in(folder: str) -> DataSpec | None:
     """What `settings.json` of a work folder says; None where the folder is missing or empty.
 
     Raises:
@@ -197,7 +197,7 @@ def _settings_in(folder: str) -> dict[str, Any] | None:
     ):
         raise BadInput(f"{folder}: not a folder that make-data made: move it away")
     try:
-        return typed.read_json(storage.join(folder, _SETTINGS), dict[str, Any], "remove the folder")
+        return typed.read_json(storage.join(folder, _SETTINGS), DataSpec, "remove the folder")
     except (FileNotFoundError, NotADirectoryError):
         if storage.list_tree(folder):
             raise BadInput(

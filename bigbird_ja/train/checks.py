@@ -33,7 +33,7 @@ def check(request: Request) -> DataGuard:
         from bigbird_ja.train.wandb_log import load_library
 
         load_library()
-    _check_mask_unit(config, request.manifest)
+    request.manifest.rule(config.data.mask_unit)  # refuses a unit that static data does not have
     guard = DataGuard(request.manifest, request.data_dir)
     _check_shards_open(request.manifest, request.data_dir)
     if request.use_tpu:
@@ -46,12 +46,6 @@ def _check_length(config: Config) -> None:
         pattern.is_full(config, config.data.seq_length or 0)
     except ValueError as error:
         raise BadInput(str(error)) from error
-
-
-def _check_mask_unit(config: Config, manifest: Manifest) -> None:
-    from bigbird_ja.data.pipeline import check_mask_unit
-
-    check_mask_unit(manifest, config.data.mask_unit)
 
 
 def _check_shards_open(manifest: Manifest, data_dir: str) -> None:

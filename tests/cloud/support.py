@@ -13,7 +13,7 @@ from typing import Any
 
 from bigbird_ja import cli
 from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
-from bigbird_ja.data.manifest import Manifest, Shard, Split, save
+from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split, save
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 
@@ -35,6 +35,10 @@ def write_manifest(directory: str) -> str:
             nsp=False,
             vocab_size=2000,
             special_ids={"pad": 0, "cls": 4, "sep": 5, "mask": 6},
+            dupe_factor=1,
+            input_mask=False,
+            tokenizer_sha256="",
+            **UNKNOWN,
             num_readers=4,
             train=counts,
             eval=counts,

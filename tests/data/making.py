@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.config import MakeDataConfig
-from bigbird_ja.data import build, settings
+from bigbird_ja.data import build, spec
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -36,7 +36,7 @@ def request(
     opened = corpus_lib.open_corpus([corpus])
     tokenizer = tokenizer_lib.load(tokenizer_path)
     config = MakeDataConfig(**{**SMALL, **changes})
-    made = settings.settings_of(config, tokenizer, opened.fingerprint, input_mask)
+    made = spec.spec_of(config, tokenizer, opened.fingerprint, input_mask)
     return build.Request(opened, tokenizer, made, output, num_workers, **options)
 
 

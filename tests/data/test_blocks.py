@@ -57,7 +57,7 @@ def test_blocks_depend_on_the_documents_alone_and_lose_none():
 @given(st.lists(HOSTILE, min_size=1, max_size=8), st.booleans())
 def test_hostile_text_goes_through_without_a_loss(tokenizer_path, sample_corpus, texts, nsp):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=nsp).settings
+    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=nsp).spec
     block = blocks.Block("train", 0, tuple(texts))
     rows, stats = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), made)
     expected = sorted(t for ids in tokenizer.encode_batch(texts) for t in ids)
@@ -71,7 +71,7 @@ def test_hostile_text_goes_through_without_a_loss(tokenizer_path, sample_corpus,
 
 def test_a_document_of_ten_million_characters_on_one_line(tokenizer_path, sample_corpus):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").settings
+    made = making.request(sample_corpus, tokenizer_path, "unused").spec
     text = "吾輩は猫である。名前はまだ無い。" * 40_000
     rows, stats = blocks.make_rows(
         blocks.Block("train", 0, (text,)), tokenizer, words.ScriptMarker(tokenizer), made
@@ -82,7 +82,7 @@ def test_a_document_of_ten_million_characters_on_one_line(tokenizer_path, sample
 
 def test_lone_surrogates_stop_with_one_line(tokenizer_path, sample_corpus):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").settings
+    made = making.request(sample_corpus, tokenizer_path, "unused").spec
     with pytest.raises(BadInput, match="surrogate"):
         blocks.make_rows(
             blocks.Block("train", 0, ("あ\ud800い",)),
@@ -94,7 +94,7 @@ def test_lone_surrogates_stop_with_one_line(tokenizer_path, sample_corpus):
 
 def test_a_block_on_disk_is_whole_or_not_there(tmp_path, tokenizer_path, sample_corpus):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").settings
+    made = making.request(sample_corpus, tokenizer_path, "unused").spec
     block = blocks.Block("train", 3, ("吾輩は猫である。" * 50, "名前はまだ無い。" * 30))
     rows, stats = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), made)
     path = str(tmp_path / block.name)
@@ -112,7 +112,7 @@ def test_a_block_on_disk_is_whole_or_not_there(tmp_path, tokenizer_path, sample_
 
 def test_documents_are_told_apart_and_long_ones_continue(tokenizer_path, sample_corpus):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").settings
+    made = making.request(sample_corpus, tokenizer_path, "unused").spec
     texts = ("吾輩は猫である。" * 400, "名前はまだ無い。")
     rows, _ = blocks.make_rows(
         blocks.Block("train", 0, texts), tokenizer, words.ScriptMarker(tokenizer), made

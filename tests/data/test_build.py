@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import build, lock, pipeline, records, shards, verify, work
+from bigbird_ja.data import build, lock, records, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.lease import LeaseLost
@@ -266,12 +266,12 @@ def test_a_data_set_of_an_earlier_version_is_finished_and_keeps_its_masks(
     output = str(tmp_path / "data")
     request = making.request(sample_corpus, tokenizer_path, output, **changes)
     new, _ = build.make_data(request)
-    assert pipeline.masking_rule(new).version == new.masking_version == 2
-    old = dataclasses.replace(new, settings=without_versions(new.settings))
+    assert new.rule().version == new.masking_version == 2
+    old = dataclasses.replace(new, masking_version=1, pairs_version=1)
     manifest_lib.save(old, output)
     found, was_there = build.make_data(request)
     assert was_there and found == old
-    assert pipeline.masking_rule(found).version == 1
+    assert found.rule().version == 1
 
 
 def test_work_that_an_earlier_version_began_goes_on_with_its_masks(
@@ -295,17 +295,17 @@ def test_work_that_an_earlier_version_began_goes_on_with_its_masks(
     outputs = [str(tmp_path / name) for name in ("begun", "all", "nsp")]
     manifest, _ = build.make_data(begin(outputs[0], **changes))
     whole = making.request(sample_corpus, tokenizer_path, outputs[1], **changes)
-    old_rule = dataclasses.replace(whole.settings, masking_version=1)
+    old_rule = dataclasses.replace(whole.spec, masking_version=1)
     assert manifest.masking_version == 1
-    assert manifest == build.make_data(dataclasses.replace(whole, settings=old_rule))[0]
+    assert manifest == build.make_data(dataclasses.replace(whole, spec=old_rule))[0]
     with pytest.raises(BadInput, match="pairs for next-sentence prediction"):
         build.make_data(begin(outputs[2], nsp=True))
 
 
 def test_masks_of_a_later_version_are_refused(made):
-    later = dataclasses.replace(made[0], settings={**made[0].settings, "masking_version": 3})
+    later = dataclasses.replace(made[0], masking_version=3)
     with pytest.raises(BadInput, match="use a newer bigbird-ja"):
-        manifest_lib.from_json(manifest_lib.to_json(later), "manifest.json")
+        manifest_lib.from_json(manifest_lib.to_json(later).encode(), "manifest.json")
 
 
 def test_sigkill_at_random_instants_then_the_same_bytes(

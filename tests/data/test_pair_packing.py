@@ -111,14 +111,14 @@ def nothing_gives_the_label_away(texts, settings, tokenizer):
 
 @pytest.mark.parametrize("seq_length", [128, 512])
 def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path, seq_length):
-    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).settings
+    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
     made = dataclasses.replace(made, seq_length=seq_length)
     texts = list(sample.documents(500 if seq_length > 128 else 200, seed=3))
     nothing_gives_the_label_away(texts, made, tokenizer_lib.load(tokenizer_path))
 
 
 def test_the_label_is_not_guessed_on_real_text(real_text_path, sample_corpus, tokenizer_path):
-    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).settings
+    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
     made = dataclasses.replace(made, seq_length=1024)
     texts, size = [], 0
     for document in corpus_lib.open_corpus([real_text_path]).documents():

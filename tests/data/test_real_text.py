@@ -53,7 +53,7 @@ def test_the_longest_real_documents_come_back_letter_for_letter(real_text_path, 
     tokenizer = tokenizer_lib.load(tokenizer_path)
     texts = [document.text for document in corpus_lib.open_corpus([real_text_path]).documents()]
     longest = sorted(texts, key=len)[-3:]
-    settings = making.request(real_text_path, tokenizer_path, "unused", seq_length=512).settings
+    settings = making.request(real_text_path, tokenizer_path, "unused", seq_length=512).spec
     for text in longest:
         block = blocks.Block("train", 0, (text,))
         rows, _ = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), settings)

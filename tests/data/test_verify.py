@@ -15,7 +15,7 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import pipeline, verify
-from bigbird_ja.data.manifest import Manifest, Shard, Split
+from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput, StorageError
 from testkit import synthetic
@@ -39,6 +39,10 @@ def _manifest() -> Manifest:
         nsp=False,
         vocab_size=100,
         special_ids={"pad": 0, "cls": 4, "sep": 5, "mask": 6},
+        dupe_factor=1,
+        input_mask=False,
+        tokenizer_sha256="",
+        **UNKNOWN,
         num_readers=1,
         train=Split(),
         eval=Split(),
