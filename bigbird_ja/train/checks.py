@@ -1,6 +1,8 @@
-"""What can be refused before anything is written to MODEL_DIR: batch, data set, device."""
+"""What can be refused before anything is written to MODEL_DIR: batch, data set, device, memory."""
 
 from __future__ import annotations
+
+import glob
 
 from bigbird_ja import storage
 from bigbird_ja.config import Config
@@ -8,9 +10,11 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
-from bigbird_ja.train import hosts
+from bigbird_ja.train import hosts, memory
 from bigbird_ja.train.engines import tpu
 from bigbird_ja.train.request import Request
+
+_GPUS = "/dev/nvidia[0-9]*"  # where there is one, activations lie there
 
 
 def check(request: Request) -> DataGuard:
@@ -21,9 +25,10 @@ def check(request: Request) -> DataGuard:
 
     Raises:
         BadInput: what, where, and what to do.
+        OutOfMemory: a step does not fit into this machine.
     """
     config = request.config
-    hosts.check_divides(
+    sequences = hosts.check_divides(
         config.training.global_batch_size,
         request.cores,
         config.training.gradient_accumulation_steps,
@@ -38,6 +43,8 @@ def check(request: Request) -> DataGuard:
     _check_shards_open(request.manifest, request.data_dir)
     if request.use_tpu:
         tpu.check(config)
+    elif not glob.glob(_GPUS):
+        memory.check(config, sequences)
     return guard
 
 

@@ -241,18 +241,19 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
     assert zygote.run(*flags).result["global_step"] == STEPS + 10
 
 
-def test_memory_that_runs_out_ends_with_71(
+def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
     zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
-    # One array of 4 GB, and room for all else: thread stacks that do not fit end in a segmentation
-    # fault inside libraries that do not look at what they were given.
-    model = str(tmp_path / "model")
-    ended = zygote.run(
-        *flags, "--model_dir", model, "--json", "--set", "model.hidden_size=1024",
-        "--set", "model.intermediate_size=1000000", limits={"AS": 1 << 31},
-    )  # fmt: skip
-    assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
-    assert "Traceback" not in ended.err
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json"]
+    for ended in (
+        zygote.run(*here, "--set", "model.intermediate_size=1000000",
+                   "--set", "model.num_layers=99", "--set", "model.hidden_size=1024"),
+        zygote.run(*here, "--set", "model.hidden_size=1024", limits={"AS": 100 << 20}),
+    ):  # fmt: skip
+        assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
+        assert "needs about" in ended.err and "training.global_batch_size" in ended.err
+        assert "Traceback" not in ended.err and not model.exists()
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
