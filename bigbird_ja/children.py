@@ -25,8 +25,13 @@ _LAST_LINES = 20
 
 def be_a_child() -> None:
     """In the child, first: Ctrl-C is the parent's, which stops this process; a parent that is
-    killed leaves nothing behind, where Linux offers that."""
+    killed leaves nothing behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """In the child: SIGKILL when the parent ends, where Linux offers that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -27,8 +27,15 @@ from typing import Any, TextIO
 
 from absl import flags
 
-from bigbird_ja import __version__, cleanup, command_flags, redaction, tensorflow_env
-from bigbird_ja.errors import BadInput, Interrupted, classify
+from bigbird_ja import __version__, cleanup, command_flags, guardian, redaction, tensorflow_env
+from bigbird_ja.errors import (
+    BadInput,
+    CommandError,
+    Interrupted,
+    OutOfMemory,
+    classify,
+    telling_line,
+)  # fmt: skip
 from bigbird_ja.stop_signals import StopSignals
 from bigbird_ja.streams import Results, Streams, results_apart, write_results
 
@@ -53,6 +60,8 @@ COMMANDS: dict[str, str] = {
 }
 
 
+_NO_MEMORY_LINE = b"bigbird-ja: out of memory on this machine\n"
+_NO_MEMORY_JSON = b'{"reason": "out_of_memory", "error": "out of memory on this machine"}\n'
 _JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
 
 
@@ -61,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams = Streams()  # first: what is opened before it may get the number of a closed stream
     redaction.install()
+    if (limits := guardian.limits()) and (ended := guardian.watch(limits)) is not None:
+        sys.exit(_report_child(*ended, arguments, streams))
     signals = StopSignals(lambda message: _leave(message, signals)).install()
     status = run_command_line(arguments, streams, signals)
     if (error := streams.finish()) is not None and status == 0:
@@ -71,6 +82,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         cleanup.run()
         os._exit(status)
     sys.exit(status)
+
+
+def _report_child(
+    status: int, error: CommandError | None, arguments: list[str], streams: Streams
+) -> int:
+    """The end of a command that ran in a child."""
+    if error is not None:
+        with _results(_wants_json(arguments)) as results:
+            _End(streams, None).failed(error, results)
+    streams.finish()
+    return status
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Whether `--json` is among words that nobody has parsed, or could."""
+    return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
 def run_command_line(
@@ -89,7 +116,7 @@ def run_command_line(
     if asks:
         arguments = [*arguments[1:], "--help"]
     end = _End(streams, signals)
-    wants_json = any(_JSON_FLAG.fullmatch(word) for word in arguments)
+    wants_json = _wants_json(arguments)
     try:
         command = load_command(arguments[0])
         args = command_flags.parse(command, arguments[0], arguments[1:])
@@ -130,6 +157,7 @@ class _End:
 
     def __init__(self, streams: Streams | None, signals: StopSignals | None) -> None:
         self._streams, self._signals = streams, signals
+        self._is_told = False
 
     def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
         """Runs the command to its end."""
@@ -149,10 +177,25 @@ class _End:
     def failed(self, error: BaseException, results: Results | None) -> int:
         """Says why, and returns the status."""
         self._settle()
+        try:
+            return self._report(error, results)
+        except MemoryError:  # not even for that: these words are there already
+            if not self._is_told:
+                with contextlib.suppress(OSError):
+                    os.write(2, _NO_MEMORY_LINE)
+            if results is not None:
+                results.write_at_once(_NO_MEMORY_JSON)
+            if self._signals is not None:
+                os._exit(OutOfMemory.status)
+            return OutOfMemory.status
+
+    def _report(self, error: BaseException, results: Results | None) -> int:
         if self._signals is not None and self._signals.number and classify(error) is None:
             # What a library made of the exception that a signal raised in it.
             error = KeyboardInterrupt(self._signals.name)
         known = classify(error)
+        if known is None and guardian.is_near_limit():
+            known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
         if known is None:
             status, reason = 1, "bug"
             text = redaction.formatted(error)
@@ -165,6 +208,7 @@ class _End:
             sys.stdout.flush()
         with contextlib.suppress(OSError, ValueError):
             print(text, file=self._people(results), end="", flush=True)
+            self._is_told = True
         if results is not None:
             extra = getattr(error, "results", {})
             with contextlib.suppress(OSError):

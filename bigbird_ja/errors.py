@@ -125,6 +125,7 @@ _DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
 _MEMORY_WORDS = re.compile(
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
     "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
+    "|pthread_create|memory for thread-local data"
     "|terminate called without an active exception"  # C++ that could start no further thread
 )
 
@@ -185,7 +186,8 @@ def classify(error: BaseException) -> CommandError | None:
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(interrupted(str(error)))
     if isinstance(error, MemoryError):
-        return OutOfMemory(f"out of memory on this machine: {error or 'allocation failed'}")
+        what = str(error) or "an allocation failed"
+        return OutOfMemory(f"out of memory on this machine: {what}")
     if isinstance(error, SystemExit):  # a library's own parser of options
         return BadInput("a library refused its options: see the lines above")
     if isinstance(error, OSError):
@@ -216,7 +218,8 @@ def telling_line(error: BaseException) -> str:
             break
         if line and line != "Graph execution error:":
             words.append(line)
-    text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", " ".join(words), flags=re.S)
+    joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
+    text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
     return redact(text)[:400] or type(error).__name__
 
 
@@ -226,14 +229,15 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         why = "its reader went away" if number == errno.EPIPE else why
         return StorageError(f"{where}: {why}")
     name = _shown_path(where) if where is not None else ""
+    about = f"{name}: {why}" if name else why
     if number in _FULL:
-        return StorageError(f"disk full: {name}: free some space and run again")
+        return StorageError(f"disk full: {about}: free some space and run again")
     if number == errno.ENOMEM:
-        return OutOfMemory(f"out of memory on this machine: {name}: free some and run again")
+        return OutOfMemory(f"out of memory on this machine: {about}: free some and run again")
     if number in (errno.EMFILE, errno.ENFILE):
-        return BadInput(f"{name}: too many open files: raise the limit with `ulimit -n`")
+        return BadInput(f"{about}: raise the limit with `ulimit -n`")
     if number in _FAILED or _is_network(error):
-        return StorageError(f"storage failed: {name}: {why}: run the same command again")
+        return StorageError(f"storage failed: {about}: run the same command again")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
         return BadInput(f"{name or error}: something else of that name is in the way: move it")
     if isinstance(error, _USERS_ERRORS) or (where is not None and number in _PATH_ADVICE):

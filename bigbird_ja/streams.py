@@ -109,13 +109,21 @@ class Results:
         if self._is_written:
             return
         line = encode(results)
-        self._is_written = True
         if self._descriptor is None:
             self._stream.write(line.decode())
             self._stream.flush()
+            self._is_written = True
             return
-        with _naming(1), io.BufferedWriter(_raw(self._descriptor)) as file:
-            file.write(line)
+        self._is_written = True
+        with _naming(1):
+            _write(self._descriptor, line)
+
+    def write_at_once(self, line: bytes) -> None:
+        """As `write`, for a line that is encoded already, where no memory is left to do more."""
+        if not self._is_written and self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, line)
+        self._is_written = True
 
 
 @contextlib.contextmanager
@@ -166,6 +174,15 @@ def _text(stream: TextIO | None, number: int) -> TextIO:
 def _raw(number: int) -> io.FileIO:
     kind = io.FileIO if os.get_blocking(number) else _Patient
     return kind(number, "w", closefd=False)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Writes all of it, with no memory of its own."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from bigbird_ja import cleanup, cli, console
 from bigbird_ja.storage.scratch import scratch_directory
 
 READY = "ready"
+KEPT: list[Any] = []
 
 
 def work() -> dict[str, Any]:
@@ -105,6 +106,50 @@ def chatter() -> dict[str, Any]:
     """Prints until its reader is gone."""
     while True:
         print("東京" * 100)
+
+
+def abort_for_memory() -> dict[str, Any]:
+    """C++ without memory."""
+    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+    os.abort()
+
+
+def abort_thread() -> dict[str, Any]:
+    """TensorFlow without memory for a thread."""
+    os.write(2, b"F env.cc:74] Check failed: ret == 0 (11 vs. 0)Thread x via pthread_create()\n")
+    os.abort()
+
+
+def abort_check() -> dict[str, Any]:
+    """A library that found a fault of its own."""
+    os.write(2, b"F shape.cc:1] Check failed: size > 0 (0 vs. 0)\n")
+    os.abort()
+
+
+def exit_of_libc() -> dict[str, Any]:
+    """The C library without memory for a thread's data."""
+    os.write(2, b"cannot allocate memory for thread-local data: ABORT\n")
+    os._exit(127)
+
+
+def no_memory() -> dict[str, Any]:
+    """All memory is taken and held while the exception goes up."""
+    held: list[Any] = []
+    for size in (1 << 20, 1 << 12, 1 << 8, 16):
+        with contextlib.suppress(MemoryError):
+            while True:
+                held.append(bytes(size))
+    KEPT.append(held)
+    raise MemoryError
+
+
+def odd_exception() -> dict[str, Any]:
+    """What a library makes of a refused page."""
+    with contextlib.suppress(MemoryError):
+        while True:
+            KEPT.append(bytes(1 << 20))
+    KEPT.clear()
+    raise ValueError("Error parsing message")
 
 
 def secret() -> dict[str, Any]:
