@@ -48,7 +48,7 @@ _NAMES = {
     "null": "null",
     "date": "a date such as 2024-05-31",
 }
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _PLACE = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
 
 
@@ -156,6 +156,8 @@ def describe(error: Exception) -> str:
         return text.replace("JSON is malformed", "not JSON")
     if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
         return f"{key + '.' if key else ''}{missing[1]} is missing"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text):
+        return f"{key + ': ' if key else ''}unknown key {unknown[1]!r}"
     text = re.sub(r"`([^`]*)`", lambda match: _type_name(match[1]), text)
     text = text.replace(", got ", ", found ")
     text = text[:1].lower() + text[1:]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import datetime
 import importlib.resources
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
-import yaml
+import msgspec
+from msgspec import Meta
 
-from bigbird_ja import storage
+from bigbird_ja import typed
 from bigbird_ja.cloud.accelerators import region_of
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
 
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 180  # a table older than this is called old wherever it is printed
-_ENTRY_KEYS = ("on_demand", "spot", "host_on_demand", "host_spot", "note")
 
 
 @dataclass(frozen=True)
@@ -82,72 +82,74 @@ def load(override_path: str | None = None) -> Prices:
     built_in = (
         importlib.resources.files("bigbird_ja.cloud").joinpath("prices.yaml").read_text("utf-8")
     )
-    prices = _parse(yaml.safe_load(built_in), "prices.yaml", None)
+    nothing = Prices(datetime.date.min, "", "", {}, {}, 0.0, 0.0, 0.0)
+    prices = _parse(built_in, "prices.yaml", nothing)
     if override_path:
         prices = _parse(_read(override_path), override_path, prices)
     return prices
 
 
-def _read(path: str) -> Any:
+def _read(path: str) -> str:
     try:
-        return yaml.safe_load(storage.read_bytes(path).decode("utf-8"))
+        return typed.read_bounded(path, typed.MAX_YAML_BYTES).decode("utf-8")
     except FileNotFoundError as error:
         raise BadInput(f"--prices {path}: no such file") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"--prices {path}: not YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(f"--prices {path}: not UTF-8 (byte {error.start})") from error
 
 
+Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 _SCALARS = ("storage_per_gb_month", "egress_per_gb_same_continent", "egress_per_gb_other_continent")
 
 
-def _parse(values: Any, where: str, base: Prices | None) -> Prices:
-    if not isinstance(values, dict):
-        raise BadInput(f"{where}: expected keys such as `as_of:` and `accelerators:`")
-    known = ("as_of", "region", "source", "accelerators", *_SCALARS)
-    for key in values:
+class _Machine(msgspec.Struct, forbid_unknown_fields=True):
+    """One machine's prices; `host` is what the machine around a GPU costs."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+    host_on_demand: Price = 0.0
+    host_spot: Price = 0.0
+    note: str = ""
+
+    def hourly(self) -> dict[str, float]:
+        """Per pricing, with the host's."""
+        hosts = {"on_demand": self.host_on_demand, "spot": self.host_spot}
+        own = {"on_demand": self.on_demand, "spot": self.spot}
+        return {
+            pricing: price + hosts[pricing] for pricing, price in own.items() if price is not None
+        }
+
+
+class _Table(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of prices."""
+
+    as_of: datetime.date
+    region: str | None = None
+    source: str | None = None
+    accelerators: dict[str, _Machine] | None = None
+    storage_per_gb_month: Price | None = None
+    egress_per_gb_same_continent: Price | None = None
+    egress_per_gb_other_continent: Price | None = None
+
+
+def _parse(text: str, where: str, base: Prices) -> Prices:
+    values = typed.read_yaml(text, where)
+    known = _Table.__struct_fields__
+    for key in values if isinstance(values, dict) else ():
         if key not in known:
             raise BadInput(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
-    hourly, notes = _parse_machines(values.get("accelerators") or {}, where)
-    as_of = values.get("as_of")
-    if isinstance(as_of, datetime.datetime) or not isinstance(as_of, datetime.date):
-        raise BadInput(f"{where}: as_of must say the day of these prices, as in 2022-08-11")
-    scalars = {key: _number(values[key], key, where) for key in _SCALARS if key in values}
-    if base is None:
-        return Prices(as_of, str(values["region"]), str(values["source"]), hourly, notes, **scalars)
+    table = typed.convert(values, _Table, where, "see bigbird_ja/cloud/prices.yaml for the form")
+    scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
+    machines = table.accelerators or {}
     return replace(
         base,
-        as_of=as_of,
-        region=str(values.get("region", base.region)),
-        source=str(values.get("source", where)),
-        hourly={**base.hourly, **hourly},
-        notes={**base.notes, **notes},
+        as_of=table.as_of,
+        region=table.region or base.region,
+        source=table.source or where,
+        hourly={**base.hourly, **{name: entry.hourly() for name, entry in machines.items()}},
+        notes={
+            **base.notes,
+            **{name: entry.note for name, entry in machines.items() if entry.note},
+        },
         **scalars,
     )
-
-
-def _parse_machines(
-    machines: Any, where: str
-) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    if not isinstance(machines, dict):
-        raise BadInput(
-            f"{where}: accelerators must hold `v3-8: {{on_demand: ..., spot: ...}}` lines"
-        )
-    hourly, notes = {}, {}
-    for name, entry in machines.items():
-        if not isinstance(entry, dict) or not set(entry) <= set(_ENTRY_KEYS):
-            raise BadInput(f"{where}: {name} must hold {', '.join(_ENTRY_KEYS)}")
-        hourly[str(name)] = {
-            pricing: _number(entry[pricing], f"{name}.{pricing}", where)
-            + _number(entry.get(f"host_{pricing}", 0.0), f"{name}.host_{pricing}", where)
-            for pricing in PRICINGS
-            if pricing in entry
-        }
-        if "note" in entry:
-            notes[str(name)] = str(entry["note"])
-    return hourly, notes
-
-
-def _number(value: Any, key: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
-        raise BadInput(f"{where}: {key}={value!r} is not a price")
-    return float(value)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bigbird_ja.cloud.cost import Overheads
     from bigbird_ja.cloud.plan import DataFacts, Row
     from bigbird_ja.config import Config
+    from bigbird_ja.preflight.rates import ChipResult
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = RUN_SETTINGS
@@ -157,7 +158,7 @@ def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
     )
 
 
-def _preflight_chips(args: absl_flags.FlagValues, config: Config) -> list[dict[str, Any]]:
+def _preflight_chips(args: absl_flags.FlagValues, config: Config) -> list[ChipResult]:
     from bigbird_ja.console import log
     from bigbird_ja.errors import BadInput
 
@@ -165,7 +166,7 @@ def _preflight_chips(args: absl_flags.FlagValues, config: Config) -> list[dict[s
         return []
     from bigbird_ja.preflight import rates
 
-    chips = [dict(chip) for chip in rates.load(args.preflight)]
+    chips = rates.load(args.preflight)
     for chip in chips:
         if chip.get("seq_length") not in (None, config.data.seq_length):
             raise BadInput(

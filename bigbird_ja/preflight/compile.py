@@ -14,10 +14,11 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import children, cleanup
+from bigbird_ja import children, cleanup, typed
 from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
@@ -145,19 +146,24 @@ def _first_line(text: str) -> str:
 
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
-        with open(path, encoding="utf-8") as stream:
-            value = json.load(stream)
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+        return typed.read_json(path, dict[str, Any])
+    except (OSError, BadInput):
+        return None  # the child ended before it could write it
+
+
+@dataclass(frozen=True)
+class _Cached:
+    result: dict[str, Any]
+    hlo: str
 
 
 def _load(cache_dir: str, key: str) -> tuple[dict[str, Any], str] | None:
     try:
-        with gzip.open(os.path.join(cache_dir, f"{key}.json.gz"), "rt", encoding="utf-8") as stream:
-            value = json.load(stream)
-        return value["result"], value["hlo"]
-    except (OSError, ValueError, KeyError, EOFError):
+        path = os.path.join(cache_dir, f"{key}.json.gz")
+        with gzip.open(path, "rb") as stream:
+            value = typed.decode_json(stream.read(typed.MAX_BYTES), _Cached, path)
+        return value.result, value.hlo
+    except (OSError, EOFError, zlib.error, BadInput):
         return None  # absent or damaged: compile again
 
 

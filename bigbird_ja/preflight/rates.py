@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
 
-from bigbird_ja import storage
+from msgspec import Meta
+
+from bigbird_ja import typed
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import outputs
 
 is_ours = outputs.is_json_with("chips", "config_fingerprint")
+
+
+class _Chip(TypedDict):
+    chip: str
+
+
+class ChipResult(_Chip, total=False):
+    """What of a chip's result `plan` reads; some keys are absent where the program does not fit."""
+
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+    batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
+    tokens_per_second_per_core: Annotated[float, Meta(gt=0, le=1e15)] | None
+
+
+@dataclass(frozen=True)
+class _Results:
+    chips: list[ChipResult]
 
 
 def save(path: str, result: dict[str, Any]) -> None:
@@ -17,18 +38,14 @@ def save(path: str, result: dict[str, Any]) -> None:
     outputs.write(path, json.dumps(result, indent=1).encode())
 
 
-def load(path: str) -> list[dict[str, Any]]:
-    """The chips of a result, each with the keys that `preflight --json` gives it.
+def load(path: str) -> list[ChipResult]:
+    """The chips of a result.
 
     Raises:
         BadInput: no such file, or not a result of `preflight --output`.
     """
     try:
-        result = json.loads(storage.read_bytes(path))
-        chips = result["chips"]
-        assert all(isinstance(chip["chip"], str) for chip in chips)
+        advice = "not a result of `bigbird-ja preflight --output`"
+        return typed.read_json(path, _Results, advice).chips
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise BadInput(f"{path}: not a result of `bigbird-ja preflight --output`") from error
-    return list(chips)

@@ -8,14 +8,13 @@ and a warning below it what stays random.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja import storage
+from bigbird_ja import storage, typed
 from bigbird_ja.config import Config
 from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
@@ -206,12 +205,22 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found
     return Found("a Hugging Face folder", values, theirs)
 
 
+_ASK = "is this a Hugging Face folder?"
+
+
+@dataclass(frozen=True)
+class _HuggingFaceConfig:
+    """What of `config.json` is read."""
+
+    model_type: str = "unknown"
+
+
 def _model_type(source: str) -> str:
     path = storage.join(source, "config.json")
     try:
-        return str(json.loads(storage.read_text(path)).get("model_type", "unknown"))
-    except (FileNotFoundError, ValueError) as error:
-        raise BadInput(f"{path}: missing or not JSON: is this a Hugging Face folder?") from error
+        return typed.read_json(path, _HuggingFaceConfig, _ASK).model_type
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: {_ASK}") from error
 
 
 def _checkpoint_prefix(source: str) -> str | None:

@@ -57,7 +57,9 @@ def test_figures_files_and_picture(
     assert chip["mfu"] == pytest.approx(
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
-    assert rates.load(output) == result["chips"]
+    assert [chip["tokens_per_second_per_core"] for chip in rates.load(output)] == [
+        chip["tokens_per_second_per_core"] for chip in result["chips"]
+    ]
     assert os.path.getsize(plot) > 1000
     assert sorted(os.listdir(dump)) == ["step-batch1.hlo.pb", "step-batch1.v3.optimized.hlo"]
     for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer 0"):
