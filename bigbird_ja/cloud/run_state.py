@@ -6,10 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from bigbird_ja.cloud.faults import ServiceFault
 from bigbird_ja.cloud.tpu import Operation, Tpu
+from bigbird_ja.typed import Amount, Count
+
+_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
 
 
 class Phase(str, Enum):
@@ -64,40 +69,40 @@ class RunState:
     name: str
     phase: Phase = Phase.IDLE
     zone: str = ""
-    zone_index: int = 0
+    zone_index: Count = 0
     used_zones: tuple[str, ...] = ()  # every zone that this run ever asked; leaks hide there
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
     struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
-    strikes: Mapping[str, int] = field(default_factory=dict)
-    attempt: int = 0
+    strikes: Mapping[str, Count] = field(default_factory=dict)
+    attempt: Count = 0
     operation: str = ""
     operation_kind: str = ""  # create | delete
-    phase_seconds: float = 0.0
-    quiet_seconds: float = 0.0  # READY without a new step
-    healthy_seconds: float = 0.0  # of this TPU, with steps coming
-    backoff_seconds: float = 0.0  # left to wait
-    misses: int = 0  # creations in a row without a TPU: sets the back-off
-    delete_tries: int = 0
-    delete_wait: float = 0.0  # left until the next try
-    incarnation: float = 0.0  # creation time of the TPU that we watch
+    phase_seconds: Amount = 0.0
+    quiet_seconds: Amount = 0.0  # READY without a new step
+    healthy_seconds: Amount = 0.0  # of this TPU, with steps coming
+    backoff_seconds: Amount = 0.0  # left to wait
+    misses: Count = 0  # creations in a row without a TPU: sets the back-off
+    delete_tries: Count = 0
+    delete_wait: Amount = 0.0  # left until the next try
+    incarnation: Amount = 0.0  # creation time of the TPU that we watch
     stale_heartbeat: str = ""  # signature of what lay there before this TPU was asked for
-    last_step: int = -1  # of this TPU
+    last_step: _Step = -1  # of this TPU
     has_stepped: bool = False
-    best_step: int = -1
-    preemptions: int = 0
-    failures: int = 0
+    best_step: _Step = -1
+    preemptions: Count = 0
+    failures: Count = 0
     last_failure: str = ""
-    same_failures: int = 0
+    same_failures: Count = 0
     cause: str = ""  # why we are REMOVING: preempted | failed | no_capacity | ending | leftover
     billing: bool = False
-    billed_seconds: float = 0.0
-    elapsed_seconds: float = 0.0
-    cost_usd: float = 0.0
+    billed_seconds: Amount = 0.0
+    elapsed_seconds: Amount = 0.0
+    cost_usd: Amount = 0.0
     ending: Ending | None = None
     ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
     ending_message: str = ""
-    saved_wall: float = 0.0  # UNIX seconds of the last save
-    last_heartbeat: float = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
+    saved_wall: Amount = 0.0  # UNIX seconds of the last save
+    last_heartbeat: Amount = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -129,8 +134,8 @@ class Heartbeat:
 class ExitReport:
     """What the start-up script wrote when training ended, or when it deleted its own TPU."""
 
-    attempt: int = 0
-    status: int = 1
+    attempt: Count = 0
+    status: Count = 1
     reason: str = ""
     self_deleted: bool = False
 

@@ -1,0 +1,136 @@
+"""Values that a declared type does not take, and the utmost that it takes: drawn from the type.
+
+A type is what `bigbird_ja.typed` decodes into: a dataclass, `msgspec.Struct` or TypedDict. Cases
+are (name, changed object); a field that is added to a declaration is covered without a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import NODEFAULT, inspect
+
+Path = tuple[Any, ...]
+GONE = object()
+
+_OF_ANOTHER_TYPE: dict[type, tuple[Any, ...]] = {
+    inspect.IntType: ("3", 1.5, True, [], {}),
+    inspect.FloatType: ("3", True, [], {}),
+    inspect.StrType: (3, True, [], {}),
+    inspect.BoolType: ("true", 1, [], {}),
+    inspect.ListType: (3, "x", {}),
+    inspect.VarTupleType: (3, "x", {}),
+    inspect.DictType: (3, "x", []),
+    inspect.DateType: (3, "x", []),
+    inspect.EnumType: ("nonsense", 3, []),
+}
+_OBJECTS = (inspect.DataclassType, inspect.StructType, inspect.TypedDictType)
+
+
+def wrong(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
+    """`sample`, changed in one place so that it is no `kind` any more, in every way.
+
+    Args:
+        kind: the type.
+        sample: a plain object of it; keys that it lacks are tried at the top level of each object.
+    """
+    for path, node in _places(inspect.type_info(kind), sample, ()):
+        at = ".".join(map(str, path)) or "the whole"
+        for value in _wrong_values(node):
+            yield f"{at} is {value!r}", changed(sample, path, value)
+        for field in _required(node):
+            yield f"without {at}.{field}", changed(sample, (*path, field), GONE)
+
+
+def utmost(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
+    """`sample` with one place at the edge of what `kind` takes there."""
+    for path, node in _places(inspect.type_info(kind), sample, ()):
+        at = ".".join(map(str, path))
+        for value in _utmost_values(node):
+            yield f"{at} is {value!r}", changed(sample, path, value)
+
+
+def changed(value: Any, path: Path, new: Any) -> Any:
+    """A copy with one place replaced, or gone."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if path[1:]:
+        copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    elif new is GONE:
+        copy.pop(path[0], None)
+    else:
+        copy[path[0]] = new
+    return copy
+
+
+def _places(node: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Every declared place and its type, of lists and maps the first item of the sample."""
+    yield path, node
+    inner = _without_none(node)
+    if isinstance(inner, _OBJECTS):
+        for field in inner.fields:
+            name = field.encode_name
+            here = value.get(name) if isinstance(value, dict) else None
+            yield from _places(field.type, here, (*path, name))
+    elif isinstance(inner, inspect.DictType) and value:
+        key = next(iter(value))
+        yield from _places(inner.value_type, value[key], (*path, key))
+    elif isinstance(inner, (inspect.ListType, inspect.VarTupleType)) and value:
+        yield from _places(inner.item_type, value[0], (*path, 0))
+
+
+def _wrong_values(node: Any) -> Iterator[Any]:
+    inner = _without_none(node)
+    if isinstance(inner, (inspect.AnyType, inspect.UnionType)):
+        return
+    if inner is node:
+        yield None
+    kind = inspect.DictType if isinstance(inner, _OBJECTS) else type(inner)
+    yield from _OF_ANOTHER_TYPE[kind]
+    low, high = getattr(inner, "ge", None), getattr(inner, "le", None)
+    if low is not None:
+        yield low - max(1, abs(low))
+    if getattr(inner, "gt", None) is not None:
+        yield inner.gt
+    if high is not None:
+        yield high * 2 + 1
+    if isinstance(inner, (inspect.IntType, inspect.FloatType)):
+        yield float("nan")
+        yield float("inf")
+        yield 10**400
+
+
+def _utmost_values(node: Any) -> Iterator[Any]:
+    inner = _without_none(node)
+    if inner is not node:
+        yield None
+    for bound in ("ge", "le"):
+        if getattr(inner, bound, None) is not None:
+            yield getattr(inner, bound)
+    if isinstance(inner, inspect.StrType) and inner.pattern is None:
+        yield from ("", "<b>\u3042\U0001f600&\"'", "x" * 10_000)
+    if isinstance(inner, (inspect.ListType, inspect.VarTupleType)):
+        yield []
+    if isinstance(inner, inspect.DictType):
+        yield {}
+
+
+def _required(node: Any) -> list[str]:
+    if not isinstance(node, _OBJECTS):
+        return []
+    return [
+        field.encode_name for field in node.fields if field.required and field.default is NODEFAULT
+    ]
+
+
+def _without_none(node: Any) -> Any:
+    """The type beside None in a union of the two; `Annotated`'s extras aside."""
+    while isinstance(node, inspect.Metadata):
+        node = node.type
+    if isinstance(node, inspect.UnionType):
+        others = [t for t in node.types if not isinstance(t, inspect.NoneType)]
+        if len(others) == 1 and len(node.types) == 2:
+            return _without_none(others[0])
+    return node
