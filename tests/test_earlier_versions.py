@@ -75,6 +75,15 @@ def test_a_tokenizer_is_finished(made: Path) -> None:
     assert ended.status == 2 and "character_coverage was 0.9995" in ended.stderr
 
 
+def test_a_setting_that_a_tokenizers_record_does_not_know_had_its_default(made: Path) -> None:
+    record = json.loads((made / "ja.json").read_text())
+    del record["settings"]["max_sentence_length"]
+    (made / "ja.json").write_text(json.dumps(record))
+    assert "finished already" in tokenize(made).stdout
+    ended = tokenize(made, "--max_sentence_length=100")
+    assert ended.status == 2 and "max_sentence_length was 16384, is 100" in ended.stderr
+
+
 def test_a_data_set_is_finished_and_its_fingerprint_is_the_same(made: Path) -> None:
     before = state_of(made)
     ended = make_data(made)

@@ -105,10 +105,13 @@ def _existing(prefix: str, about: dict[str, Any], overwrite: bool) -> dict[str, 
     if overwrite or not (storage.exists(model) or storage.exists(record)):
         return None
     there = _read_record(record) if storage.exists(record) else {}
+    # A setting that the record does not know is younger, and had its default.
+    before = {key: OPTIONS[f"tokenize.{key}"].default for key in about["settings"]}
+    before |= there.get("settings", {})
     differing = [
-        f"{key} was {there.get('settings', {}).get(key)}, is {value}"
+        f"{key} was {before[key]}, is {value}"
         for key, value in about["settings"].items()
-        if there.get("settings", {}).get(key) != value
+        if before[key] != value
     ]
     if there.get("corpus_fingerprint") != about["corpus_fingerprint"]:
         differing.append("the corpus is another one")

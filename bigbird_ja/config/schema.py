@@ -27,7 +27,7 @@ class TokenizeConfig:
     )  # fmt: skip
     character_coverage: float = option(
         0.9995, "Share of the text's characters that get a piece of their own.",
-        low=0.5, high=1.0, also=("coverage", "alphabet"),
+        low=0.98, high=1.0, also=("coverage", "alphabet"),
     )  # fmt: skip
     max_sentence_length: int = option(
         16384, "Longest line to train on; longer ones are split, never dropped.",
