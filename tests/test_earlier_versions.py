@@ -1,8 +1,8 @@
 """A tokenizer, a data set and a run that the first version made go on as if nothing had happened.
 
 tests/fixtures/first-version.tar.xz holds what the commit 9fd227f wrote for the command lines below:
-corpus.jsonl, ja.*, data/, model/ as a kill after step 4 of 8 leaves it, and whole-metrics.jsonl, the
-metrics of that run to its end. The tokenizer's model lies there once.
+corpus.jsonl, ja.*, data/, model/ as a kill after step 4 of 8 leaves it, and whole-metrics.jsonl,
+the metrics of that run to its end. The tokenizer's model lies there once.
 """
 
 from __future__ import annotations
