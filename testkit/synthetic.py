@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import order, records, static_masking
+from bigbird_ja.data import masking, order, records
 
 NAMES = (
     "pad", "bos", "eos", "unk", "cls", "sep", "mask", "article", "section", "paragraph", "newline",
@@ -95,11 +95,11 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
         kind = records.token_dtype(records.token_bytes(values["vocab_size"]))
         nsp = (middle, labels) if values["nsp"] else (None, None)
         return records.encode_dynamic(tokens.astype(kind), packed, *nsp)
-    rule = static_masking.MaskingRule(
+    rule = masking.MaskingRule(
         values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0,
         values["max_predictions_per_seq"], values["masked_lm_prob"], values["mask_unit"],
     )  # fmt: skip
-    features = static_masking.mask(tokens, starts, 0, np.arange(count), 0, rule)
+    features = masking.mask(tokens, starts, 0, np.arange(count), 0, rule)
     positions = np.arange(tokens.shape[1])[None, :]
     in_b = (positions >= middle[:, None]) & (tokens != 0)
     features["segment_ids"] = in_b.astype(np.int32) * values["nsp"]

@@ -61,7 +61,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.commands.make_data import summary
     from bigbird_ja.console import Progress
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import plots
+    from bigbird_ja.data import show
     from bigbird_ja.errors import BadInput
 
     plotting.check(args.plot, "--plot")
@@ -80,7 +80,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     }
     print(_report(manifest, found, args.data_dir, results))
     if args.plot:
-        plots.draw(args.plot, manifest, found["train"])
+        show.draw(args.plot, manifest, found["train"])
         print(f"picture: {args.plot}")
     if problems:
         for problem in problems:
@@ -142,7 +142,7 @@ def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import pipeline, records_ops, show, static_masking
+    from bigbird_ja.data import masking, pipeline, records_tf, show
     from bigbird_ja.errors import BadInput
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
@@ -161,11 +161,11 @@ def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
     )
     serialized, epoch, record = next(iter(batch))
     if manifest.masking == "dynamic":
-        parsed = records_ops.parse_dynamic(manifest, serialized)
+        parsed = records_tf.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
-        masked = static_masking.mask(tokens, starts, epoch.numpy(), record.numpy(), 0, rule)
+        masked = masking.mask(tokens, starts, epoch.numpy(), record.numpy(), 0, rule)
     else:
-        masked = {k: v.numpy() for k, v in records_ops.parse_static(manifest, serialized).items()}
+        masked = {k: v.numpy() for k, v in records_tf.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
         row, slot = np.nonzero(masked["masked_lm_weights"] > 0)
         tokens[row, masked["masked_lm_positions"][row, slot]] = masked["masked_lm_ids"][row, slot]

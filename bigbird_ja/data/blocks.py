@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import storage
-from bigbird_ja.data import hashing, packing, pair_packing, static_masking
+from bigbird_ja.data import hashing, masking, packing, pair_packing
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import sentences, words
@@ -133,7 +133,7 @@ def make_rows(
     rows["word_starts"] = np.packbits(marks, axis=1)
     if extra:
         rows["segment_b"], rows["label"] = np.array(extra).T
-    ordinary = static_masking.is_ordinary(tokens, spec.rule()).sum(1)
+    ordinary = masking.is_ordinary(tokens, spec.rule()).sum(1)
     kept = ordinary > 0
     stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
     return rows[kept], stats
@@ -150,7 +150,7 @@ def _stats(
     pieces = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
     text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
-    wanted = static_masking.num_predictions(ordinary, spec.rule())
+    wanted = masking.num_predictions(ordinary, spec.rule())
     return BlockStats(
         documents=len(lengths),
         tokens=text,

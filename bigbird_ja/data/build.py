@@ -21,11 +21,11 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.console import Progress, log
 from bigbird_ja.data import blocks as blocks_lib
-from bigbird_ja.data import lock, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import shards, verify
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.data.work import Work
+from bigbird_ja.data.work import Work, exclusive
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.lease import Lease
@@ -68,7 +68,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     new = [path for path in named if not storage.exists(path)]
     try:
         storage.make_directory(request.output_dir)
-        with lock.exclusive(request.output_dir) as lease:
+        with exclusive(request.output_dir) as lease:
             return _make(request, work, lease)
     except BadInput:
         for path in new:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import records, records_ops, static_masking, verify
+from bigbird_ja.data import masking, records, records_tf, verify
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -139,7 +139,7 @@ def _batched(stream: Iterator[bytes]) -> Iterator[list[bytes]]:
 
 
 def _check_batch(manifest: Manifest, batch: list[bytes], first: int, found: Found) -> list[str]:
-    parse = records_ops.parse_dynamic if manifest.masking == "dynamic" else records_ops.parse_static
+    parse = records_tf.parse_dynamic if manifest.masking == "dynamic" else records_tf.parse_static
     try:
         parsed = {
             name: value.numpy() for name, value in parse(manifest, tf.constant(batch)).items()
@@ -182,7 +182,7 @@ def _dynamic_checks(
     manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
 ) -> Checks:
     rule = manifest.rule()
-    ordinary = static_masking.is_ordinary(tokens, rule)
+    ordinary = masking.is_ordinary(tokens, rule)
     is_padding = tokens == manifest.pad_id
     labels = parsed["next_sentence_labels"]
     return [
@@ -217,7 +217,7 @@ def _static_checks(
         ("has segment ids other than 0 and 1", (parsed["segment_ids"] >> 1 != 0).any(1)),
     ]
     if not manifest.adopted:
-        ordinary = static_masking.is_ordinary(ids, manifest.rule())
+        ordinary = masking.is_ordinary(ids, manifest.rule())
         checks += [
             ("predicts a special token", (~ordinary & is_target).any(1)),
             ("predicts a position twice or out of order", repeats.any(1)),

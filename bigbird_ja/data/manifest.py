@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypedDict
 from msgspec import Meta
 
 from bigbird_ja import storage, typed
-from bigbird_ja.data import static_masking
+from bigbird_ja.data import masking
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.typed import Count
@@ -171,10 +171,10 @@ def from_json(data: bytes, where: str) -> Manifest:
         storage.check_inside(shard.name)
     if lacking := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
         raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(lacking))}: {_ADVICE}")
-    if manifest.masking_version > static_masking.NEWEST_VERSION:
+    if manifest.masking_version > masking.NEWEST_VERSION:
         raise BadInput(
             f"{where}: masked by version {manifest.masking_version} of the rule, this program knows"
-            f" versions up to {static_masking.NEWEST_VERSION}: use a newer bigbird-ja"
+            f" versions up to {masking.NEWEST_VERSION}: use a newer bigbird-ja"
         )
     if raw.get("fingerprint") != _digest(raw):
         raise BadInput(f"{where}: was changed after it was written: {_ADVICE}")

@@ -7,15 +7,15 @@ places b of a batch with b mod H = h, so every H that divides R and B gives the 
 
 In each epoch the shards are dealt anew to the readers, whole, and a reader visits its shards in an
 order of its own, `window` at a time, mixing the records of a window by a stateless permutation.
-That readers' turns come out even although shards differ by one record is arithmetic too: the longer
-shards are dealt so that each reader holds exactly the records that its positions ask for.
+Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
+records that its positions ask for.
 
-Nothing here reads a file. `order_ops` computes the same in TensorFlow (a test compares them).
+Nothing here reads a file. `order_tf` computes the same in TensorFlow (a test compares them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,26 +140,9 @@ def _dealt(layout: Layout, epoch: int, reader: int) -> Int64:
     return np.concatenate([mine, shorter[first : first + each - extra[-1]]])
 
 
-def window_shards(layout: Layout, window: int, reader: int) -> Int64:
-    """The shards of a reader's window, counted since epoch 0."""
-    epoch, j = divmod(window, layout.windows_per_epoch)
-    shards = reader_shards(layout, epoch, reader)
-    return shards[_window_slice(layout, j)]
-
-
 def _window_slice(layout: Layout, j: int) -> slice:
     each, windows = layout.shards_per_reader, layout.windows_per_epoch
     return slice(each * j // windows, each * (j + 1) // windows)
-
-
-def window_records(layout: Layout, window: int, reader: int) -> Int64:
-    """int64: the record ids of a reader's window in the order of delivery."""
-    epoch = window // layout.windows_per_epoch
-    shards = window_shards(layout, window, reader)
-    starts = layout.starts
-    ids = np.concatenate([starts[s] + np.arange(layout.counts[s]) for s in shards])
-    key = hashing.fold(hashing.seed_key(layout.seed, hashing.RECORD_ORDER), epoch)
-    return ids[hashing.permutation(key, ids)]
 
 
 def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
@@ -188,28 +171,3 @@ def starts_of_host(
     position = step * global_batch_size
     turns = range(position + host, position + host + layout.num_readers, num_hosts)
     return [start_of_reader(layout, position, turn % layout.num_readers) for turn in turns]
-
-
-def reader_records(layout: Layout, start: ReaderStart) -> Iterator[tuple[int, int]]:
-    """(epoch, record id) of a reader from `start` on, without end."""
-    window, skip = start.window, start.skip
-    while True:
-        epoch = window // layout.windows_per_epoch
-        for record in window_records(layout, window, start.reader)[skip:]:
-            yield epoch, int(record)
-        window, skip = window + 1, 0
-
-
-def batches(
-    layout: Layout, global_batch_size: int, step: int = 0, num_hosts: int = 1, host: int = 0
-) -> Iterator[list[tuple[int, int]]]:
-    """(epoch, record id) of a host's part of the global batches `step`, `step + 1`, ..."""
-    starts = starts_of_host(layout, global_batch_size, step, num_hosts, host)
-    readers = [reader_records(layout, start) for start in starts]
-    turn = 0
-    while True:
-        batch = []
-        for _ in range(global_batch_size // num_hosts):
-            batch.append(next(readers[turn % len(readers)]))
-            turn += 1
-        yield batch

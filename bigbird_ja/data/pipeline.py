@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import masking, order, order_ops, records_ops
+from bigbird_ja.data import masking_tf, order, order_tf, records_tf
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.static_masking import MaskingRule
+from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.errors import SHARD_CHANGED, BadInput
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
@@ -131,7 +131,7 @@ def _window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(records, epoch, record id), each [records of the window], in the order of delivery."""
-    shards = order_ops.window_shards(layout, window, reader)
+    shards = order_tf.window_shards(layout, window, reader)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
     files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
@@ -142,7 +142,7 @@ def _window(
     is_there = tf.reshape(places < counts[:, None], [-1])
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
-    sequence = order_ops.record_order(layout, epoch, ids)
+    sequence = order_tf.record_order(layout, epoch, ids)
     # Strings are copied once more, not twice: first the order, then the records.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)
@@ -178,13 +178,15 @@ def to_features(
 ) -> dict[str, tf.Tensor]:
     """What a model reads, from a batch of serialised records."""
     if manifest.masking == "static":
-        features = records_ops.parse_static(manifest, serialized)
+        features = records_tf.parse_static(manifest, serialized)
     else:
-        parsed = records_ops.parse_dynamic(manifest, serialized)
-        features = masking.mask(parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule)
+        parsed = records_tf.parse_dynamic(manifest, serialized)
+        features = masking_tf.mask(
+            parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule
+        )
         features["segment_ids"] = parsed["segment_ids"]
         features["next_sentence_labels"] = parsed["next_sentence_labels"]
-    features["document_ids"] = records_ops.document_ids(manifest, features["input_ids"])
+    features["document_ids"] = records_tf.document_ids(manifest, features["input_ids"])
     return features
 
 

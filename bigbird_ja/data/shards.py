@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import __version__
-from bigbird_ja.data import hashing, order, records, static_masking
+from bigbird_ja.data import hashing, masking, order, records
 from bigbird_ja.data.blocks import StoredBlock
 from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.data.spec import DataSpec
@@ -145,7 +145,7 @@ def static_features(
     """The classic features of a batch of rows; copy c of row r is masked as epoch c of record r."""
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
-    made = static_masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
+    made = masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
     is_text = tokens != spec.special_ids["pad"]
     in_b = (np.arange(spec.seq_length)[None, :] >= rows["segment_b"][:, None]) & is_text
     ends = tokens == spec.special_ids["sep"]

@@ -1,15 +1,20 @@
-"""A masked example as people read it: word boundaries, what is predicted, what stands there."""
+"""A data set as people see it: a masked example, and a picture of lengths and density."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import static_masking
-from bigbird_ja.data.static_masking import MaskingRule
+from bigbird_ja import plotting
+from bigbird_ja.data import masking
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bigbird_ja.data.full_check import Found
 
 _COLOURS = {
     "mask": "\x1b[1;31m",
@@ -44,7 +49,7 @@ def masked_text(
     Args:
         tokens: int [S], before masking.
         word_starts: bool [S]; all False where words are not known.
-        masked: one row of what `static_masking.mask` returns.
+        masked: one row of what `masking.mask` returns.
         tokenizer: for the pieces.
         rule: which ids are special.
         colour: whether to write ANSI colours.
@@ -52,7 +57,7 @@ def masked_text(
     """
     weights = masked["masked_lm_weights"] > 0
     predicted = set(masked["masked_lm_positions"][weights].tolist())
-    ordinary = static_masking.is_ordinary(tokens, rule)
+    ordinary = masking.is_ordinary(tokens, rule)
     parts = []
     for at in range(min(most, len(tokens))):
         if tokens[at] == rule.pad_id:
@@ -80,3 +85,31 @@ def _predicted(
 
 def _painted(text: str, kind: str | None, colour: bool) -> str:
     return f"{_COLOURS[kind]}{text}{_PLAIN}" if colour and kind else text
+
+
+def draw(path: str, manifest: Manifest, found: Found) -> None:
+    """Writes a PNG with three histograms."""
+    figure = plotting.new_figure(13, 4)
+    lengths, pieces, density = figure.subplots(1, 3)
+    stated = manifest.statistics.get("document_tokens")
+    counts = np.asarray(stated if stated else found.piece_tokens)
+    _bars(lengths, counts, [f"{2**i:,}" for i in range(len(counts))])
+    what = "documents" if stated else "packed pieces"
+    lengths.set(title=f"Length of {what}", xlabel="tokens, from", ylabel=what)
+    _bars(pieces, found.pieces, [str(i) for i in range(len(found.pieces))])
+    pieces.set(title="Documents per sequence", xlabel="documents", ylabel="sequences")
+    density.hist(found.densities, bins=np.linspace(0, 1, 51).tolist())
+    density.set(
+        title=f"Density: {manifest.density:.2%} of positions are tokens",
+        xlabel=f"share of {manifest.seq_length:,} positions", ylabel="sequences", yscale="log",
+    )  # fmt: skip
+    plotting.save(figure, path, dpi=120)
+
+
+def _bars(axes, counts: np.ndarray, names: list[str]) -> None:  # type: ignore[no-untyped-def]
+    there = np.flatnonzero(counts)
+    first, last = (int(there[0]), int(there[-1]) + 1) if len(there) else (0, 1)
+    places = np.arange(last - first)
+    axes.bar(places, counts[first:last])
+    step = max(1, len(places) // 8)
+    axes.set_xticks(places[::step], names[first:last:step], rotation=45)

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from bigbird_ja.config import MakeDataConfig, predictions_of
 from bigbird_ja.data import records
-from bigbird_ja.data.static_masking import NEWEST_VERSION, MaskingRule
+from bigbird_ja.data.masking import NEWEST_VERSION, MaskingRule
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -55,7 +55,7 @@ class DataSpec:
     special_ids: dict[str, _Id]  # pad, cls, sep, mask and the others that are never predicted
     tokenizer_sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # empty: adopted without
     corpus: str  # fingerprint
-    masking_version: _Version = 1  # of the rule in `static_masking`
+    masking_version: _Version = 1  # of the rule in `masking`
     pairs_version: _Version = 1  # of `pair_packing`
 
     @property

@@ -16,16 +16,20 @@ import hashlib
 import json
 import os
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from functools import partial
 
 from bigbird_ja import storage, typed
+from bigbird_ja.console import log
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
+from bigbird_ja.lease import Lease, held
 from bigbird_ja.storage import transfer
 
 NAME = ".make-data"
+LOCK_NAME = ".make-data.lock"
 _SETTINGS, _BLOCKS, _OWNED = "settings.json", "blocks.json", "owned.json"
 # What our files in each part of a work folder are called.
 _OURS = {
@@ -34,6 +38,22 @@ _OURS = {
     "shards": (".json", ".tfrecord"),  # notes; shards on their way to a bucket
     "ready": (".tfrecord",),
 }
+
+
+def exclusive(directory: str) -> AbstractContextManager[Lease]:
+    """Holds the directory's lease; its `check` is to be asked before the manifest is written.
+
+    Raises:
+        BadInput: another process holds it.
+    """
+
+    def busy(owner: str) -> str:
+        return (
+            f"{directory}: {owner} is making data there: wait for it to end, or choose another"
+            " --output_dir"
+        )
+
+    return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
 
 
 class Work:

@@ -178,7 +178,7 @@ class Session:
     def _run_probe(
         self, config: Config, params: dict[str, np.ndarray], step: int
     ) -> dict[str, Any]:
-        from bigbird_ja.data.records_ops import document_ids
+        from bigbird_ja.data.records_tf import document_ids
         from bigbird_ja.evaluation import probe, probe_plot
         from bigbird_ja.evaluation.forward import Forward
 

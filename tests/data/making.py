@@ -51,11 +51,11 @@ def digests(directory: str) -> dict[str, str]:
 
 def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
     """int32 [S] of every dynamic record of a split, shard after shard."""
-    from bigbird_ja.data import records_ops
+    from bigbird_ja.data import records_tf
 
     for shard in manifest.shards(split):
         for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
-            yield from records_ops.parse_dynamic(manifest, batch)["tokens"].numpy()
+            yield from records_tf.parse_dynamic(manifest, batch)["tokens"].numpy()
 
 
 def pieces_of(tokens: np.ndarray, special: Any) -> list[list[int]]:

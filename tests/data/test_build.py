@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import build, lock, records, shards, verify, work
+from bigbird_ja.data import build, records, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.lease import LeaseLost
@@ -185,9 +185,7 @@ def test_tiny_corpora(tmp_path, tokenizer_path, number):
 
 def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, monkeypatch):
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["あ", "い"])
-    monkeypatch.setattr(
-        "bigbird_ja.data.static_masking.is_ordinary", lambda tokens, rule: tokens < 0
-    )
+    monkeypatch.setattr("bigbird_ja.data.masking.is_ordinary", lambda tokens, rule: tokens < 0)
     output = tmp_path / "data"
     with pytest.raises(BadInput, match="no text that could be predicted"):
         build.make_data(making.request(corpus, tokenizer_path, str(output)))
@@ -342,7 +340,7 @@ def wait_for_work(output: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def hold(directory: str, ready, release) -> None:
-    with lock.exclusive(directory):
+    with work.exclusive(directory):
         ready.set()
         release.wait(60)
 
@@ -355,24 +353,24 @@ def test_two_at_once_and_the_second_is_refused_until_the_first_dies(tmp_path):
     assert ready.wait(60)
     with (
         pytest.raises(BadInput, match=f"process {first.pid}.* is making data"),
-        lock.exclusive(str(tmp_path)),
+        work.exclusive(str(tmp_path)),
     ):
         pass
     first.kill()
     first.join()
-    with lock.exclusive(str(tmp_path)):
+    with work.exclusive(str(tmp_path)):
         pass
     assert os.listdir(tmp_path) == []
 
 
 def test_a_lock_on_a_bucket_is_refused_and_removed(bucket, monkeypatch):
     path = storage.join(bucket, "data")
-    with lock.exclusive(path):
+    with work.exclusive(path):
         # The age that a lock file states says nothing: clocks differ.
         monkeypatch.setattr(time, "time", lambda: 4e9)
-        with pytest.raises(BadInput, match="is making data"), lock.exclusive(path):
+        with pytest.raises(BadInput, match="is making data"), work.exclusive(path):
             pass
-        assert storage.list_files(path) == [lock.NAME]
+        assert storage.list_files(path) == [work.LOCK_NAME]
     assert storage.list_files(path) == []
 
 
@@ -382,13 +380,13 @@ def test_who_lost_the_lock_writes_no_manifest(tmp_path, sample_corpus, tokenizer
 
     def robbed(*arguments):
         made = whole(*arguments)
-        (output / lock.NAME).write_text(json.dumps({"host": "elsewhere", "pid": 1, "id": "x"}))
+        (output / work.LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 1, "id": "x"}))
         return made
 
     monkeypatch.setattr(build, "_write_shards", robbed)
     with pytest.raises(LeaseLost, match="process 1 on host elsewhere has taken over"):
         build.make_data(making.request(sample_corpus, tokenizer_path, str(output)))
-    assert not (output / "manifest.json").exists() and (output / lock.NAME).exists()
+    assert not (output / "manifest.json").exists() and (output / work.LOCK_NAME).exists()
 
 
 def test_to_a_bucket_with_faults_the_same_bytes_or_nothing_that_looks_whole(

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bigbird_ja.data import build, full_check, plots, records
+from bigbird_ja.data import build, full_check, records, show
 from bigbird_ja.data import manifest as manifest_lib
 from testkit import synthetic
 from tests.data import making
@@ -112,5 +112,5 @@ def test_records_that_are_wrong_inside_are_found(tmp_path, spoil, what):
 def test_the_picture_is_a_png(whole, tmp_path):
     manifest = whole[0]
     _, found = full_check.full_check(manifest, whole[1])
-    plots.draw(str(tmp_path / "x.png"), manifest, found["train"])
+    show.draw(str(tmp_path / "x.png"), manifest, found["train"])
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -9,10 +9,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import masking, static_masking
+from bigbird_ja.data import masking, masking_tf
 from testkit import synthetic
 
-RULE = static_masking.MaskingRule(200, tuple(range(11)), 6, 0, 12, 0.15, "whole_word")
+RULE = masking.MaskingRule(200, tuple(range(11)), 6, 0, 12, 0.15, "whole_word")
 UNITS = ("subword", "whole_word", "span")
 
 
@@ -32,8 +32,8 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, versio
     starts[2, length // 2 :] = False  # a long word
     tokens[1, 1:] = 5  # nothing to predict
     epoch, record = np.array([0, 3, 2**20]), np.array([5, 0, 2**30])
-    ours = static_masking.mask(tokens, starts, epoch, record, 2**40 + 7, rule)
-    theirs = masking.mask(
+    ours = masking.mask(tokens, starts, epoch, record, 2**40 + 7, rule)
+    theirs = masking_tf.mask(
         tf.constant(tokens), tf.constant(starts), tf.constant(epoch), tf.constant(record),
         2**40 + 7, rule,
     )  # fmt: skip
@@ -55,8 +55,8 @@ def test_targets_are_what_the_rule_says(data):
     )  # fmt: skip
     tokens = np.array([data.draw(st.lists(st.integers(0, 40), min_size=length, max_size=length))])
     starts = np.array([data.draw(st.lists(st.booleans(), min_size=length, max_size=length))])
-    made = static_masking.mask(tokens, starts, 0, 0, data.draw(st.integers(0, 2**64 - 1)), rule)
-    ordinary = static_masking.is_ordinary(tokens, rule)[0]
+    made = masking.mask(tokens, starts, 0, 0, data.draw(st.integers(0, 2**64 - 1)), rule)
+    ordinary = masking.is_ordinary(tokens, rule)[0]
     n = int(ordinary.sum())
     weights = made["masked_lm_weights"][0]
     count = int(weights.sum())
@@ -69,7 +69,7 @@ def test_targets_are_what_the_rule_says(data):
     others = np.setdiff1d(np.arange(length), positions)
     np.testing.assert_array_equal(made["input_ids"][0][others], tokens[0][others])
     now = made["input_ids"][0][positions]
-    assert static_masking.is_ordinary(now, rule)[now != rule.mask_id].all()
+    assert masking.is_ordinary(now, rule)[now != rule.mask_id].all()
     assert count <= wanted and (count > 0) == (n > 0)
     if rule.unit == "subword":
         assert count == wanted
@@ -99,7 +99,7 @@ def test_eighty_ten_ten_and_every_token_alike(unit):
     hits = np.zeros(tokens.shape)
     masked = random = kept = 0
     for epoch in range(20):
-        made = static_masking.mask(tokens, starts, epoch, np.arange(40), 1, rule)
+        made = masking.mask(tokens, starts, epoch, np.arange(40), 1, rule)
         row, slot = np.nonzero(made["masked_lm_weights"])
         at = made["masked_lm_positions"][row, slot]
         hits[row, at] += 1
@@ -110,7 +110,7 @@ def test_eighty_ten_ten_and_every_token_alike(unit):
     total = masked + random + kept
     assert abs(masked / total - 0.8) < 0.01
     assert abs(random / total - 0.1) < 0.01 and abs(kept / total - 0.1) < 0.01
-    ordinary = static_masking.is_ordinary(tokens, rule)
+    ordinary = masking.is_ordinary(tokens, rule)
     early, late = hits[:, :300][ordinary[:, :300]].mean(), hits[:, 400:][ordinary[:, 400:]].mean()
     assert abs(early / late - 1) < 0.06  # no part of a sequence is preferred
 
@@ -132,7 +132,7 @@ def records_of_words(count, length, seed=0):
     return tokens, starts, sizes
 
 
-@pytest.mark.parametrize("draws", [static_masking, masking], ids=["NumPy", "TensorFlow"])
+@pytest.mark.parametrize("draws", [masking, masking_tf], ids=["NumPy", "TensorFlow"])
 @pytest.mark.parametrize("length,most", [(512, 76), (512, 100), (4096, 600)])
 def test_words_of_every_length_are_predicted_at_the_same_rate(draws, length, most):
     """Also where no more than the wanted number can be held, as at 512 and 4,096 positions."""
@@ -156,7 +156,7 @@ def test_only_records_in_which_a_word_did_not_fit_are_masked_otherwise(unit):
     tokens, starts, _ = records_of_words(400, 512)
     rules = [dataclasses.replace(RULE, vocab_size=5000, max_predictions=76, unit=unit, version=v)
              for v in (1, 2)]  # fmt: skip
-    old, new = (static_masking.mask(tokens, starts, 3, np.arange(400), 1, rule) for rule in rules)
+    old, new = (masking.mask(tokens, starts, 3, np.arange(400), 1, rule) for rule in rules)
     all_fit = old["masked_lm_weights"].sum(1) == 76
     assert 0.2 < all_fit.mean() < 0.9
     for name, values in old.items():
@@ -180,7 +180,7 @@ def test_the_first_version_draws_what_it_always_drew():
     digest = hashlib.sha256()
     for unit in UNITS:
         rule = dataclasses.replace(RULE, unit=unit, max_predictions=40, version=1)
-        made = static_masking.mask(tokens, starts, 2, np.arange(20), 5, rule)
+        made = masking.mask(tokens, starts, 2, np.arange(20), 5, rule)
         for name in sorted(made):
             digest.update(made[name].tobytes())
     assert (
@@ -193,7 +193,7 @@ def test_the_same_key_draws_the_same_and_any_other_does_not():
     rule = dataclasses.replace(RULE, max_predictions=40)
 
     def drawn(epoch, record, seed):
-        return static_masking.mask(tokens, starts, epoch, record, seed, rule)["input_ids"].tobytes()
+        return masking.mask(tokens, starts, epoch, record, seed, rule)["input_ids"].tobytes()
 
     same = drawn(1, 2, 3)
     assert same == drawn(1, 2, 3)
@@ -205,7 +205,7 @@ def test_spans_are_longer_than_words():
 
     def runs(unit):
         rule = dataclasses.replace(RULE, unit=unit, max_predictions=600)
-        made = static_masking.mask(tokens, starts, 0, np.arange(30), 1, rule)
+        made = masking.mask(tokens, starts, 0, np.arange(30), 1, rule)
         joined = breaks = 0
         for row in range(30):
             count = int(made["masked_lm_weights"][row].sum())

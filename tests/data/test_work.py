@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, lock, shards, verify, work
+from bigbird_ja.data import blocks, build, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import BadInput, StorageError
 from testkit import synthetic
@@ -292,7 +292,7 @@ def test_places_that_overlap_are_refused(tmp_path, corpus, tokenizer_path):
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path, request_of):
     (tmp_path / "data").mkdir()
     (tmp_path / "mine").write_text("mine")
-    (tmp_path / "data" / lock.NAME).symlink_to(tmp_path / "mine")
+    (tmp_path / "data" / work.LOCK_NAME).symlink_to(tmp_path / "mine")
     with pytest.raises(BadInput, match="not a lock file of ours"):
         build.make_data(request_of(tmp_path / "data"))
     assert (tmp_path / "mine").read_text() == "mine"

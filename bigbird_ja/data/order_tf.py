@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bigbird_ja.data import hashing, hashing_ops
+from bigbird_ja.data import hashing, hashing_tf
 from bigbird_ja.data.order import Layout
 
 
@@ -23,14 +23,14 @@ def window_shards(layout: Layout, window: tf.Tensor, reader: tf.Tensor) -> tf.Te
 def reader_shards(layout: Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
     """`order.reader_shards`: int64 [shards_per_reader]."""
     mine = _dealt(layout, epoch, reader)
-    key = hashing_ops.fold(hashing.seed_key(layout.seed, hashing.READER_ORDER), epoch)
-    return tf.gather(mine, tf.argsort(hashing_ops.sort_keys(key, mine)))
+    key = hashing_tf.fold(hashing.seed_key(layout.seed, hashing.READER_ORDER), epoch)
+    return tf.gather(mine, tf.argsort(hashing_tf.sort_keys(key, mine)))
 
 
 def record_order(layout: Layout, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """The order in which the records of a window are delivered, as indices into `ids` (int64)."""
-    key = hashing_ops.fold(hashing.seed_key(layout.seed, hashing.RECORD_ORDER), epoch)
-    return tf.argsort(hashing_ops.sort_keys(key, ids))
+    key = hashing_tf.fold(hashing.seed_key(layout.seed, hashing.RECORD_ORDER), epoch)
+    return tf.argsort(hashing_tf.sort_keys(key, ids))
 
 
 def _dealt(layout: Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
@@ -38,8 +38,8 @@ def _dealt(layout: Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
     every = tf.range(num_shards, dtype=tf.int64)
     if layout.num_readers == 1:
         return every
-    key = hashing_ops.fold(hashing.seed_key(layout.seed, hashing.SHARD_ORDER), epoch)
-    order = tf.argsort(hashing_ops.sort_keys(key, every))
+    key = hashing_tf.fold(hashing.seed_key(layout.seed, hashing.SHARD_ORDER), epoch)
+    order = tf.argsort(hashing_tf.sort_keys(key, every))
     shortest = min(layout.counts)
     is_longer = tf.gather(tf.constant(layout.counts, tf.int64), order) > shortest
     longer = tf.cast(tf.boolean_mask(order, is_longer), tf.int64)
