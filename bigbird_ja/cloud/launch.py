@@ -281,11 +281,9 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
 
 def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     """What reading the bucket from another region costs, for each zone where it does."""
-    from bigbird_ja.storage import bucket
-
     if not storage.is_remote(prepared.paths.bucket):
         return []
-    location = bucket.location(prepared.paths.bucket)
+    location = storage.bucket_location(prepared.paths.bucket)
     if not location:
         return []
     found = []

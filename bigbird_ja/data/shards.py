@@ -19,12 +19,11 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja import __version__
+from bigbird_ja import __version__, storage
 from bigbird_ja.data import hashing, masking, order, records
 from bigbird_ja.data.blocks import StoredBlock
 from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.storage import local
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.
 _TARGET_BYTES = 2_000_000
@@ -115,7 +114,7 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
 def write_records(batches: Iterable[Batch], name: str, spec: DataSpec, path: str) -> MadeShard:
     """Masks (static), encodes and writes rows as the TFRecord file `path`."""
     sha, crc, size, count, predictions = hashlib.sha256(), 0, 0, 0, 0
-    with local.writing(path) as file:
+    with storage.writing(path) as file:
         for rows, copy, row in batches:
             encoded, predicted = _encode(rows, copy, row, spec)
             data = records.frame(encoded)

@@ -109,7 +109,7 @@ class CheckpointStore:
         meta = replace(meta, files=files)
         try:
             for name, suffix in zip(names, _SUFFIXES, strict=True):
-                self._put(prefix + suffix, name)
+                storage.take(prefix + suffix, self._path(name))
                 self._mark("between-files")
             storage.write_bytes(self._path(_sidecar(meta.step)), _to_json(meta))
         except BaseException:
@@ -146,13 +146,10 @@ class CheckpointStore:
         missing = {f"model.ckpt-{step}{suffix}" for suffix in _SUFFIXES} - meta.files.keys()
         if missing:
             raise BadInput(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
-        directory = self._local_directory()
         for name, expected in meta.files.items():
-            local = os.path.join(directory, storage.check_inside(name))
-            if storage.is_remote(self.model_dir):
-                self._download(name, local)
+            local = self._fetch(name)
             self._verify(name, local, expected)
-        return Checkpoint(os.path.join(directory, f"model.ckpt-{step}"), meta)
+        return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
     def latest_good(self) -> Checkpoint | None:
         """The newest checkpoint that verifies; damaged ones are set aside on the way.
@@ -221,7 +218,7 @@ class CheckpointStore:
                 storage.delete(self._path(name))
         for part in sorted(parts, reverse=True):  # .json first: then it is no checkpoint any more
             name = f"model.ckpt-{step}{part}"
-            self._move(name, f"{kind}-{name}")
+            storage.rename(self._path(name), self._path(f"{kind}-{name}"))
         self._report(
             "set_aside",
             step,
@@ -233,28 +230,12 @@ class CheckpointStore:
             n for n in storage.list_files(self.model_dir) if n.startswith(f"{kind}-model.ckpt-")
         ]
 
-    def _move(self, old: str, new: str) -> None:
-        if not storage.is_remote(self.model_dir):
-            storage.replace(self._path(old), self._path(new))
-            return
-        local = os.path.join(self._local_directory(), new)
-        self._download(old, local)
-        storage.upload(local, self._path(new))
-        storage.delete(self._path(old))
-        os.unlink(local)
-
-    def _put(self, source: str, name: str) -> None:
-        if storage.is_remote(self.model_dir):
-            storage.upload(source, self._path(name))
-            os.unlink(source)
-            return
-        with open(source, "rb") as file:
-            os.fsync(file.fileno())
-        storage.replace(source, self._path(name))
-
-    def _download(self, name: str, local: str) -> None:
+    def _fetch(self, name: str) -> str:
+        """A local path of a file: its own on disk, a copy's where MODEL_DIR is on a bucket."""
+        if self._scratch is None and storage.is_remote(self.model_dir):
+            raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
         try:
-            storage.download(self._path(name), local)
+            return storage.fetch(self._path(name), self._scratch or "")
         except FileNotFoundError as error:
             raise BadInput(f"{self._path(name)}: missing") from error
 
@@ -286,13 +267,6 @@ class CheckpointStore:
         lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
         lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
         storage.write_bytes(self._path(STATE), ("\n".join(lines) + "\n").encode())
-
-    def _local_directory(self) -> str:
-        if not storage.is_remote(self.model_dir):
-            return self.model_dir
-        if self._scratch is None:
-            raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
-        return self._scratch
 
     def _path(self, name: str) -> str:
         return storage.join(self.model_dir, name)

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mimetypes
+import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from bigbird_ja.errors import StorageError
 from bigbird_ja.storage import client as clients
-from bigbird_ja.storage import local, resumable, retry, stream
+from bigbird_ja.storage import local, retry, stream
 from bigbird_ja.storage.checksum import crc32c_of_file, crc32c_text
-from bigbird_ja.storage.names import SCHEME, split_remote
+from bigbird_ja.storage.names import SCHEME, base_name, split_remote
+from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.storage.stat import Stat
 
-# Above this size an upload is made of pieces that are repeated alone.
+# Above this size the library makes an upload of pieces that are repeated alone.
 _ONE_REQUEST = 8 << 20
-_DOWNLOAD_PIECE = 32 << 20
-_MOST_RESTARTS = 3  # of a transfer that was damaged, or whose object was replaced meanwhile
+PIECE = 16 << 20  # bytes; a multiple of the 256 KiB that the protocol demands
+_MOST_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
 _FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
-
-Progress = Callable[[int], None]
-
-
-def read_bytes(path: str) -> bytes:
-    """The whole object in one request, which is one generation by nature."""
-    return read_with_token(path)[0]
 
 
 def read_with_token(path: str) -> tuple[bytes, str]:
-    """The whole object and its generation."""
+    """The whole object in one request, which is one generation by nature, and that generation."""
 
-    def attempt(_: int) -> tuple[bytes, str]:
+    def attempt(_: int) -> tuple[bytes, str]:  # the library would not verify a resumed download
         blob = clients.blob(path)
         data = blob.download_as_bytes(
             raw_download=True, checksum=None, timeout=_timeout(), retry=None
@@ -53,13 +49,9 @@ def open_read(path: str) -> BinaryIO:
 
 def stat(path: str) -> Stat:
     """Size, age, generation and checksum."""
-
-    def attempt(_: int) -> Stat:
-        blob = clients.blob(path)
-        blob.reload(timeout=_timeout(), retry=None)
-        return _stat_of(blob)
-
-    return retry.run(path, attempt)
+    blob = clients.blob(path)
+    blob.reload(**_how(path))
+    return _stat_of(blob)
 
 
 def _stat_of(blob: Any) -> Stat:
@@ -73,10 +65,10 @@ def exists(path: str) -> bool:
     if name and _has_object(path.rstrip("/")):
         return True
     try:
-        below, _ = next(_pages(path, f"{name}/" if name else "", "", most=1))
+        below = next(_objects(path, f"{name}/" if name else "", "", most=1), None)
     except FileNotFoundError:  # no such bucket
         return False
-    return bool(below) or not name
+    return below is not None or not name
 
 
 def _has_object(path: str) -> bool:
@@ -89,7 +81,17 @@ def _has_object(path: str) -> bool:
 
 def write_bytes(path: str, data: bytes) -> None:
     """One object, whole or not at all."""
-    _put(path, io.BytesIO(data), len(data), crc32c_text(data), None, None, _new_mark())
+    _put(path, io.BytesIO(data), len(data), crc32c_text(data), None, _new_mark())
+
+
+@contextlib.contextmanager
+def writing(path: str) -> Iterator[BinaryIO]:
+    """A local file that is uploaded when the block ends without an exception."""
+    with scratch_directory() as scratch:
+        local_path = os.path.join(scratch, "object")
+        with open(local_path, "wb") as file:
+            yield file
+        upload(local_path, path)
 
 
 def create_exclusive(path: str, data: bytes) -> bool:
@@ -102,46 +104,58 @@ def replace_if(path: str, data: bytes, token: str) -> str | None:
     return _put_if(path, data, int(token))
 
 
-def upload(source: str, target: str, progress: Progress | None = None) -> Stat:
+def upload(source: str, target: str) -> None:
     """Uploads a local file; the bucket's checksum is compared with the file's."""
     crc, size = crc32c_of_file(source)
-    with open(source, "rb") as file:
-        return _put(target, file, size, crc, None, progress, _new_mark())
+    with local.open_read(source) as file:
+        _put(target, file, size, crc, None, _new_mark())
 
 
-def download(source: str, target: str, progress: Progress | None = None) -> None:
+def take(source: str, target: str) -> None:
+    """Uploads a local file and removes it."""
+    upload(source, target)
+    os.unlink(source)
+
+
+def fetch(path: str, directory: str) -> str:
+    """Downloads into a local directory; the copy's path."""
+    target = os.path.join(directory, base_name(path))
+    download(path, target)
+    return target
+
+
+def download(source: str, target: str) -> None:
     """Downloads to a temporary name beside `target`, verifies, then renames."""
     for number in range(_MOST_RESTARTS):
         try:
-            return _download_once(source, target, None if number else progress)
+            return _download_once(source, target)
         except (stream.ReplacedError, stream.DamagedError):
             if number == _MOST_RESTARTS - 1:
                 raise
 
 
-def _download_once(source: str, target: str, progress: Progress | None) -> None:
-    reader = stream.ObjectReader(source, stat(source), _DOWNLOAD_PIECE)
+def _download_once(source: str, target: str) -> None:
+    reader = stream.ObjectReader(source, stat(source), PIECE)
     with local.writing(target) as file:
-        while piece := reader.read(_DOWNLOAD_PIECE):
+        while piece := reader.read(PIECE):
             file.write(piece)
-            if progress:
-                progress(len(piece))
+
+
+def make_directory(path: str) -> None:
+    """A bucket has no directories."""
+
+
+def clean_temporary(directory: str, older_than: float) -> list[str]:
+    """Objects are never unfinished."""
+    return []
 
 
 def rename(source: str, target: str) -> None:
     """Copies on the bucket's side, then deletes the old name."""
 
-    def copy(_: int) -> None:
-        token = None
-        while True:  # a large copy comes in several answers
-            done = clients.blob(target).rewrite(
-                clients.blob(source), token=token, timeout=_timeout(), retry=None
-            )
-            token = done[0]
-            if token is None:
-                return
-
-    retry.run(source, copy)
+    token, _, _ = clients.blob(target).rewrite(clients.blob(source), **_how(source))
+    while token:  # a large copy comes in several answers
+        token, _, _ = clients.blob(target).rewrite(clients.blob(source), token, **_how(source))
     delete(source, missing_ok=True)
 
 
@@ -180,29 +194,21 @@ def delete_if(path: str, token: str) -> bool:
     return retry.run(path, attempt)
 
 
-def list_files(directory: str) -> list[str]:
-    """Sorted names of the objects directly below `directory`."""
-    prefix = _directory_prefix(directory)
-    names = [n[len(prefix) :] for n in _names(directory, prefix, "/")]
-    return sorted(name for name in names if name and not name.endswith("/"))
-
-
 def list_stats(directory: str) -> dict[str, Stat]:
     """Name to `Stat` of the objects directly below `directory`."""
     prefix = _directory_prefix(directory)
     found = {}
-    for blobs, _ in _pages(directory, prefix, "/"):
-        for blob in blobs:
-            name = blob.name[len(prefix) :]
-            if name and not name.endswith("/"):
-                found[name] = _stat_of(blob)
+    for blob in _objects(directory, prefix, "/"):
+        name = blob.name[len(prefix) :]
+        if name and not name.endswith("/"):
+            found[name] = _stat_of(blob)
     return dict(sorted(found.items()))
 
 
 def list_tree(directory: str) -> list[str]:
     """Sorted names of all objects below `directory`, relative to it."""
     prefix = _directory_prefix(directory)
-    names = [n[len(prefix) :] for n in _names(directory, prefix, "")]
+    names = [blob.name[len(prefix) :] for blob in _objects(directory, prefix, "")]
     return sorted(name for name in names if name and not name.endswith("/"))
 
 
@@ -212,21 +218,17 @@ def glob(pattern: str) -> list[str]:
     fixed = re.split(r"[*?\[]", name_pattern, maxsplit=1)[0]
     is_flat = "/" not in name_pattern[len(fixed) :]
     matches = re.compile(_expression(name_pattern)).fullmatch
-    names = _names(pattern, fixed, "/" if is_flat else "")
+    names = [blob.name for blob in _objects(pattern, fixed, "/" if is_flat else "")]
     return sorted(f"{SCHEME}{bucket}/{n}" for n in names if matches(n) and not n.endswith("/"))
 
 
 def location(path: str) -> str | None:
     """The bucket's location in lower case (`us-central1`, `us`); None where it may not be asked."""
-
-    def attempt(_: int) -> str:
-        bucket = clients.client().get_bucket(split_remote(path)[0], timeout=_timeout(), retry=None)
-        return bucket.location or ""
-
     try:
-        return retry.run(path, attempt).lower() or None
+        bucket = clients.client().get_bucket(split_remote(path)[0], **_how(path))
     except PermissionError:  # objects may be readable without the right to see the bucket itself
         return None
+    return (bucket.location or "").lower() or None
 
 
 def _put_if(path: str, data: bytes, generation: int) -> str | None:
@@ -235,108 +237,94 @@ def _put_if(path: str, data: bytes, generation: int) -> str | None:
 
     mark = _new_mark()
     try:
-        file = io.BytesIO(data)
-        return _put(path, file, len(data), crc32c_text(data), generation, None, mark).token
+        return _put(path, io.BytesIO(data), len(data), crc32c_text(data), generation, mark)
     except PreconditionFailed:
         # The reply to an earlier try may have been lost after the object was stored.
         return _own_generation(path, mark)
 
 
 def _own_generation(path: str, mark: str) -> str | None:
-    def attempt(_: int) -> str | None:
-        blob = clients.blob(path)
-        blob.reload(timeout=_timeout(), retry=None)
-        return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
-
+    blob = clients.blob(path)
     try:
-        return retry.run(path, attempt)
+        blob.reload(**_how(path))
     except FileNotFoundError:
         return None
+    return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
 
 
 def _put(
-    path: str,
-    file: BinaryIO,
-    size: int,
-    crc: str,
-    if_generation_match: int | None,
-    progress: Progress | None,
-    mark: str,
-) -> Stat:
-    """Uploads and compares the stored checksum with `crc`."""
-    content_type = _content_type(path)
-    corrupt = 0
-    while True:
+    path: str, file: BinaryIO, size: int, crc: str, if_generation_match: int | None, mark: str
+) -> str:
+    """Uploads, and compares the stored checksum with `crc`; the new generation.
+
+    The library cuts large files into pieces, each with its own deadline, so that a file may take
+    its time while it advances. The comparison is ours: the library's would remove what it finds
+    damaged without asking whether it is still its own.
+    """
+    problem = ""
+    for _ in range(_MOST_RESTARTS):
         blob = clients.blob(path)
-        blob.metadata = {"writer": mark}
-        if size > _ONE_REQUEST:
-            stored = resumable.upload(
-                path, blob, file, size, content_type, if_generation_match, progress
-            )
-        else:
-            stored = _put_at_once(path, file, content_type, if_generation_match, mark)
-            if progress:
-                progress(size)
-        if stored.get("crc32c") == crc:
-            return Stat(size, 0.0, str(stored["generation"]), crc)
-        corrupt += 1
-        delete_if(path, str(stored["generation"]))
-        if corrupt == _MOST_RESTARTS:
-            raise StorageError(f"{path}: what the bucket stored is not what was sent: run again")
-
-
-def _put_at_once(
-    path: str, file: BinaryIO, content_type: str, if_generation_match: int | None, mark: str
-) -> dict[str, Any]:
-    file.seek(0)
-    data = file.read()
-
-    def attempt(_: int) -> dict[str, Any]:
-        blob = clients.blob(path)
-        blob.metadata = {"writer": mark}
-        blob.upload_from_string(
-            data,
-            content_type=content_type,
-            checksum="crc32c",
-            if_generation_match=if_generation_match,
-            timeout=_timeout(),
-            retry=None,
-        )
-        return {"crc32c": blob.crc32c, "generation": blob.generation}
-
-    return retry.run(path, attempt)
-
-
-def _names(path: str, prefix: str, delimiter: str) -> list[str]:
-    return [blob.name for blobs, _ in _pages(path, prefix, delimiter) for blob in blobs]
-
-
-def _pages(
-    path: str, prefix: str, delimiter: str, most: int | None = None
-) -> Iterator[tuple[list[Any], str | None]]:
-    """Pages of objects under `prefix`, each with its own retries."""
-    bucket = split_remote(path)[0]
-    token: str | None = None
-    while True:
-
-        def attempt(_: int, token: str | None = token) -> tuple[list[Any], str | None]:
-            found = clients.client().list_blobs(
-                bucket,
-                prefix=prefix or None,
-                delimiter=delimiter or None,
-                page_token=token,
-                max_results=most,
-                fields=_FIELDS,
+        blob.metadata, blob.chunk_size = {"writer": mark}, PIECE
+        file.seek(0)
+        try:
+            blob.upload_from_file(
+                file,
+                size=size,
+                content_type=_content_type(path),
+                checksum="crc32c" if size <= _ONE_REQUEST else None,
+                if_generation_match=if_generation_match,
                 timeout=_timeout(),
-                retry=None,
+                retry=_UploadRequests(path),
             )
-            page: Iterable[Any] = next(found.pages, [])
-            return list(page), found.next_page_token
+        except _SessionLostError:
+            problem = "the bucket forgot the upload each time"
+            continue
+        if blob.crc32c == crc:
+            return str(blob.generation)
+        problem = "what the bucket stored is not what was sent"
+        delete_if(path, str(blob.generation))
+    raise StorageError(f"{path}: {problem}: run again")
 
-        blobs, token = retry.run(path, attempt)
-        yield blobs, token
-        if not token:
-            return
+
+class _SessionLostError(Exception):
+    """The bucket has forgotten a resumable upload: it starts again from the first byte."""
+
+
+class _UploadRequests:
+    """The library's `retry` of one upload: our loop around each of its requests.
+
+    Of a large file the first request opens a session, and the others send pieces of it; after a
+    fault a piece is sent again, and the bucket ignores what it already holds. See
+    https://cloud.google.com/storage/docs/performing-resumable-uploads
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._is_open = path, False
+
+    def __call__(self, request: Callable[[], Any]) -> Callable[[], Any]:
+        def attempts() -> Any:
+            try:
+                answer = retry.run(self._path, lambda _: request())
+            except (FileNotFoundError, StorageError) as error:
+                if self._is_open and retry.status_of(error.__cause__) in (404, 410):
+                    raise _SessionLostError from error
+                raise
+            self._is_open = True
+            return answer
+
+        return attempts
+
+
+def _objects(path: str, prefix: str, delimiter: str, most: int | None = None) -> Iterator[Any]:
+    """The objects under `prefix`, page by page, each page with its own repetitions."""
+    yield from clients.client().list_blobs(
+        split_remote(path)[0],
+        prefix=prefix or None,
+        delimiter=delimiter or None,
+        max_results=most,
+        fields=_FIELDS,
+        **_how(path),
+    )
 
 
 def _directory_prefix(directory: str) -> str:
@@ -367,6 +355,11 @@ def _content_type(path: str) -> str:
 def _new_mark() -> str:
     """Tells our own write from another's when its reply was lost."""
     return secrets.token_hex(8)
+
+
+def _how(path: str) -> dict[str, Any]:
+    """Time and repetitions of a request that may be repeated as it is."""
+    return {"timeout": _timeout(), "retry": lambda call: lambda: retry.run(path, lambda _: call())}
 
 
 def _timeout() -> float:

@@ -38,17 +38,6 @@ def _new_client(emulator: str | None) -> Any:
     return storage.Client(project=project or "unset", credentials=credentials)
 
 
-def session() -> Any:
-    """An authorised `requests` session of this thread, for what the client has no call for."""
-    from google.auth.transport.requests import AuthorizedSession
-
-    current = client()
-    if getattr(_local, "session_of", None) is not current:
-        credentials = current._credentials
-        _local.session, _local.session_of = AuthorizedSession(credentials), current
-    return _local.session
-
-
 def blob(path: str) -> Any:
     """The object of a gs:// path, nothing asked of the bucket yet."""
     bucket, name = split_remote(path)

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from bigbird_ja import cleanup, processes
@@ -31,12 +31,6 @@ _BUFFER = 1 << 20
 _host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
 _live: set[str] = set()  # temporary names that this process is writing now
 _swept: set[str] = set()  # files whose leftovers this process has already looked for
-
-
-def read_bytes(path: str) -> bytes:
-    """The whole file."""
-    with open_read(path) as file:
-        return file.read()
 
 
 def open_read(path: str) -> BinaryIO:
@@ -57,8 +51,23 @@ def stat(path: str) -> Stat:
     """
     if os.path.isdir(path):
         raise IsADirectoryError(21, "is a directory", path)
-    info = os.stat(path)
-    return Stat(info.st_size, info.st_mtime, f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}")
+    return _stat_of(os.stat(path))
+
+
+def _stat_of(info: os.stat_result) -> Stat:
+    return Stat(info.st_size, info.st_mtime, _token_of(info))
+
+
+def _token_of(info: os.stat_result) -> str:
+    return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
+
+
+def _follow(path: str) -> os.stat_result:
+    """`stat`; of a link that leads nowhere, the link's own."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return os.lstat(path)
 
 
 def exists(path: str) -> bool:
@@ -70,22 +79,18 @@ def exists(path: str) -> bool:
     return True
 
 
-def list_files(directory: str) -> list[str]:
-    """Sorted names of the finished files in `directory`; none where there is no directory."""
+def list_stats(directory: str) -> dict[str, Stat]:
+    """Name to `Stat` of the finished files in `directory`; none where there is no directory."""
     try:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if not entry.is_dir()]
     except FileNotFoundError:
-        return []
-    return sorted(name for name in names if not name.startswith(TEMPORARY_PREFIX))
-
-
-def list_stats(directory: str) -> dict[str, Stat]:
-    """Name to `Stat` of the finished files in `directory`."""
+        return {}
     found = {}
-    for name in list_files(directory):
-        with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-            found[name] = stat(os.path.join(directory, name))
+    for name in sorted(names):
+        if not name.startswith(TEMPORARY_PREFIX):
+            with contextlib.suppress(FileNotFoundError):  # gone since it was listed
+                found[name] = _stat_of(_follow(os.path.join(directory, name)))
     return found
 
 
@@ -155,8 +160,7 @@ def read_with_token(path: str) -> tuple[bytes, str]:
     """The content, and a token that changes with every write."""
     with open_read(path) as file:
         data = file.read()
-        info = os.fstat(file.fileno())
-    return data, f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
+        return data, _token_of(os.fstat(file.fileno()))
 
 
 def replace_if(path: str, data: bytes, token: str) -> str | None:
@@ -186,10 +190,22 @@ def delete(path: str, missing_ok: bool) -> None:
             raise
 
 
-def replace(source: str, target: str) -> None:
+def rename(source: str, target: str) -> None:
     """Renames a file over another, durably."""
     os.replace(source, target)
     _sync_directory(target)
+
+
+def take(source: str, target: str) -> None:
+    """Moves a file that others have written, its content synced first."""
+    with open_read(source) as file:
+        os.fsync(file.fileno())
+    rename(source, target)
+
+
+def fetch(path: str, directory: str) -> str:
+    """The file is here already."""
+    return path
 
 
 def make_directory(path: str) -> None:
@@ -197,16 +213,16 @@ def make_directory(path: str) -> None:
     os.makedirs(path, exist_ok=True)
 
 
-def copy(source: str, target: str, progress: Callable[[int], None] | None = None) -> None:
+def upload(source: str, target: str) -> None:
     """Copies a file; `target` appears whole or not at all."""
     with open_read(source) as reader, writing(target) as writer:
-        while piece := reader.read(_BUFFER):
-            writer.write(piece)
-            if progress:
-                progress(len(piece))
+        shutil.copyfileobj(reader, writer, _BUFFER)
 
 
-def clean_temporary(directory: str, older_than: float = 0.0) -> list[str]:
+download = upload
+
+
+def clean_temporary(directory: str, older_than: float) -> list[str]:
     """Removes what killed writers left in `directory`; the names removed.
 
     Args:
@@ -219,14 +235,6 @@ def clean_temporary(directory: str, older_than: float = 0.0) -> list[str]:
                 os.unlink(os.path.join(directory, entry))
                 removed.append(entry)
     return removed
-
-
-def free_bytes(path: str) -> int:
-    """Bytes free on the disk that holds `path` (or its nearest existing parent)."""
-    path = os.path.abspath(path)
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return shutil.disk_usage(path).free
 
 
 @contextlib.contextmanager
@@ -291,10 +299,9 @@ def _is_abandoned(path: str, older_than: float) -> bool:
 
 def _token(path: str) -> str | None:
     try:
-        info = os.stat(path)
+        return _token_of(os.stat(path))
     except FileNotFoundError:
         return None
-    return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
 
 
 @contextlib.contextmanager

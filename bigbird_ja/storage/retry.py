@@ -83,11 +83,9 @@ class _Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = -1e18
-        self.count = 0
 
     def note(self, path: str, cause: str, policy: Policy, now: float) -> None:
         with self._lock:
-            self.count += 1
             is_new = now - self._last > _QUIET_SECONDS
             self._last = now
         if is_new:
@@ -99,11 +97,6 @@ class _Faults:
 
 _faults = _Faults()
 _random = random.Random()  # its own: jitter must not move anybody's seeded generator
-
-
-def fault_count() -> int:
-    """Faults that this process has met on buckets so far, passing ones included."""
-    return _faults.count
 
 
 def run(
@@ -126,7 +119,8 @@ def run(
     while True:
         try:
             return attempt(tries)
-        except Exception as error:
+        except Exception as raised:
+            error = _of_status(raised)
             if not is_passing(error):
                 raise translate(error, path) from error
             now, cause = clock(), reason(error)
@@ -149,23 +143,17 @@ def is_passing(error: BaseException) -> bool:
 
     import requests
     import urllib3
-    from google.api_core import exceptions as api
     from google.auth import exceptions as auth
 
-    if isinstance(error, CorruptError):
-        return True
-    if isinstance(error, api.GoogleAPICallError):
-        return error.code in _PASSING_STATUS
-    if isinstance(error, auth.TransportError):
-        return True
-    if isinstance(error, auth.GoogleAuthError):
-        return bool(getattr(error, "retryable", False))
-    status = _status(error)
+    status = status_of(error)
     if status is not None:
         return status in _PASSING_STATUS
-    return type(error).__name__ == "DataCorruption" or isinstance(
+    if isinstance(error, auth.GoogleAuthError):
+        return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
+    return isinstance(
         error,
         (
+            CorruptError,
             ConnectionError,
             TimeoutError,
             requests.ConnectionError,
@@ -180,10 +168,9 @@ def is_passing(error: BaseException) -> bool:
 
 def translate(error: Exception, path: str) -> Exception:
     """The exception that callers know, for one that a retry would not help."""
-    from google.api_core import exceptions as api
     from google.auth import exceptions as auth
 
-    status = error.code if isinstance(error, api.GoogleAPICallError) else _status(error)
+    status = status_of(error)
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
@@ -210,13 +197,9 @@ def translate(error: Exception, path: str) -> Exception:
 
 def reason(error: BaseException) -> str:
     """One short line about a fault, without addresses that carry secrets."""
-    from google.api_core import exceptions as api
-
-    if isinstance(error, api.GoogleAPICallError):
-        return f"{error.code} {redact(_server_words(error))}"[:200].strip()
-    status = _status(error)
+    status = status_of(error)
     if status is not None:
-        return f"HTTP {status}"
+        return f"{status} {redact(_server_words(error))}"[:200].strip()
     if isinstance(error, CorruptError):
         return str(error)
     return _NAMES.get(type(error).__name__, f"no answer ({type(error).__name__})")
@@ -232,7 +215,6 @@ _NAMES = {
     "ProtocolError": "connection lost in mid-transfer",
     "IncompleteRead": "connection lost in mid-transfer",
     "ReadTimeoutError": "no answer in time",
-    "DataCorruption": "checksum mismatch",
     "TransportError": "the credentials' server does not answer",
 }
 
@@ -245,8 +227,16 @@ def _server_words(error: Any) -> str:
         return type(error).__name__
 
 
-def _status(error: BaseException) -> int | None:
-    """The HTTP status in an exception of `requests` or of the media classes, if there is one."""
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    return int(status) if isinstance(status, int) else None
+def status_of(error: BaseException | None) -> int | None:
+    """The HTTP status that an exception stands for, if there is one."""
+    from google.api_core.exceptions import GoogleAPICallError
+
+    return error.code if isinstance(error, GoogleAPICallError) else None
+
+
+def _of_status(error: Exception) -> Exception:
+    """The exception of the answer's status, for one of the library's media classes."""
+    from google.api_core.exceptions import from_http_response
+    from google.cloud.storage.exceptions import InvalidResponse
+
+    return from_http_response(error.response) if isinstance(error, InvalidResponse) else error

@@ -1,8 +1,11 @@
-"""Several transfers at once; the first failure stops the rest."""
+"""Several transfers at once; the first failure stops the rest.
+
+The client library's `transfer_manager` is not used: after a failure it waits for all the others,
+and it does not verify a download that was resumed.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
@@ -22,16 +25,3 @@ def run_all(tasks: Sequence[Callable[[], Any]], workers: int = 8) -> None:
             future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def one_at_a_time(progress: Callable[[int], None] | None) -> Callable[[int], None] | None:
-    """The same callback, safe to call from several threads."""
-    if progress is None:
-        return None
-    lock, told = threading.Lock(), progress
-
-    def locked(count: int) -> None:
-        with lock:
-            told(count)
-
-    return locked

@@ -241,16 +241,11 @@ def _checkpoint_prefix(source: str) -> str | None:
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
+    directory, base = storage.directory_of(prefix), storage.base_name(prefix)
+    names = [name for name in storage.list_files(directory) if name.startswith(f"{base}.")]
     with scratch_directory() as scratch:
-        local = prefix
-        if storage.is_remote(prefix):
-            local = os.path.join(scratch, storage.base_name(prefix))
-            directory, base = storage.directory_of(prefix), storage.base_name(prefix)
-            names = [n for n in storage.list_files(directory) if n.startswith(f"{base}.")]
-            storage.download_many(
-                [(storage.join(directory, n), os.path.join(scratch, n)) for n in names]
-            )
-        variables = read_variables(local)
+        files = [storage.fetch(storage.join(directory, name), scratch) for name in names]
+        variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
     theirs = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
