@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
+from bigbird_ja.commands import corpus_input
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _define_probe_flags(flags: Flags) -> None:
         "probe_input", "Text to probe on: a SRC as for make-data.", many=True,
         none="the held-out records", needs="probe",
     )  # fmt: skip
+    corpus_input.define_txt_documents(flags, needs="probe_input")
     flags.choice(
         "probe_names", ("facts", "rare"),
         "What to mask: the restated facts of the generated corpus, or in any text rare names that"
@@ -74,15 +76,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
     from bigbird_ja import plotting
     from bigbird_ja.data import verify
-    from bigbird_ja.text import corpus
+    from bigbird_ja.text.corpus import open_corpus
 
     plotting.check(args.plot, "--plot")
-    if args.probe_input:
-        corpus.open_corpus(args.probe_input)  # a name that is wrong is said before any work
+    # A name that is wrong is said before any work.
+    corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.evaluation.session import ProbeRequest, Session
 
-    probe = ProbeRequest(tuple(args.probe_input), args.probe_names, args.probe_cases, args.plot)
+    probe = ProbeRequest(corpus, args.probe_names, args.probe_cases, args.plot)
     session = Session(
         model_dir=args.model_dir,
         data_dir=args.data_dir,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
+from bigbird_ja.commands import corpus_input
 from bigbird_ja.config.schema import LENGTH_SETTINGS, OPTIONS
 
 if TYPE_CHECKING:
@@ -30,11 +31,7 @@ SETTINGS = ("make_data", *LENGTH_SETTINGS)
 
 def define_flags(flags: Flags) -> None:
     """This command's flags; most are settings."""
-    flags.path(
-        "input", "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl[.gz], .txt, a glob, on disk or gs://.",
-        many=True, required=True,
-    )  # fmt: skip
-    flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
+    corpus_input.define_flags(flags)
     flags.path(
         "tokenizer", "SentencePiece .model file that `tokenize` wrote, on disk or gs://.",
         required=True,
@@ -80,13 +77,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build, workers
     from bigbird_ja.data.spec import spec_of, unasked_fields
-    from bigbird_ja.text import corpus as corpus_lib
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
     _check_length(config)
     num_workers = args.num_workers or workers.available_cores()
     tokenizer = tokenizer_lib.load(args.tokenizer)
-    corpus = corpus_lib.open_corpus(args.input, args.tfds_data_dir)
+    corpus = corpus_input.open_input(args)
     spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
     request = build.Request(
         corpus=corpus,

@@ -10,6 +10,7 @@ TFDS-prepared wiki40b/ja that `--input=tfds:wiki40b/ja --tfds_data_dir=DIR` read
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -22,6 +23,8 @@ from absl import flags as absl_flags
 from bigbird_ja.command_flags import Flags
 
 EXAMPLE = "bigbird-ja sample --output=sample.jsonl.gz --documents=2000 --seed=1"
+_TFDS = "tfds:"
+_DESCRIPTION = "bigbird-ja sample:"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 
 
@@ -59,7 +62,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
                 progress.update()
                 yield text
 
-    write = _write_tfds if args.output.startswith("tfds:") else _write_file
+    write = _write_tfds if args.output.startswith(_TFDS) else _write_file
     is_new = write(args, counted())
     said = "wrote" if is_new else "finished already:"
     print(f"{said} {args.documents:,} articles, {human_bytes(count['bytes'])}: {args.output}")
@@ -67,58 +70,100 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {"documents": args.documents, **count, "seconds": seconds, "output": args.output}
 
 
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """One `sample` at a time writes to a place; its folder is made where it is missing."""
+    from bigbird_ja import storage
+    from bigbird_ja.console import log
+    from bigbird_ja.lease import Lease, held
+    from bigbird_ja.storage import outputs
+
+    def busy(owner: str) -> str:
+        return f"{path}: {owner} is writing there: wait for it to end, or choose another --output"
+
+    folder = storage.directory_of(path)
+    lock = storage.join(folder, f".{storage.base_name(path)}.sample.lock")
+    with outputs.new_folder(folder), held(Lease(lock, busy, log)):
+        yield
+
+
 def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
+    from bigbird_ja.storage import outputs
     from bigbird_ja.text import sample_tfds
 
-    directory = os.path.expanduser(args.output.removeprefix("tfds:"))
+    directory = os.path.expanduser(args.output.removeprefix(_TFDS))
     if storage.is_remote(directory):
         raise BadInput(f"{args.output}: write the directory on disk, then copy it to the bucket")
+    sample_tfds.check_count(args.documents)
     description = (
-        f"bigbird-ja sample: documents={args.documents} seed={args.seed}"
+        f"{_DESCRIPTION} documents={args.documents} seed={args.seed}"
         f" mean_length={args.mean_length} facts={args.facts_per_1000_characters}"
     )
-    there = sample_tfds.description_of(directory)
-    if there == description:
-        for _ in documents:  # only counts them
-            pass
-        return False
-    if there is not None and not args.overwrite:
-        raise BadInput(
-            f"{sample_tfds.prepared_directory(directory)} holds something else ({there or 'TFDS'}):"
-            " choose another directory, or replace it with --overwrite"
-        )
-    sample_tfds.write_tfds(directory, documents, args.documents, description, args.overwrite)
+    prepared = sample_tfds.prepared_directory(directory)
+
+    def is_ours(_: str) -> bool:
+        return (sample_tfds.description_of(directory) or "").startswith(_DESCRIPTION)
+
+    outputs.refuse_link(prepared, "--output")
+    outputs.check_output_directory(prepared, "--output", True, is_ours, "sample")
+    with _alone(prepared):
+        outputs.check_output_directory(prepared, "--output", True, is_ours, "sample")
+        there = sample_tfds.description_of(directory)
+        if there == description:
+            for _ in documents:  # only counts them
+                pass
+            return False
+        if there and not args.overwrite:
+            raise BadInput(
+                f"{prepared} holds something else ({there}): choose another directory, or replace"
+                " it with --overwrite"
+            )
+        sample_tfds.write_tfds(directory, documents, args.documents, description, args.overwrite)
     return True
 
 
 def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
-    from bigbird_ja.storage import local
+    from bigbird_ja.storage import local, outputs
     from bigbird_ja.storage.scratch import scratch_directory
 
     path = args.output
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
-    if storage.exists(path) and not args.overwrite:
-        with storage.open_read(path) as there:
-            comparer = _Comparer(path, there)
-            _encode(path, documents, cast("IO[bytes]", comparer))
-            comparer.finish()
-        return False
-    if storage.is_remote(path):
-        with scratch_directory() as scratch:
-            local_path = os.path.join(scratch, os.path.basename(path))
-            with open(local_path, "wb") as file:
-                _encode(path, documents, file)
-            storage.upload(local_path, path)
-        return True
-    storage.make_directory(storage.directory_of(path))
-    with local.writing(path) as file:
-        _encode(path, documents, file)
+    outputs.check_output_file(path, "--output", True, _is_ours, "sample")
+    with _alone(path):
+        outputs.check_output_file(path, "--output", True, _is_ours, "sample")
+        if storage.exists(path) and not args.overwrite:
+            with storage.open_read(path) as there:
+                comparer = _Comparer(path, there)
+                _encode(path, documents, cast("IO[bytes]", comparer))
+                comparer.finish()
+            return False
+        if storage.is_remote(path):
+            with scratch_directory() as scratch:
+                local_path = os.path.join(scratch, os.path.basename(path))
+                with open(local_path, "wb") as file:
+                    _encode(path, documents, file)
+                storage.upload(local_path, path)
+            return True
+        with local.writing(path) as file:
+            _encode(path, documents, file)
     return True
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file is a corpus of this command's: its first document is one of our articles."""
+    from bigbird_ja.errors import BadInput
+    from bigbird_ja.text import sample
+    from bigbird_ja.text.file_source import FileSource
+
+    try:
+        return sample.is_generated(next(FileSource(path).texts(), ""))
+    except BadInput:
+        return False
 
 
 def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:

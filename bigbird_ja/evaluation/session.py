@@ -20,6 +20,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer, load_parameters, tokenizer_sha256
 from bigbird_ja.run.records import Evaluation, HeartbeatRecord
+from bigbird_ja.text.corpus import Corpus
 
 _PERCENT = 100.0
 
@@ -28,7 +29,7 @@ _PERCENT = 100.0
 class ProbeRequest:
     """What `--probe` asks for."""
 
-    inputs: tuple[str, ...]  # SRC to read instead of the held-out records
+    corpus: Corpus | None  # to read instead of the held-out records
     names: str  # facts | rare
     max_cases: int
     plot: str | None  # PNG file
@@ -212,12 +213,11 @@ class Session:
     def _probe_records(self, tokenizer: Any) -> list[np.ndarray]:
         from bigbird_ja.data import pipeline
         from bigbird_ja.evaluation import probe
-        from bigbird_ja.text.corpus import open_corpus
 
         assert self.probe is not None
         length = self.manifest.seq_length
-        if self.probe.inputs:
-            texts = (document.text for document in open_corpus(list(self.probe.inputs)).documents())
+        if self.probe.corpus:
+            texts = (document.text for document in self.probe.corpus.documents())
             return list(probe.documents_as_ids(texts, tokenizer, length))
         batches = pipeline.eval_batches(self.manifest, self.data_dir, batch_size=8)
         return list(probe.records_as_ids(batches, self.manifest.pad_id))

@@ -7,9 +7,10 @@ beside its place and renamed, so that a link or a device is never written throug
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -118,6 +119,24 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
             raise paths.refusal(
                 output, out_flag, f"overlaps with {in_flag} {source}: choose another place"
             )
+
+
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[None]:
+    """A folder for the time of the block: made with the folders above it where it is missing, and
+    what was made is removed again where nothing was written in it."""
+    made = []
+    folder = os.path.abspath(path)
+    while not storage.is_remote(path) and not os.path.isdir(folder):
+        made.append(folder)
+        folder = os.path.dirname(folder)
+    storage.make_directory(path)
+    try:
+        yield
+    finally:
+        for folder in made:
+            with contextlib.suppress(OSError):  # something is in it
+                os.rmdir(folder)
 
 
 def write(path: str, data: bytes) -> None:

@@ -83,6 +83,35 @@ def restated_facts(text: str) -> list[tuple[Span, Span]]:
     return pairs
 
 
+_LOOKED_AT = 2000  # characters of an article by which it is told
+_LONGEST_VALUE = 60  # characters that fill a slot
+
+
+def is_generated(text: str) -> bool:
+    """Whether a text is one of these articles: a good part of it is sentences of the templates."""
+    head = text[:_LOOKED_AT]
+    said = sum(len(match[0]) for match in _sentences().finditer(head))
+    return said > len(head) / 5
+
+
+@functools.cache
+def _sentences() -> re.Pattern[str]:
+    """Any sentence of an article, told by what stands between its slots."""
+    known = [*templates.GENERIC, *templates.FACT_FIRST, *templates.FACT_AGAIN]
+    for _, _, openings, own in templates.KINDS.values():
+        known += [*openings, *own]
+    forms = []
+    for template in known:
+        parts = _parts_of(template)
+        forms.append(
+            "".join(
+                re.escape(literal) + (f"[^。]{{1,{_LONGEST_VALUE}}}?" if slot else "")
+                for literal, slot in parts
+            )
+        )
+    return re.compile("|".join(forms))
+
+
 @functools.cache
 def _parts_of(template: str) -> tuple[tuple[str, str], ...]:
     """A template as pairs of literal text and the slot after it ("" for none)."""

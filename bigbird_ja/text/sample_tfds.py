@@ -37,26 +37,36 @@ def description_of(data_dir: str) -> str | None:
         return ""
 
 
+def check_count(count: int) -> None:
+    """Refuses fewer documents than splits.
+
+    Raises:
+        BadInput: there are.
+    """
+    if count < MIN_DOCUMENTS:
+        raise BadInput(f"--documents={count}: a TFDS directory needs at least {MIN_DOCUMENTS}")
+
+
 def write_tfds(
     data_dir: str, documents: Iterator[str], count: int, description: str, overwrite: bool = False
 ) -> None:
     """Writes `count` documents as train, validation and test splits under `data_dir`.
 
-    The finished directory appears at once, by rename.
+    The finished directory appears at once, by rename. What `overwrite` replaces goes when the new
+    is whole.
 
-    Raises:
-        BadInput: fewer documents than splits.
+    Args:
+        count: at least MIN_DOCUMENTS.
     """
-    if count < MIN_DOCUMENTS:
-        raise BadInput(f"--documents={count}: a TFDS directory needs at least {MIN_DOCUMENTS}")
     final = prepared_directory(data_dir)
     partial = os.path.join(os.path.dirname(final), f".partial-{VERSION}-{os.getpid()}")
     os.makedirs(partial)
     try:
         _write_splits(partial, documents, count, description)
         if overwrite and os.path.isdir(final):
-            shutil.rmtree(final)
+            os.rename(final, f"{partial}-old")
         os.rename(partial, final)
+        shutil.rmtree(f"{partial}-old", ignore_errors=True)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,71 @@ def test_other_settings_are_refused_without_overwrite(
     assert Path(path).read_bytes() == content
     assert run(f"--output={path}", "--documents=6", "--overwrite") == 0
     assert len(list(open_corpus([path]).documents())) == 6
+
+
+MINE = b"my own text, years of work"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+def test_a_file_that_it_did_not_make_is_never_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, flags: list[str]
+) -> None:
+    path = tmp_path / name
+    for content in (MINE, b"", b"_START_ARTICLE_\n" + MINE, b'{"text": "\xe4\xb8\x80"}\n'):
+        path.write_bytes(content)
+        assert run(f"--output={path}", "--documents=5", *flags) == 2
+        assert "did not make" in capsys.readouterr().err
+        assert path.read_bytes() == content
+
+
+def test_links_devices_and_folders_are_not_written_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(MINE)
+    (tmp_path / "link.txt").symlink_to(target)
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.txt").mkdir()
+    os.mkfifo(tmp_path / "fifo.txt")
+    (tmp_path / "null.txt").symlink_to("/dev/null")
+    for name in ("link", "gone", "folder", "fifo", "null"):
+        assert run(f"--output={tmp_path}/{name}.txt", "--documents=5", "--overwrite") == 2, name
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert target.read_bytes() == MINE and not (tmp_path / "nowhere").exists()
+    assert (tmp_path / "link.txt").is_symlink() and list(tmp_path.glob(".*")) == []
+
+
+def test_tfds_data_that_it_did_not_make_is_never_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared = tmp_path / "wiki40b" / "ja" / "1.3.0"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text('{"description": "the real Wiki40b"}')
+    assert run(f"--output=tfds:{tmp_path}", "--documents=20", "--overwrite") == 2
+    assert "did not make" in capsys.readouterr().err
+    assert [path.name for path in prepared.iterdir()] == ["dataset_info.json"]
+
+
+@pytest.mark.parametrize("output", ["a.txt", "tfds"])
+def test_two_at_once_and_the_second_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    path = f"tfds:{tmp_path}" if output == "tfds" else f"{tmp_path}/{output}"
+    seen = []
+    documents = sample.documents
+
+    def while_another_starts(*arguments: Any) -> Iterator[str]:
+        if not seen:
+            seen.append(run(f"--output={path}", "--documents=30", "--seed=2", "--overwrite"))
+        yield from documents(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "documents", while_another_starts)
+        assert run(f"--output={path}", "--documents=30", "--mean_length=300") == 0
+    assert seen == [2] and "is writing there" in capsys.readouterr().err
+    assert run(f"--output={path}", "--documents=30", "--mean_length=300") == 0
+    assert "finished already" in capsys.readouterr().out
 
 
 def test_a_tfds_directory_is_read_by_name(

@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bigbird_ja import cli, storage
-from bigbird_ja.text import tokenizer
+from bigbird_ja.storage import outputs
+from bigbird_ja.text import tokenizer, tokenizer_training
 from testkit import ROOT
 from testkit.command_line import Ended
 
@@ -85,10 +87,129 @@ def test_other_settings_are_refused_without_overwrite(
 def test_a_model_from_elsewhere_is_not_overwritten(
     sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for name in ("x.model", "x.vocab", "x.json"):
+        (tmp_path / name).write_bytes(b'{"mine": 1}')
+        for flags in ([], ["--overwrite"]):
+            arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB, *flags)
+            assert run(*arguments) == 2
+            assert f"{name}: a file that tokenize did not make" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        assert (tmp_path / name).read_bytes() == b'{"mine": 1}'
+        (tmp_path / name).unlink()
+
+
+def test_a_model_put_beside_our_record_is_not_overwritten(
+    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
+    assert run(source, prefix, VOCAB) == 0
     (tmp_path / "x.model").write_bytes(b"mine")
-    assert run(f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB) == 2
-    assert "not written by this command" in capsys.readouterr().err
+    for flags in ([], ["--overwrite"]):
+        assert run(source, prefix, VOCAB, *flags) == 2
+        assert "x.model: a file that tokenize did not make" in capsys.readouterr().err
     assert (tmp_path / "x.model").read_bytes() == b"mine"
+
+
+def test_links_and_devices_are_not_written_through(
+    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"mine")
+    for name in ("x.model", "x.vocab", "x.json"):
+        for where in (target, "/dev/null", tmp_path / "nowhere", tmp_path / name):
+            (tmp_path / name).symlink_to(where)
+            arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB)
+            assert run(*arguments, "--overwrite") == 2
+            assert name in capsys.readouterr().err.strip().splitlines()[-1]
+            (tmp_path / name).unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["target"]
+    assert target.read_bytes() == b"mine"
+
+
+def test_two_at_once_and_the_second_is_refused(
+    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
+    seen = []
+    train = tokenizer_training.train
+
+    def while_another_starts(*arguments: Any) -> Any:
+        if not seen:
+            seen.append(run(source, prefix, "--vocab_size=1300", "--overwrite"))
+        return train(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer_training, "train", while_another_starts)
+        assert run(source, prefix, VOCAB) == 0
+    assert seen == [2] and "is training a tokenizer there" in capsys.readouterr().err
+    assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1200
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.model", "x.vocab"]
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_stopped_while_it_replaces_a_model_it_goes_on(
+    sample_corpus: str, tmp_path: Path, kept: int
+) -> None:
+    """After the record, and after the record and the pieces: the model is the old one."""
+    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
+    assert run(source, prefix, VOCAB) == 0
+    write, written = outputs.write, []
+
+    def stopping(path: str, data: bytes) -> None:
+        if len(written) == kept:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write(path, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outputs, "write", stopping)
+        assert run(source, prefix, "--vocab_size=1300", "--overwrite") == 74
+    assert run(source, prefix, "--vocab_size=1300") == 0
+    assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
+
+
+def test_a_record_of_an_earlier_version_is_understood(sample_corpus: str, tmp_path: Path) -> None:
+    """One that does not know every setting: what is missing had its default."""
+    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
+    assert run(source, prefix, VOCAB) == 0
+    record = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    del record["settings"]["max_sentence_length"]
+    (tmp_path / "x.json").write_text(json.dumps(record), "utf-8")
+    model = (tmp_path / "x.model").stat().st_mtime_ns
+    assert run(source, prefix, VOCAB) == 0
+    assert (tmp_path / "x.model").stat().st_mtime_ns == model
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"[]", b"null", b"", b"{", b'{"settings": 3}', b"[" * 10_000, b"\xff", b'{"settings": null}'],
+)
+def test_a_record_of_another_form_is_somebody_else_s(
+    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
+) -> None:
+    (tmp_path / "x.json").write_bytes(damage)
+    assert run(f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB) == 2
+    assert "a file that tokenize did not make" in capsys.readouterr().err
+    assert (tmp_path / "x.json").read_bytes() == damage
+
+
+def test_text_files_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sample_corpus: str
+) -> None:
+    lines = Path(sample_corpus).read_text("utf-8").splitlines()
+    texts = [json.loads(line)["text"].split("\n")[-1] for line in lines]
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(texts), "utf-8")
+    arguments = (f"--input={path}", VOCAB)
+    assert run(*arguments, f"--output_prefix={tmp_path}/x") == 0
+    assert "warning: " in (err := capsys.readouterr().err) and "--txt_documents=line" in err
+    assert run(*arguments, f"--output_prefix={tmp_path}/y", "--txt_documents=line") == 0
+    assert "warning: " not in capsys.readouterr().err
+    records = [json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "xy"]
+    assert records[0]["corpus_fingerprint"] != records[1]["corpus_fingerprint"]
+    arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/z")
+    assert run(*arguments, "--txt_documents=line") == 2
+    assert "no --input is a .txt file" in capsys.readouterr().err
 
 
 def test_an_interrupted_write_is_done_again(sample_corpus: str, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
 
 from bigbird_ja.text import sample, sample_words, sentences, wiki40b
+from bigbird_ja.text.corpus import open_corpus
 from tests.text import wiki40b_reader
 
 
@@ -56,6 +58,20 @@ def test_articles_are_in_wiki40bs_layout() -> None:
         assert all(section.paragraphs for section in sections)
         assert wiki40b.render(title, sections) == text
         assert "".join(sentences.split(text)) == text
+
+
+def test_articles_are_known_again_and_other_text_is_not() -> None:
+    for mean_length in (250, 3000, 40_000):
+        articles = sample.documents(60, seed=6, mean_length=mean_length)
+        assert all(sample.is_generated(text.strip()) for text in articles)
+    others = ["", "一", "吾輩は猫である。名前はまだ無い。" * 30]
+    others.append("\n_START_ARTICLE_\n水口藩\n_START_PARAGRAPH_\n近江国にあった藩。藩庁は水口城。")
+    assert not any(map(sample.is_generated, others))
+
+
+def test_no_real_text_is_taken_for_generated(real_text_path: str) -> None:
+    documents = itertools.islice(open_corpus([real_text_path]).documents(), 300)
+    assert not any(sample.is_generated(document.text) for document in documents)
 
 
 def test_facts_are_restated_near_and_far() -> None:

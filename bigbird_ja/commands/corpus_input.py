@@ -1,0 +1,45 @@
+"""The flags by which `tokenize` and `make-data` are given text, and the corpus that they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from absl import flags as absl_flags
+
+from bigbird_ja.command_flags import Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.corpus import Corpus
+
+
+def define_flags(flags: Flags) -> None:
+    """Flags of both commands."""
+    flags.path(
+        "input", "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl[.gz], .txt, a glob, on disk or gs://.",
+        many=True, required=True,
+    )  # fmt: skip
+    flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
+    define_txt_documents(flags)
+
+
+def define_txt_documents(flags: Flags, **about: Any) -> None:
+    """How .txt files are cut into documents."""
+    flags.choice(
+        "txt_documents", ("blank_line", "line"),
+        "What ends a document in a .txt file: a blank line, or every line break.", **about,
+    )  # fmt: skip
+
+
+def open_input(args: absl_flags.FlagValues) -> Corpus:
+    """The corpus; says what is likely not meant.
+
+    Raises:
+        BadInput: see `corpus.open_corpus`.
+    """
+    from bigbird_ja.console import log
+    from bigbird_ja.text.corpus import open_corpus
+
+    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents)
+    for warning in corpus.warnings():
+        log(f"warning: {warning}")
+    return corpus

@@ -1,0 +1,175 @@
+"""PREFIX.model, PREFIX.vocab and PREFIX.json: a tokenizer as `tokenize` writes it.
+
+PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
+It is written before the model, so a model without one is somebody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja import storage, typed
+from bigbird_ja.config import TokenizeConfig
+from bigbird_ja.console import log
+from bigbird_ja.errors import BadInput
+from bigbird_ja.lease import Lease, held
+from bigbird_ja.storage import outputs
+from bigbird_ja.text.tokenizer import SPECIAL_PIECES, Tokenizer
+
+_FLAG = "--output_prefix"
+
+
+@dataclass(frozen=True)
+class Record:
+    """PREFIX.json."""
+
+    settings: dict[str, int | float | str]
+    corpus_fingerprint: typed.Sha256
+    vocab_size: typed.Count
+    special_ids: dict[str, int]
+    normalization: str
+    lines: typed.Count  # trained on
+    model_sha256: typed.Sha256
+    sentencepiece: str  # version
+    characters_per_token: typed.Amount
+    unknown_rate: typed.Amount
+    longest_piece: str
+    seconds: typed.Amount
+    replaces: str = ""  # SHA-256 of our model that stood there before
+
+
+@dataclass(frozen=True)
+class Files:
+    """The three files of a prefix, on disk or gs://."""
+
+    prefix: str
+
+    @property
+    def model(self) -> str:
+        """SentencePiece's model."""
+        return f"{self.prefix}.model"
+
+    @property
+    def vocab(self) -> str:
+        """Its pieces and scores, as text."""
+        return f"{self.prefix}.vocab"
+
+    @property
+    def record(self) -> str:
+        """What is known about it."""
+        return f"{self.prefix}.json"
+
+    def read_record(self) -> Record | None:
+        """The record; None where none of ours is."""
+        if not storage.exists(self.record):
+            return None
+        try:
+            return typed.decode_json(storage.read_bytes(self.record), Record, self.record)
+        except BadInput:
+            return None
+
+    def check(self) -> None:
+        """Refuses places that are not free or ours; changes nothing.
+
+        Raises:
+            BadInput: at one of the three is a file that `tokenize` did not make, a link, a folder
+                or something special, or nothing can be written there.
+        """
+        ours = {self.record: self._is_our_record, self.model: self._is_our_model}
+        for path in (self.record, self.model, self.vocab):
+            is_ours = ours.get(path, self._is_our_vocab)
+            outputs.check_output_file(path, _FLAG, True, is_ours, "tokenize")
+
+    def finished(
+        self, settings: TokenizeConfig, corpus_fingerprint: str, overwrite: bool
+    ) -> Record | None:
+        """The record of a whole model of these settings; None where one is to be trained.
+
+        Raises:
+            BadInput: there is one of other settings, which is not to be overwritten.
+        """
+        there = self.read_record()
+        if there is None or overwrite:
+            return None
+        # What an earlier version did not know, it did as the default says.
+        known = {**dataclasses.asdict(TokenizeConfig()), **there.settings}
+        differing = [
+            f"{key} was {known.get(key)}, is {value}"
+            for key, value in dataclasses.asdict(settings).items()
+            if known.get(key) != value
+        ]
+        if there.corpus_fingerprint != corpus_fingerprint:
+            differing.append("the corpus is another one")
+        if differing:
+            raise BadInput(
+                f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
+                f" choose another {_FLAG}, or replace it with --overwrite"
+            )
+        is_whole = storage.exists(self.vocab) and self._sha256() == there.model_sha256
+        return there if is_whole else None
+
+    def write(self, tokenizer: Tokenizer, record: Mapping[str, Any]) -> Record:
+        """Writes all three; `record` is a `Record` but for what the model says of itself."""
+        made = Record(
+            **record,
+            vocab_size=tokenizer.vocab_size,
+            special_ids=dataclasses.asdict(tokenizer.special),
+            normalization=tokenizer.normalization,
+            model_sha256=tokenizer.sha256,
+            replaces=self._sha256(),
+        )
+        values = dataclasses.asdict(made)
+        if not made.replaces:
+            del values["replaces"]
+        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        outputs.write(self.record, text.encode())
+        outputs.write(self.vocab, tokenizer.vocabulary_text().encode())
+        outputs.write(self.model, tokenizer.model_bytes)
+        return made
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[Lease]:
+        """One `tokenize` at a time for a prefix; see `lease.held`.
+
+        Raises:
+            BadInput: another process is at work on it.
+        """
+
+        def busy(owner: str) -> str:
+            return (
+                f"{self.prefix}: {owner} is training a tokenizer there: wait for it to end, or"
+                f" choose another {_FLAG}"
+            )
+
+        folder, base = storage.directory_of(self.prefix), storage.base_name(self.prefix)
+        with outputs.new_folder(folder):
+            lock = storage.join(folder, f".{base}.tokenize.lock")
+            with held(Lease(lock, busy, log)) as lease:
+                yield lease
+
+    def _sha256(self) -> str:
+        """Of the model; empty where there is none."""
+        if not storage.exists(self.model):
+            return ""
+        return hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
+
+    def _is_our_record(self, _: str) -> bool:
+        return self.read_record() is not None
+
+    def _is_our_model(self, _: str) -> bool:
+        there = self.read_record()
+        # A process that was killed may have written the record of a model that is to come.
+        return there is not None and self._sha256() in (there.model_sha256, there.replaces)
+
+    def _is_our_vocab(self, _: str) -> bool:
+        if self.read_record() is None:
+            return False
+        lines = storage.read_bytes(self.vocab).decode("utf-8", "replace").split("\n")
+        head = lines[: len(SPECIAL_PIECES)]
+        return tuple(line.split("\t")[0] for line in head) == SPECIAL_PIECES
