@@ -33,6 +33,14 @@ def work() -> dict[str, Any]:
     return {"count": 3}
 
 
+def odd_results() -> dict[str, Any]:
+    """Results that JSON cannot hold as they are."""
+    import numpy as np
+
+    array = np.array([1.0, np.inf], np.float32)
+    return {"nan": float("nan"), "array": array, "scalar": np.float32(1.5), "name": "\udcff"}
+
+
 def wait() -> dict[str, Any]:
     """Waits for a signal."""
     console.log(READY)
