@@ -88,7 +88,7 @@ bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws th
 	@$(BIN)/python -m scripts.bench_precision
 
 plan-plots: $(STAMP) ## cost against time and useful time against checkpoint interval, for the docs
-	@$(BIN)/bigbird-ja plan --config configs/base-4096.yaml --simulate \
+	@$(BIN)/bigbird-ja plan --config base-4096 --simulate \
 		--plot docs/images/cost-against-time.png --simulate_plot docs/images/checkpoint-interval.png
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs

@@ -325,6 +325,6 @@ and gave the same curve as without the kill.
 Next, on your own text:
   bigbird-ja tokenize --input my.jsonl --output_prefix my/tokenizer
   bigbird-ja make-data --input my.jsonl --tokenizer my/tokenizer.model --output_dir my/data
-  bigbird-ja plan --config configs/base-4096.yaml --data_dir my/data
-  bigbird-ja pretrain --config configs/tiny-cpu.yaml --data_dir my/data --model_dir my/model
+  bigbird-ja plan --config base-4096 --data_dir my/data
+  bigbird-ja pretrain --config tiny-cpu --data_dir my/data --model_dir my/model
   bigbird-ja export --model_dir {place["model"]} --output_dir exported"""

@@ -3,7 +3,7 @@
 The same compiled step as `pretrain`'s, on one random batch over and over, next to the same step fed
 by the real pipeline; their ratio says whether the input or the step is the limit on this machine.
 
-    python -m scripts.bench_model --config configs/tiny-cpu.yaml --steps 50
+    python -m scripts.bench_model --config tiny-cpu --steps 50
 """
 
 from __future__ import annotations

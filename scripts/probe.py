@@ -95,7 +95,7 @@ def _command(*arguments: str) -> dict[str, Any]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work_dir", default="out/probe")
-    parser.add_argument("--config", default="configs/probe-cpu.yaml")
+    parser.add_argument("--config", default="probe-cpu")
     parser.add_argument("--set", action="append", default=[], help="as for bigbird-ja")
     parser.add_argument("--documents", type=int, default=DOCUMENTS)
     parser.add_argument("--cases", type=int, default=2000)

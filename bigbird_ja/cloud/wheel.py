@@ -26,6 +26,7 @@ _NEEDED = (
     "cloud-tpu-client",
     "google-cloud-storage",
     "google-crc32c",
+    "msgspec",
     "pyyaml",
     "sentencepiece",
 )

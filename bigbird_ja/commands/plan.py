@@ -1,6 +1,6 @@
 """tokens, steps, hours and money, before anything is rented
 
-  bigbird-ja plan --config configs/base-4096.yaml --data_dir gs://MY-BUCKET/data --plot plan.png
+  bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data --plot plan.png
 
 Reads a config and, where given, a data set's manifest, `preflight --output` figures and a table of
 prices. Writes nothing but the plot. Takes a second; --simulate some twenty.

@@ -1,6 +1,6 @@
 """compile the train step with the real TPU compiler, with no TPU
 
-  bigbird-ja preflight --config configs/base-4096.yaml --chip v3 --chip v2
+  bigbird-ja preflight --config base-4096 --chip v3 --chip v2
 
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
 compiles it for one core of each chip. Says whether it fits, its cycles and milliseconds, FLOPs, HBM

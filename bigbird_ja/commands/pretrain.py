@@ -1,6 +1,6 @@
 r"""train or resume, on CPU, GPU or TPU
 
-  bigbird-ja pretrain --config configs/base-4096.yaml --use_tpu \
+  bigbird-ja pretrain --config base-4096 --use_tpu \
     --data_dir gs://BUCKET/data --model_dir gs://BUCKET/run
 
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,

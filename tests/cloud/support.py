@@ -56,7 +56,7 @@ def command(
     """`launch` with everything that a CPU and a directory need."""
     return [
         "launch", f"--name={name}", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
-        f"--data_dir={write_manifest(f'{root}/data')}", "--config=configs/tiny-cpu.yaml",
+        f"--data_dir={write_manifest(f'{root}/data')}", "--config=tiny-cpu",
         f"--num_train_steps={steps}", "--poll_seconds=0.1", "--vm_device=cpu",
         "--vm_service_manager=none", f"--vm_python={trainer.python(root)}", "--novm_install",
         f"--vm_api={fake.url}/v2", f"--vm_metadata={fake.url}", "--vm_poll_seconds=1", "--json",

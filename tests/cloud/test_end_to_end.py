@@ -29,7 +29,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
     for arguments in (
         ["sample", f"--output={root}/s.jsonl", "--documents=40", "--seed=1"],
         ["tokenize", f"--input={root}/s.jsonl", f"--output_prefix={root}/tok", "--vocab_size=1200"],
-        ["make-data", "--config=configs/tiny-cpu.yaml", f"--input={root}/s.jsonl",
+        ["make-data", "--config=tiny-cpu", f"--input={root}/s.jsonl",
          f"--tokenizer={root}/tok.model", f"--output_dir={root}/data", "--seq_length=128",
          "--max_predictions_per_seq=20", "--num_workers=1"],
     ):  # fmt: skip
@@ -48,7 +48,7 @@ def weights(model_dir: str, steps: int) -> dict[str, bytes]:
 def undisturbed(root: str, data_dir: str, steps: int) -> str:
     model_dir = f"{root}/undisturbed"
     arguments = [
-        "pretrain", "--config=configs/tiny-cpu.yaml", f"--data_dir={data_dir}",
+        "pretrain", "--config=tiny-cpu", f"--data_dir={data_dir}",
         f"--model_dir={model_dir}", f"--num_train_steps={steps}", *SETTINGS,
     ]  # fmt: skip
     subprocess.run(

@@ -41,7 +41,7 @@ def run_plain(*arguments: str) -> tuple[int, str, str]:
 
 def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
-    status, out, _ = run_plain("launch", "--config=configs/base-4096.yaml", "--dry_run", "--json")
+    status, out, _ = run_plain("launch", "--config=base-4096", "--dry_run", "--json")
     assert status == 0
     result = json.loads(out)
     methods = [request["method"] for request in result["requests"]]

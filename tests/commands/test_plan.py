@@ -22,7 +22,7 @@ def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 def test_without_data_the_assumption_is_said() -> None:
-    status, text, result = run("--config=configs/base-4096.yaml")
+    status, text, result = run("--config=base-4096")
     assert status == 0
     assert result["tokens_per_step"] == 65_536
     assert result["steps_per_epoch"] > 1000
@@ -37,7 +37,7 @@ def test_without_data_the_assumption_is_said() -> None:
 def test_with_data_and_a_plot(tmp_path: object) -> None:
     data = write_manifest(f"{tmp_path}/data")
     plot = f"{tmp_path}/plan.png"
-    flags = ["--config=configs/tiny-cpu.yaml", f"--data_dir={data}", f"--plot={plot}"]
+    flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={plot}"]
     status, _, result = run(*flags, "--epochs=4")
     assert status == 0
     assert result["assumption"] is None
@@ -55,7 +55,7 @@ def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
     }  # fmt: skip
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"config_fingerprint": "x", "config": {}, "chips": [chip]}, file)
-    status, _, result = run("--config=configs/base-4096.yaml", f"--preflight={path}")
+    status, _, result = run("--config=base-4096", f"--preflight={path}")
     assert status == 0
     row = next(row for row in result["rows"] if row["accelerator"] == "v3-8")
     assert row["rate_source"] == "preflight"
@@ -65,7 +65,7 @@ def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
 def test_simulation_reports_the_interval_that_is_best(tmp_path: object) -> None:
     plot = f"{tmp_path}/share.png"
     flags = ["--simulate", "--simulate_days=3", "--seeds=1", f"--simulate_plot={plot}"]
-    status, text, result = run("--config=configs/base-4096.yaml", *flags)
+    status, text, result = run("--config=base-4096", *flags)
     assert status == 0
     assert set(result["simulation"]["best_minutes"]) == {"exponential", "bursty"}
     assert "useful share" in text
