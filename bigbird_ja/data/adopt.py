@@ -7,13 +7,11 @@ one, ids come from the user.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 
@@ -61,6 +59,9 @@ def adopt(
         )
     if not train:
         raise BadInput(f"{data_dir}: no file to adopt: see --adopt_files")
+    target = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
+    if ids.tokenizer and storage.exists(target) and storage.read_bytes(target) != ids.tokenizer:
+        raise BadInput(f"{target}: another tokenizer than --tokenizer is there: move it away")
     tally = _Tally(ids)
     shards = {}
     splits = {}
@@ -91,7 +92,7 @@ def adopt(
         created_by=f"bigbird-ja {__version__}",
     )
     if ids.tokenizer:
-        storage.write_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME), ids.tokenizer)
+        storage.write_bytes(target, ids.tokenizer)
     manifest_lib.save(manifest, data_dir)
     return manifest
 
@@ -116,25 +117,18 @@ class _Tally:
     def read(self, data_dir: str, name: str, progress: Callable[[int], None] | None) -> Shard:
         """Counts one file."""
         path = storage.join(data_dir, storage.check_inside(name))
-        sha, crc, size, count = hashlib.sha256(), 0, 0, 0
+        count = 0
         with storage.open_read(path) as file:
-            while data := file.read(1 << 20):
-                sha.update(data)
-                crc = google_crc32c.extend(crc, data)
-                size += len(data)
-                if progress:
-                    progress(len(data))
-        with storage.open_read(path) as file:
+            content = records.Summed(file, progress)
             try:
-                for record in records.frames(file):
+                for record in records.frames(content):
                     self._add(record, f"{name}: record {count}")
                     count += 1
             except records.DamagedRecord as error:
                 raise BadInput(f"{path}: {error}: copy or make it again") from error
         if not count:
             raise BadInput(f"{path} holds no records: leave it out")
-        text = base64.b64encode(crc.to_bytes(4, "big")).decode()
-        return Shard(name, count, size, sha.hexdigest(), text)
+        return Shard(name, count, **content.sums())
 
     def _add(self, record: bytes, where: str) -> None:
         try:
@@ -146,6 +140,8 @@ class _Tally:
             raise BadInput(f"{where} lacks {', '.join(lacking)}: only classic static records do")
         tokens = _integers(features["input_ids"])
         positions = _integers(features["masked_lm_positions"])
+        if not len(tokens) or not len(positions):
+            raise BadInput(f"{where} has no tokens or no places to predict: leave the file out")
         if not self.seq_length:
             self.seq_length, self.max_predictions = len(tokens), len(positions)
         if (len(tokens), len(positions)) != (self.seq_length, self.max_predictions):

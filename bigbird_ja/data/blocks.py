@@ -19,13 +19,14 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja import storage
+from bigbird_ja import storage, typed
 from bigbird_ja.data import hashing, masking, packing, pair_packing
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import sentences, words
 from bigbird_ja.text.corpus import Document
 from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.typed import Count
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
@@ -50,14 +51,14 @@ class Block:
 class BlockStats:
     """What a block adds to the manifest's counts. Lists are histograms."""
 
-    documents: int
-    tokens: int
-    sequences: int
-    used_positions: int
-    predictions: int  # aimed at, in one epoch
-    left_out: int  # sequences in which nothing could be predicted
-    document_tokens: tuple[int, ...]  # documents by the power of two of their length
-    documents_per_sequence: tuple[int, ...]  # sequences by number of pieces, the last: or more
+    documents: Count
+    tokens: Count
+    sequences: Count
+    used_positions: Count
+    predictions: Count  # aimed at, in one epoch
+    left_out: Count  # sequences in which nothing could be predicted
+    document_tokens: tuple[Count, ...]  # documents by the power of two of their length
+    documents_per_sequence: tuple[Count, ...]  # sequences by number of pieces, the last: or more
 
 
 def cut_into_blocks(
@@ -192,13 +193,19 @@ def write_block(path: str, rows: npt.NDArray[Any], stats: BlockStats) -> None:
 
 
 @dataclass(frozen=True)
+class _Checksum:
+    """The rest of a block's header."""
+
+    crc32c: Count
+
+
+@dataclass(frozen=True)
 class StoredBlock:
     """A block on disk: where its rows start, how many there are, and its counts."""
 
     path: str
     offset: int
     stats: BlockStats
-    crc32c: int
 
     def rows(self, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """Some rows, in ascending order of `numbers`, read one by one."""
@@ -222,16 +229,14 @@ def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock |
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<I", file.read(4))
-            header = json.loads(file.read(length))
-            crc = header.pop("crc32c")
-            for name in ("document_tokens", "documents_per_sequence"):
-                header[name] = tuple(header[name])
-            stats = BlockStats(**header)
+            header = file.read(length)
+            stats = typed.decode_json(header, BlockStats, path)
+            stated = typed.decode_json(header, _Checksum, path)
             size = file.seek(0, 2) - 4 - length
             file.seek(4 + length)
             is_whole = size == stats.sequences * row_bytes and (
-                not verify or google_crc32c.value(file.read()) == crc
+                not verify or google_crc32c.value(file.read()) == stated.crc32c
             )
-    except (OSError, ValueError, struct.error, KeyError, TypeError):
+    except (OSError, BadInput, struct.error):
         return None
-    return StoredBlock(path, 4 + length, stats, crc) if is_whole else None
+    return StoredBlock(path, 4 + length, stats) if is_whole else None

@@ -6,10 +6,9 @@ targets; the tokenizer; the totals. A problem is one line that names the shard.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +94,7 @@ def _check_shard(
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:
-        stream = _Hashed(file, progress)
+        stream = records.Summed(file, progress)
         try:
             for batch in _batched(records.frames(stream)):
                 problems += _check_batch(manifest, batch, count, found)
@@ -105,26 +104,11 @@ def _check_shard(
         else:
             if count != shard.records:
                 problems.append(f"holds {count} records instead of {shard.records}")
-            if stream.sha256.hexdigest() != shard.sha256:
+            if stream.sums()["sha256"] != shard.sha256:
                 problems.append("is not the file that was made (its SHA-256 differs)")
     found.records += count
     shown = problems[:3] + ([f"{len(problems) - 3} more problems"] if len(problems) > 3 else [])
     return [f"{shard.name}: {problem}" for problem in shown]
-
-
-class _Hashed:
-    """A stream that hashes what is read from it."""
-
-    def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None) -> None:
-        self._file, self._progress = file, progress
-        self.sha256 = hashlib.sha256()
-
-    def read(self, size: int, /) -> bytes:
-        data = self._file.read(min(size, 1 << 30))
-        self.sha256.update(data)
-        if self._progress:
-            self._progress(len(data))
-        return data
 
 
 def _batched(stream: Iterator[bytes]) -> Iterator[list[bytes]]:

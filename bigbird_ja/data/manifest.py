@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypedDict
 from msgspec import Meta
 
 from bigbird_ja import storage, typed
-from bigbird_ja.data import masking
+from bigbird_ja.data import masking, order
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.typed import Count
@@ -167,8 +167,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     settings = typed.convert(raw.get("settings"), dict[str, Any], f"{where}: settings", _ADVICE)
     unknown = UNKNOWN if raw.get("adopted") is True else {}
     manifest = typed.convert({**unknown, **settings, **raw}, Manifest, where, _ADVICE)
-    for shard in manifest.train_shards + manifest.eval_shards:
-        storage.check_inside(shard.name)
+    _check_shards(manifest, where)
     if lacking := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
         raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(lacking))}: {_ADVICE}")
     if manifest.masking_version > masking.NEWEST_VERSION:
@@ -181,6 +180,19 @@ def from_json(data: bytes, where: str) -> Manifest:
     if raw["fingerprint"] != manifest.fingerprint:
         raise BadInput(f"{where}: says what this program does not know: use a newer bigbird-ja")
     return manifest
+
+
+def _check_shards(manifest: Manifest, where: str) -> None:
+    names = [shard.name for shard in manifest.train_shards + manifest.eval_shards]
+    for name in names:
+        storage.check_inside(name)
+    if len(set(names)) < len(names):
+        raise BadInput(f"{where}: names a shard twice: {_ADVICE}")
+    try:
+        counts = tuple(shard.records for shard in manifest.train_shards)
+        order.Layout(counts, manifest.num_readers, seed=0, window=1)
+    except ValueError as error:
+        raise BadInput(f"{where}: {error}: {_ADVICE}") from error
 
 
 def load(data_dir: str) -> Manifest:

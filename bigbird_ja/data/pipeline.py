@@ -43,7 +43,6 @@ def batches(
     num_hosts: int = 1,
     host_index: int = 0,
     num_steps: int | None = None,
-    split: str = "train",
 ) -> tf.data.Dataset:
     """This host's part of the global batches `start_step`, `start_step + 1`, ... for training.
 
@@ -57,7 +56,6 @@ def batches(
         mask_unit: overrides the manifest's unit (dynamic data only).
         num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
         num_steps: how many batches; without end by default.
-        split: `train` (evaluation is `eval_batches`).
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -67,8 +65,6 @@ def batches(
     Raises:
         BadInput: hosts that divide neither readers nor batch, or a mask unit for static data.
     """
-    if split != "train":
-        raise ValueError("the train split only: eval_batches reads the other")
     rule = manifest.rule(mask_unit)
     serialized = record_batches(
         manifest,

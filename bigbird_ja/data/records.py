@@ -12,10 +12,12 @@ Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_wr
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
 
 import google_crc32c
 import numpy as np
@@ -30,6 +32,38 @@ class Readable(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes; less at the end only."""
+
+
+class Summed:
+    """A file whose size and checksums are kept while it is read or written."""
+
+    def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
+        """`progress` is told the bytes that were moved since the last call."""
+        self._file, self._progress = file, progress
+        self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
+
+    def read(self, size: int, /) -> bytes:
+        """As the file's."""
+        data = self._file.read(min(size, 1 << 30))
+        self._count(data)
+        return data
+
+    def write(self, data: bytes) -> None:
+        """As the file's."""
+        self._file.write(data)
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        self._sha256.update(data)
+        self._crc = google_crc32c.extend(self._crc, data)
+        self._size += len(data)
+        if self._progress:
+            self._progress(len(data))
+
+    def sums(self) -> dict[str, Any]:
+        """`bytes`, `sha256` (hex) and `crc32c` (base64, as Cloud Storage states it)."""
+        crc = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
+        return {"bytes": self._size, "sha256": self._sha256.hexdigest(), "crc32c": crc}
 
 
 class DamagedRecord(Exception):

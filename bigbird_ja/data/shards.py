@@ -8,14 +8,11 @@ the shard itself is in memory.
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -30,7 +27,7 @@ _TARGET_BYTES = 2_000_000
 _READERS = 32  # the number of shards is a multiple of it where there are records enough
 _FEWEST_RECORDS = 8  # per shard, where the number of shards is ours to choose
 _MOST_SHARDS = 8192
-ROWS_AT_ONCE = 64  # records that are masked and encoded together
+_ROWS_AT_ONCE = 64  # records that are masked and encoded together
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,6 @@ class MadeShard:
     predictions: int  # positions to predict (static only)
 
 
-# Rows of `spec.row_dtype`, the copy that each is of, its number among the rows of its split.
-Batch = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
-
-
 def plan_split(split: str, blocks: list[StoredBlock], spec: DataSpec) -> SplitPlan:
     """Decides the number of shards. Eval records get one copy: they are always masked the same."""
     copies = spec.dupe_factor if split == "train" else 1
@@ -98,34 +91,22 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
-    """Writes one shard to a local file, whole or not at all, gathering its rows from the blocks."""
+    """Writes one shard to a local file, whole or not at all: gathers its rows from the blocks,
+    masks them (static) and encodes them."""
     first, last = plan.bounds(shard)
-    items = places(plan, spec)[first:last]
+    items = scatter_order(plan.num_records, spec.seed, plan.split)[first:last]
     copy, row = items // plan.num_rows, items % plan.num_rows
-
-    def batches() -> Iterator[Batch]:
-        for at in range(0, len(items), ROWS_AT_ONCE):
-            part = slice(at, at + ROWS_AT_ONCE)
-            yield _gather(plan, row[part], spec), copy[part], row[part]
-
-    return write_records(batches(), plan.name(shard), spec, path)
-
-
-def write_records(batches: Iterable[Batch], name: str, spec: DataSpec, path: str) -> MadeShard:
-    """Masks (static), encodes and writes rows as the TFRecord file `path`."""
-    sha, crc, size, count, predictions = hashlib.sha256(), 0, 0, 0, 0
+    predictions = 0
     with storage.writing(path) as file:
-        for rows, copy, row in batches:
-            encoded, predicted = _encode(rows, copy, row, spec)
-            data = records.frame(encoded)
-            file.write(data)
-            sha.update(data)
-            crc = google_crc32c.extend(crc, data)
-            size += len(data)
-            count += len(encoded)
+        content = records.Summed(file)
+        for at in range(0, len(items), _ROWS_AT_ONCE):
+            part = slice(at, at + _ROWS_AT_ONCE)
+            rows = _gather(plan, row[part], spec)
+            encoded, predicted = _encode(rows, copy[part], row[part], spec)
+            content.write(records.frame(encoded))
             predictions += predicted
-    text = base64.b64encode(crc.to_bytes(4, "big")).decode()
-    return MadeShard(Shard(name, count, size, sha.hexdigest(), text), predictions)
+    name = plan.name(shard)
+    return MadeShard(Shard(name, len(items), **content.sums()), predictions)
 
 
 def _encode(
@@ -160,14 +141,9 @@ def static_features(
     return features
 
 
-def places(plan: SplitPlan, spec: DataSpec) -> npt.NDArray[np.int64]:
-    """int64 [records]: at each place of the shuffled split, copy * rows + row."""
-    return scatter_order(plan.num_records, spec.seed, plan.split)
-
-
 @functools.lru_cache(maxsize=2)
 def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
-    """The permutation that scatters a split's records."""
+    """int64 [records]: at each place of the shuffled split, copy * rows + row."""
     key = hashing.fold(hashing.seed_key(seed, hashing.SCATTER), split == "eval")
     return hashing.permutation(key, np.arange(num_records))
 

@@ -39,7 +39,7 @@ def write_manifest(directory: str) -> str:
             input_mask=False,
             tokenizer_sha256="",
             **UNKNOWN,
-            num_readers=4,
+            num_readers=1,
             train=counts,
             eval=counts,
             train_shards=(Shard("train-00000-of-00001.tfrecord", 12, 24_000, "0" * 64),),

@@ -87,3 +87,25 @@ def test_what_cannot_be_adopted_is_refused(tmp_path, what):
     with pytest.raises(BadInput, match=r"tfrecord|manifest"):
         adopt.adopt(str(tmp_path), names, [], ids)
     assert what == "manifest" or not (tmp_path / "manifest.json").exists()
+
+
+def test_a_tokenizer_of_the_users_is_not_replaced(tmp_path):
+    write_classic(tmp_path / "a.tfrecord", 2)
+    (tmp_path / "tokenizer.model").write_bytes(b"mine")
+    ids = adopt.Ids(200, IDS.special_ids, tokenizer=b"another")
+    with pytest.raises(BadInput, match="move it away"):
+        adopt.adopt(str(tmp_path), ["a.tfrecord"], [], ids)
+    assert (tmp_path / "tokenizer.model").read_bytes() == b"mine"
+    assert adopt.adopt(
+        str(tmp_path), ["a.tfrecord"], [], adopt.Ids(200, IDS.special_ids, tokenizer=b"mine")
+    ).tokenizer_sha256
+
+
+def test_records_without_tokens_are_refused(tmp_path):
+    names = ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    empty = {name: tf.train.Feature(int64_list=tf.train.Int64List()) for name in names}
+    example = tf.train.Example(features=tf.train.Features(feature=empty))
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(example.SerializeToString())
+    with pytest.raises(BadInput, match="no tokens"):
+        adopt.adopt(str(tmp_path), ["a.tfrecord"], [], IDS)

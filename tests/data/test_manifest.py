@@ -81,3 +81,56 @@ def test_fast_check_finds_missing_extra_and_truncated_shards(tmp_path):
     (tmp_path / "train-00009-of-00010.tfrecord").write_bytes(b"")
     with pytest.raises(BadInput, match=r"train-00009-of-00010.* is not in the manifest"):
         verify.fast_check(str(tmp_path))
+
+
+def places_in(value, path=()):
+    """Every key of a JSON value, lists by their first entry."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield (*path, key)
+            yield from places_in(inside, (*path, key))
+    elif isinstance(value, list) and value:
+        yield (*path, 0)
+        yield from places_in(value[0], (*path, 0))
+
+
+MAY_BE_ANYTHING = {"created_by", "sources"}  # said for people
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(
+    "value", [None, "x", -1, 0, 1.5, 10**30, True, [], {}, [[[]]], "remove"], ids=repr
+)
+def test_whatever_stands_at_a_key_the_manifest_is_read_or_refused_in_one_line(
+    tmp_path, value, recomputed
+):
+    whole = json.loads(manifest_lib.to_json(synthetic.write(tmp_path)))
+    read = []
+    for path in [*places_in(whole)]:
+        changed = json.loads(json.dumps(whole))
+        inside = changed
+        for key in path[:-1]:
+            inside = inside[key]
+        if value != "remove":
+            inside[path[-1]] = value
+        elif isinstance(inside, dict):
+            del inside[path[-1]]
+        else:
+            inside.clear()
+        if recomputed and "fingerprint" in changed:
+            changed["fingerprint"] = manifest_lib._digest(changed)
+        try:
+            found = manifest_lib.from_json(json.dumps(changed).encode(), "manifest.json")
+        except BadInput as error:
+            assert str(error).count("\n") == 0 and "manifest.json" in str(error)
+        else:
+            assert manifest_lib.to_json(found)
+            read += [path] if changed != whole else []
+    if not recomputed:
+        assert {path[0] for path in read} <= MAY_BE_ANYTHING, read
+
+
+def test_a_manifest_nested_too_deeply_is_refused():
+    deep = b'{"settings":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+    with pytest.raises(BadInput, match="too deeply"):
+        manifest_lib.from_json(deep, "manifest.json")
