@@ -71,16 +71,18 @@ def run_with(
     written = 0
     while True:
         now = clock()
-        runs = [
-            collect.collect(
-                model_dir,
-                now,
-                data_dir=data_dir,
-                usd_per_hour=args.usd_per_hour,
-                budget_usd=args.budget_usd,
-            )
-            for model_dir, data_dir in zip(args.model_dir, data_dirs, strict=True)
-        ]
+        runs = collect.distinct(
+            [
+                collect.collect(
+                    model_dir,
+                    now,
+                    data_dir=data_dir,
+                    usd_per_hour=args.usd_per_hour,
+                    budget_usd=args.budget_usd,
+                )
+                for model_dir, data_dir in zip(args.model_dir, data_dirs, strict=True)
+            ]
+        )
         goes_on = args.watch and any(found.is_running for found in runs)
         text = page(runs, now, args.interval if goes_on else None)
         outputs.write(args.output, text.encode())

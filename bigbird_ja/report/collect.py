@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bigbird_ja import config as config_lib
@@ -125,7 +126,7 @@ def collect(
         heartbeat and heartbeat["state"] != "stopped" and now - newest < _FRESH_SECONDS
     )
     return Run(
-        name=model_dir.rstrip("/").rpartition("/")[2],
+        name=storage.base_name(model_dir),
         model_dir=model_dir,
         config=config,
         metrics=metrics,
@@ -142,6 +143,17 @@ def collect(
         usd_per_hour=usd_per_hour,
         budget_usd=budget_usd,
     )
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """The runs, named by as much of their folders' paths as tells them apart: no more is shown."""
+    parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
+    length = next(
+        (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
+    )
+    return [
+        replace(run, name="/".join(part[-length:])) for run, part in zip(runs, parts, strict=True)
+    ]
 
 
 def sessions(

@@ -46,6 +46,44 @@ def test_watch_ends_when_the_run_does(tmp_path):
     assert "http-equiv" not in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
+def test_folders_above_the_page_are_made(tmp_path):
+    run_dir = fake_run.write(tmp_path / "a", steps=200)
+    output = tmp_path / "new" / "folder" / "r.html"
+    assert cli.run_command_line(["report", f"--model_dir={run_dir}", f"--output={output}"]) == 0
+    assert "</html>" in output.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "key"),
+    [
+        ("heartbeat.json", b"[]", "expected an object"),
+        ("heartbeat.json", b'{"global_step": "5", "time": 1, "state": "x"}', "global_step: "),
+        ("heartbeat.json", b'{"a":' * 10_000 + b"1" + b"}" * 10_000, "nested too deeply"),
+        ("events.jsonl", b'{"time": 1}\n', "line 1: event is missing"),
+        ("events.jsonl", b'{"event": "saved", "time": null}\n', "line 1: time: "),
+        ("metrics.jsonl", b'{"step": 1, "time": 1, "loss": NaN}\n', "line 1: not JSON"),
+        ("eval.jsonl", b'{"step": 1, "time": 1, "probe": {}}\n', "step 1: probe."),
+    ],
+)
+def test_a_foreign_file_is_refused_by_key(name, data, key, tmp_path, capsys):
+    run_dir = fake_run.write(tmp_path / "a", steps=200)
+    (run_dir / name).write_bytes(data)
+    arguments = ["report", f"--model_dir={run_dir}", f"--output={tmp_path}/r.html"]
+    assert cli.run_command_line(arguments) == 2
+    words = capsys.readouterr().err
+    assert words.count("\n") == 1 and f"{name}: " in words and key in words
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_half_a_line_of_a_killed_writer_is_left_out(tmp_path, capsys):
+    run_dir = fake_run.write(tmp_path / "a", steps=200)
+    for name in ("events.jsonl", "metrics.jsonl", "eval.jsonl"):
+        with open(run_dir / name, "ab") as file:
+            file.write(b'{"step": 300, "ti')
+    arguments = ["report", f"--model_dir={run_dir}", f"--output={tmp_path}/r.html"]
+    assert cli.run_command_line(arguments) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

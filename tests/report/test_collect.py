@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bigbird_ja.errors import BadInput
 from bigbird_ja.report import collect
+from bigbird_ja.report.page import page
 from tests.report import fake_run
 
 
@@ -44,13 +47,42 @@ def test_cost_against_plan(run_dir):
 
 
 def test_what_a_supervisor_counted_comes_first(tmp_path):
-    import json
-
     run_dir = fake_run.write(tmp_path / "r")
     with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps({"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}) + "\n{half")
     run = collect.collect(str(run_dir), 1.9e9, usd_per_hour=99)
     assert run.cost_usd == 12.5
+
+
+def test_time_of_another_configs_killed_run_is_not_counted(tmp_path):
+    """It was killed before its first checkpoint; another one began in the same folder."""
+    run_dir = fake_run.write(tmp_path / "r", steps=400)
+    path = run_dir / "events.jsonl"
+    events = [json.loads(line) | {"config": "new"} for line in path.read_text().splitlines()]
+    start = fake_run.START - 50_000
+    before = [
+        {"event": "started", "time": start, "config": "old"},
+        {"event": "saved", "time": start + 9000, "global_step": 1},
+    ]
+    again = [{"event": "started", "time": start + 20_000, "config": "new"}]  # ours, killed at once
+    path.write_text("".join(json.dumps(e) + "\n" for e in [*before, *again, *events]))
+    now = fake_run.end_of(run_dir)
+    run = collect.collect(str(run_dir), now)
+    assert [s.start for s in run.sessions][:2] == [start + 20_000, fake_run.START]
+    assert run.seconds < 4000
+    path.write_text("".join(json.dumps(e) + "\n" for e in [*before, *events]))
+    assert collect.collect(str(run_dir), now).sessions[0].start == fake_run.START
+
+
+def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+    dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
+    runs = [collect.collect(f"{place}/", 0.0) for place in dirs]
+    assert [run.name for run in runs] == ["model", "model"]
+    assert [run.name for run in collect.distinct(runs)] == ["a/model", "b/model"]
+    assert [run.name for run in collect.distinct(runs[:1])] == ["model"]
+    assert [run.name for run in collect.distinct([runs[0], runs[0]])] == ["model", "model"]
+    text = page(collect.distinct(runs), 0.0)
+    assert "b/model" in text and str(tmp_path) not in text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
