@@ -37,7 +37,7 @@ class Declared:
     required: bool = False
     unless: str = ""  # the flag with which a required one is not
     needs: tuple[str, ...] = ()  # flags, or flag=value, of which one must be there too
-    excludes: str = ""  # a flag that it cannot go with
+    excludes: tuple[str, ...] = ()  # flags that it cannot go with
     uses: tuple[str, ...] = ()  # of --set and --config: the sections and keys that have an effect
 
 
@@ -89,6 +89,10 @@ class Flags:
         option = Option(f"--{name}", str, list(default), help, none=about.pop("none", ""))
         self._add(option, commas=True, **about)
 
+    def integers(self, name: str, default: Sequence[int], help: str, **about: Any) -> None:
+        """Whole numbers separated by commas; `low` and `high` are their range."""
+        self._number(name, int, list(default), help, commas=True, **about)
+
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""
         option = OPTIONS[key]
@@ -100,8 +104,9 @@ class Flags:
         self, option: Option, *, many: bool = False, commas: bool = False, **about: Any
     ) -> None:
         name = option.key.removeprefix("--")
-        needs = about.pop("needs", ())
-        needs = (needs,) if isinstance(needs, str) else tuple(needs)
+        for key in ("needs", "excludes"):
+            names_ = about.get(key, ())
+            about[key] = (names_,) if isinstance(names_, str) else tuple(names_)
         parser, default = _Parser(option=option), option.default
         flag: Any
         if option.kind is bool:
@@ -113,7 +118,7 @@ class Flags:
             flag = flags.Flag(_List(option=option), _serializer(), name, default, option.help)
         else:
             flag = flags.Flag(parser, _serializer(), name, default, option.help)
-        flag.declared = Declared(option, needs=needs, **about)
+        flag.declared = Declared(option, **about)
         flags.DEFINE_flag(flag, flag_values=self.values)
 
 
@@ -147,7 +152,8 @@ class _List(_Parser):
     def parse(self, argument: Any) -> Any:
         """The list of values."""
         if isinstance(argument, str):
-            argument = [word.strip() for word in argument.split(",")] if argument else []
+            is_empty = not argument and self.option.kind is str
+            argument = [] if is_empty else [word.strip() for word in argument.split(",")]
         return [super(_List, self).parse(word) for word in argument]
 
     def flag_type(self) -> str:
@@ -212,9 +218,8 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     try:
         rest = args([f"bigbird-ja {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
-        raise BadInput(
-            f"unknown flag --{error.flagname}{_near(args, error.flagname)}{see}"
-        ) from error
+        near = _near(args, error.flagname)
+        raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
     except flags.Error as error:
         raise BadInput(" ".join(str(error).split()) + see) from error
     if args.help:
@@ -240,20 +245,18 @@ def _take_positional(args: flags.FlagValues, name: str, rest: list[str], see: st
 def _check_company(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
     """Whether what a flag requires or excludes is there."""
     about = declared(flag)
-    if (
-        about.required
-        and flag.value in (None, [])
-        and not (about.unless and args[about.unless].value)
-    ):
-        except_ = f" (or --{about.unless})" if about.unless else ""
-        raise BadInput(f"--{flag.name} is needed{except_}{see}")
+    is_excused = bool(about.unless and args[about.unless].value)
+    if about.required and not is_excused and flag.value in (None, []):
+        or_else = f" (or --{about.unless})" if about.unless else ""
+        raise BadInput(f"--{flag.name} is needed{or_else}{see}")
     if not flag.present:
         return
     if about.needs and not any(_is_given(args, need) for need in about.needs):
         needed = " or ".join(f"--{need}" for need in about.needs)
         raise BadInput(f"--{flag.name} has no effect without {needed}: add that, or leave it out")
-    if about.excludes and args[about.excludes].value:
-        raise BadInput(f"--{flag.name} and --{about.excludes}: give one of them")
+    for other in about.excludes:
+        if args[other].present:
+            raise BadInput(f"--{flag.name} and --{other}: give one of them")
 
 
 def _is_given(args: flags.FlagValues, need: str) -> bool:
@@ -283,11 +286,23 @@ def given_settings(args: flags.FlagValues) -> list[Override]:
 
 
 def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
-    """The config that a command's flags ask for; see `config.resolve`."""
+    """The config that a command's flags ask for; see `config.resolve`.
+
+    Raises:
+        BadInput: also a setting that has no effect without a flag that is not there.
+    """
     from bigbird_ja import config as config_lib
 
     uses = declared(args["set"]).uses
-    return config_lib.resolve(args.config, args.set, given_settings(args), uses)
+    config, overrides = config_lib.resolve(args.config, args.set, given_settings(args), uses)
+    for override in overrides:
+        need = OPTIONS[override.key].needs_flag
+        has_it = need.partition("=")[0] in args
+        if override.source == "--set" and has_it and not _is_given(args, need):
+            raise BadInput(
+                f"--set {override.key} has no effect without --{need}: add that, or leave it out"
+            )
+    return config, overrides
 
 
 def echo(args: flags.FlagValues, config: Config, overrides: Sequence[Override]) -> str:

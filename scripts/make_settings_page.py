@@ -61,6 +61,8 @@ def _notes(option: Option, flags: dict[str, list[str]]) -> str:
         notes.append("may change")
     if option.only_with:
         notes.append(f"only with `{option.only_with}`")
+    if option.needs_flag:
+        notes.append(f"only with `--{option.needs_flag}`")
     notes += flags.get(option.key, [])
     return "; ".join(notes)
 

@@ -140,3 +140,18 @@ def test_tensorflow_exceptions_are_recognised_without_tensorflow() -> None:
     )
     assert isinstance(named("AbortedError", "All 10 retry attempts failed"), errors.StorageError)
     assert named("InvalidArgumentError", "shapes") is None
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_of_a_command_comes_before_and_after_its_name(
+    name: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.run_command_line([name, "--help"]) == 0
+    expected = capsys.readouterr().out
+    assert cli.run_command_line(["help", name]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_help_of_no_command_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
+    assert cli.run_command_line(["help", "pretran"]) == 2
+    assert "'pretrain'" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
     if about.setting:
         assert flag.default is None, "the setting has the default"
         assert command_flags.default_text(flag) not in ("none", "")
-    for name in (*about.needs, about.excludes, about.unless):
+    for name in (*about.needs, *about.excludes, about.unless, *about.option.needs_flag.split()):
         assert not name or name.partition("=")[0] in {known.name for known in flags_of(command)}
 
 
@@ -121,6 +121,21 @@ def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> 
 
 def test_flags_that_exclude_each_other() -> None:
     assert "--step and --watch" in refusal("evaluate", *enough("evaluate"), "--step=3", "--watch")
+    assert "--epochs and --tokens" in refusal("plan", "--tokens=1e9", "--epochs=3")
+    assert "--tokens and --num_train_steps" in refusal(
+        "plan", "--tokens=1e9", "--num_train_steps=3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "flag"),
+    [("training.eval_every_steps=5", "--mode=train_and_eval"), ("tpu.name=x", "--use_tpu")],
+)
+def test_settings_that_need_a_flag_are_refused_without_it(setting: str, flag: str) -> None:
+    arguments = [*enough("pretrain"), f"--set={setting}"]
+    with pytest.raises(BadInput, match=f"no effect without {flag}"):
+        command_flags.resolve(parse("pretrain", *arguments))
+    command_flags.resolve(parse("pretrain", *arguments, flag))
 
 
 @pytest.mark.parametrize("command", NO_SETTINGS)

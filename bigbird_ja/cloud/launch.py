@@ -32,30 +32,30 @@ class Options:
     accelerator_type: str
     bucket: str | None
     data_dir: str | None
-    pricing: str = "spot"
-    queued: bool = False
-    max_hours: float | None = None
-    max_cost: float | None = None
-    stall_minutes: float = 15.0
-    startup_minutes: float = 45.0
-    poll_seconds: float = 30.0
-    runtime_version: str | None = None
-    service_account: str | None = None
-    network: str | None = None
-    subnetwork: str | None = None
-    external_ip: bool = True
-    prices: str | None = None
-    force: bool = False
-    update_package: bool = False
-    vm_device: str = "tpu"
-    vm_python: str = "python3"
-    vm_service_manager: str = "systemd"
-    vm_api: str = "https://tpu.googleapis.com/v2"
-    vm_metadata: str = "http://metadata.google.internal"
-    vm_poll_seconds: int = 60
-    vm_ended_seconds: int = 1200
-    vm_stalled_seconds: int = 5400
-    vm_install: bool = True
+    pricing: str
+    queued: bool
+    max_hours: float | None
+    max_cost: float | None
+    stall_minutes: float
+    startup_minutes: float
+    poll_seconds: float
+    runtime_version: str | None
+    service_account: str | None
+    network: str | None
+    subnetwork: str | None
+    external_ip: bool
+    prices: str | None
+    force: bool
+    update_package: bool
+    vm_device: str
+    vm_python: str
+    vm_service_manager: str
+    vm_api: str
+    vm_metadata: str
+    vm_poll_seconds: int
+    vm_ended_seconds: int
+    vm_stalled_seconds: int
+    vm_install: bool
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,12 @@ def define_flags(flags: Flags) -> None:
     flags.text("adopt_eval_files", "Which of them are for evaluation instead.", needs="adopt")
     flags.path("tokenizer", "SentencePiece .model that the records were made with.", needs="adopt")
     most = OPTIONS["model.vocab_size"].high
-    flags.integer(
-        "vocab_size", None, "Number of ids, where there is no --tokenizer.",
-        low=1, high=most, needs="adopt",
-    )  # fmt: skip
+    flags.integer("vocab_size", None, "Number of ids.", low=1, high=most, needs="adopt",
+                  none="the tokenizer's")  # fmt: skip
     for name in ("pad", "cls", "sep", "mask"):
-        text = f"Id of the {name} token, where there is no --tokenizer."
-        flags.integer(f"{name}_id", None, text, low=0, high=most, needs="adopt")
+        text = f"Id of the {name} token."
+        flags.integer(f"{name}_id", None, text, low=0, high=most, needs="adopt",
+                      none="the tokenizer's")  # fmt: skip
     flags.switch(
         "nsp", "Learns the next-sentence labels.", default=None,
         none="if any record has a segment B", needs="adopt",
@@ -201,7 +200,7 @@ def _ids(args: absl_flags.FlagValues) -> Ids:
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
     given = {name: getattr(args, f"{name}_id") for name in ("pad", "cls", "sep", "mask")}
-    if all(value is None for value in given.values()) and args.tokenizer:
+    if all(value is None for value in (*given.values(), args.vocab_size)) and args.tokenizer:
         tokenizer = tokenizer_lib.load(args.tokenizer)
         special = dataclasses.asdict(tokenizer.special)
         return adopt.Ids(tokenizer.vocab_size, special, tokenizer.model_bytes)

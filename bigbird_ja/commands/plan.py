@@ -39,10 +39,14 @@ def define_flags(flags: Flags) -> None:
 
 def _define_run(flags: Flags) -> None:
     flags.path("data_dir", "Data set of `make-data`.", none="estimated from Wiki40b's size")
-    flags.number("tokens", None, "Token budget: plans so many steps.", low=1, high=1e18)
     flags.number(
-        "epochs", None, "Epochs of the data set: plans so many steps.", low=0.001, high=1e9
-    )
+        "tokens", None, "Token budget: plans so many steps.", low=1, high=1e18,
+        excludes=("epochs", "num_train_steps"),
+    )  # fmt: skip
+    flags.number(
+        "epochs", None, "Epochs of the data set: plans so many steps.", low=0.001, high=1e9,
+        excludes=("tokens", "num_train_steps"),
+    )  # fmt: skip
     flags.setting("training.num_train_steps")
     flags.path("preflight", "FILE of `preflight --output`: rates from the real compiler.")
     flags.number(
@@ -77,7 +81,9 @@ def _define_simulation(flags: Flags) -> None:
         "simulate_days", 60.0, "Of training in a simulated run.", unit="days", low=0.1, high=1000,
         needs=needs,
     )  # fmt: skip
-    flags.words("seeds", ["1", "2", "3"], "Seeds of the simulation.", needs=needs)
+    flags.integers(
+        "seeds", [1, 2, 3], "Seeds of the simulation.", low=0, high=2**32 - 1, needs=needs
+    )
     flags.path("simulate_plot", "PNG of useful time against checkpoint interval.")
 
 
@@ -229,15 +235,13 @@ def _simulate(args: absl_flags.FlagValues, config: Config) -> dict[str, Any]:
 
     if not args.preemptions_per_hour:
         raise BadInput("--simulate needs --preemptions_per_hour above 0")
-    if not all(seed.lstrip("-").isdigit() for seed in args.seeds):
-        raise BadInput(f"--seeds={','.join(args.seeds)}: whole numbers, separated by commas")
     mean_hours = 1 / args.preemptions_per_hour
     found = {}
     for model in simulate.MODELS:
         log(f"simulating {args.simulate_days:g} days of training, {model} preemptions")
         found[model] = simulate.sweep(
             model, mean_hours, args.simulate_days, _SIMULATED_MINUTES,
-            [int(seed) for seed in args.seeds], args.save_seconds, args.restart_minutes * 60,
+            args.seeds, args.save_seconds, args.restart_minutes * 60,
         )  # fmt: skip
     print(f"\nuseful share of rented time, one preemption in {mean_hours:g} h:")
     rows = [

@@ -274,7 +274,8 @@ class TrainingConfig:
     )  # fmt: skip
     eval_every_steps: int = option(
         10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps",
-        low=1, high=_STEPS, changeable=True, also=("eval_steps", "evaluation_interval"),
+        low=1, high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
+        also=("eval_steps", "evaluation_interval"),
     )  # fmt: skip
     max_loop_seconds: float = option(
         15.0, "Longest device loop; SIGTERM is answered between loops.", unit="seconds",
@@ -318,14 +319,15 @@ class TpuConfig:
     )  # fmt: skip
     name: str = option(
         "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
-        also=("tpu_name", "address"),
+        needs_flag="use_tpu", filled=True, also=("tpu_name", "address"),
     )  # fmt: skip
     zone: str | None = option(
-        None, "Zone of the TPU.", none="the VM's own", changeable=True, also=("region", "tpu_zone")
-    )
+        None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
+        also=("region", "tpu_zone"),
+    )  # fmt: skip
     project: str | None = option(
         None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
-        also=("gcp_project",),
+        needs_flag="use_tpu", filled=True, also=("gcp_project",),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja import cli
 from tests.data import making
 
 SMALL = [
@@ -100,3 +101,22 @@ def test_mecab_boundaries(tmp_path, inputs, capsys):
 
     command = ["make-data", *inputs, *SMALL, "--word_boundaries=mecab", "--nsp"]
     assert cli.run_command_line([*command, f"--output_dir={tmp_path / 'data'}"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "what_would_do"),
+    [
+        (["--seq_length=1000"], ["896", "1024", "model.attention_type=original_full"]),
+        (["--seq_length=4100"], ["4096", "4224"]),
+        (["--config=tiny-cpu", "--seq_length=1000"], ["992", "1024"]),
+    ],
+)
+def test_a_length_that_no_model_can_be_trained_on_is_refused(
+    flags: list[str], what_would_do: list[str], sample_corpus: str, tokenizer_path: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    inputs = [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
+    output = tmp_path / "data"
+    assert cli.run_command_line(["make-data", *inputs, f"--output_dir={output}", *flags]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert all(words in said for words in what_would_do) and not output.exists()
