@@ -113,6 +113,14 @@ class Lease:
         Raises:
             BadInput: another process is at work, or what is at the path is no lease of ours.
         """
+        try:
+            return self._acquire()
+        except KeyboardInterrupt:  # perhaps between the file and its being noted
+            with contextlib.suppress(Exception):
+                self.release()
+            raise
+
+    def _acquire(self) -> Holder | None:
         while True:
             self._refuse_what_is_no_file()
             if storage.create_exclusive(self._path, self._content()):
@@ -271,7 +279,6 @@ def held(lease: Lease, seconds: float = RENEW_SECONDS) -> Iterator[Lease]:
     Raises:
         BadInput: another process is at work.
     """
-    lease.acquire()
     stop = threading.Event()
 
     def renew() -> None:
@@ -280,12 +287,15 @@ def held(lease: Lease, seconds: float = RENEW_SECONDS) -> Iterator[Lease]:
             with contextlib.suppress(Exception):
                 lease.renew()
 
-    thread = threading.Thread(target=renew, name="lease", daemon=True)
-    thread.start()
+    lease.acquire()
     try:
-        yield lease
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield lease
+        finally:
+            stop.set()
+            thread.join()
     finally:
-        stop.set()
-        thread.join()
         with contextlib.suppress(Exception):
             lease.release()

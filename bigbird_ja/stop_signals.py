@@ -59,6 +59,8 @@ class StopSignals:
         self._raised: weakref.ref[Stop] | None = None
         self._echoes = 0  # signals that this class sends itself
         self._hands = 0  # how many have taken over
+        self._holding = 0  # blocks that must not be left in the middle
+        self._held = 0  # the signal that came meanwhile
         self._has_left = threading.Lock()
         self.is_settled = False  # the command has ended, one way or the other
         self.number = 0  # of the first signal
@@ -88,7 +90,11 @@ class StopSignals:
         self.is_settled = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self._hands and not self.is_settled:
+        if self._hands or self.is_settled:
+            return
+        if self._holding:
+            self._held = number
+        else:
             raise self._new(number)
 
     def _new(self, number: int) -> Stop:
@@ -119,7 +125,8 @@ class StopSignals:
             time.sleep(_POLL_SECONDS)
             waited = time.monotonic() - self._asked
             is_unwinding = self._raised is not None and self._raised() is not None
-            is_heard = is_unwinding or (self.is_settled and self._raised is not None)
+            is_heard = is_unwinding or bool(self._held)
+            is_heard = is_heard or (self.is_settled and self._raised is not None)
             if waited > (UNWINDING_SECONDS if is_heard else STUCK_SECONDS):
                 self._leave_once(interrupted(self.name))
             elif self._raised is not None and not is_heard and main is not None:
@@ -144,6 +151,24 @@ def handed_over() -> Iterator[None]:
         yield
     finally:
         installed._hands -= 1
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block of the main thread that is short and must not be left in the middle; a signal that
+    comes meanwhile raises at its end."""
+    installed = StopSignals._installed
+    if installed is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    installed._holding += 1
+    try:
+        yield
+    finally:
+        installed._holding -= 1
+    if installed._held and not installed._holding:
+        number, installed._held = installed._held, 0
+        installed._handle(number, None)
 
 
 def name_of(number: int) -> str:

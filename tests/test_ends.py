@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(
-    *words: str, program: str = "testkit.any_command", ignored: tuple[int, ...] = ()
+    *words: str,
+    program: str = "testkit.any_command",
+    ignored: tuple[int, ...] = (),
+    group: bool = False,
 ) -> subprocess.Popen:
-    """Starts a command with SIGINT and SIGHUP as a terminal gives them, or ignored."""
+    """Starts a command with signals as a terminal gives them, whatever this process ignores.
+
+    Args:
+        words: of the command line.
+        program: a module.
+        ignored: signals that the parent ignores.
+        group: whether it gets a process group of its own.
+    """
 
     def dispositions() -> None:
         for number in SIGNALS:
@@ -28,7 +39,7 @@ def start(
     return subprocess.Popen(
         [sys.executable, "-m", program, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=dispositions,
+        preexec_fn=dispositions, start_new_session=group,
     )  # fmt: skip
 
 
@@ -43,6 +54,17 @@ def stop_when_ready(process: subprocess.Popen, number: int) -> tuple[list[str], 
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     return before, out, err
+
+
+def wait_until_gone(group: int) -> None:
+    """Until no process of a group is left; the kernel and init take a moment."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("processes are left")
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
@@ -101,9 +123,43 @@ def test_nohup_is_respected() -> None:
 def test_an_interrupted_sample_leaves_nothing(tmp_path: Path) -> None:
     process = start("sample", f"--output={tmp_path}/x.jsonl", "--documents=3000000",
                     program="bigbird_ja")  # fmt: skip
-    while not any(tmp_path.iterdir()):
+    while not any(tmp_path.iterdir()):  # the first that is there is the lock
         assert process.poll() is None
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75 and "interrupted (SIGHUP)" in err
     assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_in_a_terminal_reaches_workers_too(
+    sample_corpus: str, tokenizer_path: str, tmp_path: Path
+) -> None:
+    # A terminal sends the signal to every process of the group; here while the workers start.
+    process = start(
+        "make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}",
+        f"--output_dir={tmp_path}/data", "--seq_length=256", "--num_workers=2",
+        program="bigbird_ja", group=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and err.strip().splitlines()[-1].count("interrupted (Ctrl-C)")
+    wait_until_gone(process.pid)
+
+
+def test_the_demo_takes_its_step_along(tmp_path: Path) -> None:
+    process = start(
+        "demo", f"--work_dir={tmp_path}/demo", "--json", program="bigbird_ja", group=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not children.read_text():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)  # to the demo alone
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert json.loads(out)["reason"] == "interrupted"
+    assert "Traceback" not in err and err.count("interrupted (SIGTERM)") >= 1
+    wait_until_gone(process.pid)

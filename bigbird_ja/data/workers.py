@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from bigbird_ja import children, console, redaction
+from bigbird_ja import children, console, redaction, stop_signals
 from bigbird_ja.errors import CommandError
 from bigbird_ja.storage.scratch import scratch_directory
 
@@ -67,13 +67,27 @@ class Workers:
         waiting: collections.deque[Future[Result]] = collections.deque()
         try:
             for task in tasks:
-                waiting.append(self._pool.submit(function, task))
+                waiting.append(self._submit(function, task))
                 while len(waiting) >= _IN_FLIGHT * self._num_workers:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise self._end_of_a_worker() from error
+
+    def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+        """Hands a task over, and starts a process for it where one is lacking.
+
+        A process begins with the thread's mask: Ctrl-C and a closed terminal, which reach every
+        process of a group, are this one's to answer.
+        """
+        assert self._pool is not None
+        with stop_signals.uninterrupted():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+            try:
+                return self._pool.submit(function, task)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _end_of_a_worker(self) -> CommandError:
         """How the first one ended; the executor has sent SIGTERM to the others."""
@@ -114,7 +128,6 @@ def _start_worker(
     descriptor = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; a Ctrl-C reaches all
     redaction.install()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     initializer(*arguments)
