@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -14,11 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bigbird_ja import children, cleanup, console, storage
+from bigbird_ja import children, cleanup, console, storage, typed
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import names
 from bigbird_ja.config.schema import LENGTH_SETTINGS
 from bigbird_ja.errors import BadInput, of_reason
+from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import outputs
 
 DOCUMENTS = 400
@@ -234,10 +236,17 @@ def compare_curves(
     return f"{console.table(rows, header)}\nThe two curves are {same}."
 
 
+@dataclasses.dataclass(frozen=True)
+class _Document:
+    """A line of the generated corpus."""
+
+    text: str
+
+
 def masked_sentence(corpus: str) -> str:
     """A sentence of the corpus with one frequent word masked."""
-    with open(corpus, encoding="utf-8") as file:
-        text = json.loads(file.readline())["text"]
+    with open(corpus, "rb") as file:
+        text = typed.decode_json(file.readline(), _Document, f"{corpus}: line 1").text
     for sentence in text.replace("\n", "。").split("。"):
         if "である" in sentence and not sentence.startswith("_"):
             return sentence.replace("である", "[MASK]", 1) + "。"
@@ -280,12 +289,14 @@ def _remove_earlier_demo(work_dir: str) -> None:
 
 
 def _resumed_from(model_dir: str) -> int:
-    text = storage.read_bytes(storage.join(model_dir, "events.jsonl")).decode()
-    events = [json.loads(line) for line in text.splitlines() if line]
-    steps = [event["global_step"] for event in events if event["event"] == "resumed"]
-    if not steps:
+    steps = [
+        event.get("global_step")
+        for event in run_log.read_events(model_dir)
+        if event["event"] == "resumed"
+    ]
+    if not steps or steps[-1] is None:
         raise RuntimeError(f"{model_dir}/events.jsonl tells of no resume")
-    return int(steps[-1])
+    return steps[-1]
 
 
 def _mark(step: int, killed_at: int, resumed_from: int) -> str:

@@ -49,8 +49,8 @@ def define_flags(flags: Flags) -> None:
 def _define_card_flags(flags: Flags) -> None:
     card = "format=huggingface"
     flags.path(
-        "data_dir", "Data set whose held-out records the parity report compares on, and which the"
-        " model card describes.", needs=card,
+        "data_dir", "Data set that the run was trained on: the parity report compares on its"
+        " held-out records, and the model card describes it.", needs=card,
     )  # fmt: skip
     flags.integer(
         "parity_sequences", 8,

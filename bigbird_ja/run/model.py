@@ -62,7 +62,12 @@ def load_config(model_dir: str, meta: Meta) -> Config:
         BadInput: there is none, or it is not the one that the checkpoint was trained with.
     """
     path = storage.join(model_dir, CONFIG)
-    config = config_lib.load_resolved(path)
+    try:
+        config = config_lib.load_resolved(path)
+    except BadInput as error:
+        if not storage.exists(path):
+            raise BadInput(f"{path}: missing: restore it from a copy of the run") from error
+        raise
     check_config(config, meta, path)
     return config
 

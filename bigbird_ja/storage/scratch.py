@@ -46,7 +46,7 @@ def sweep(parent: str, prefix: str = PREFIX) -> None:
     with os.scandir(parent) as entries:
         found = [entry for entry in entries if entry.name.startswith(prefix)]
     for entry in found:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
             if not is_ours or not entry.is_dir(follow_symlinks=False):
                 continue

@@ -6,11 +6,13 @@ features and version are those of TFDS's own `wiki40b/ja` 1.3.0.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 
+from bigbird_ja import typed
 from bigbird_ja.errors import BadInput
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
@@ -25,16 +27,22 @@ def prepared_directory(data_dir: str) -> str:
     return os.path.join(data_dir, NAME, CONFIG, VERSION)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Described:
+    """What of `dataset_info.json` is read."""
+
+    description: str = ""
+
+
 def description_of(data_dir: str) -> str | None:
     """What `write_tfds` was told to note, or None where nothing is prepared."""
     path = os.path.join(prepared_directory(data_dir), "dataset_info.json")
-    if not os.path.exists(path):
-        return None
     try:
-        with open(path, encoding="utf-8") as file:
-            return str(json.load(file).get("description", ""))
-    except (ValueError, AttributeError):
-        return ""
+        return typed.read_json(path, _Described).description
+    except FileNotFoundError:
+        return None
+    except BadInput:
+        return ""  # prepared by somebody else
 
 
 def check_count(count: int) -> None:

@@ -162,5 +162,5 @@ def test_evaluation_on_other_data_says_so_and_needs_the_same_tokenizer(
 
 def test_no_config_is_bad_input(copy: SmallRun) -> None:
     Path(copy.model_dir, "config.yaml").unlink()
-    with pytest.raises(BadInput, match=r"config\.yaml"):
+    with pytest.raises(BadInput, match=r"config\.yaml: missing: restore it"):
         model.load_parameters(copy.model_dir)

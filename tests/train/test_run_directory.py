@@ -37,12 +37,12 @@ def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
 
 def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
     for number in (1, 2):
-        (tmp_path / "run").mkdir()
+        (tmp_path / "run").mkdir(exist_ok=True)
         start(tmp_path / "run")
         assert (
             run_directory.move_aside(str(tmp_path / "run")) == f"{tmp_path}/run.replaced-{number}"
         )
-    assert run_directory.move_aside(str(tmp_path / "run")) is None
+    assert not run_directory.check_movable(str(tmp_path / "run"))
 
 
 def test_every_start_that_did_not_finish_is_an_interruption() -> None:
