@@ -257,7 +257,7 @@ def _prepare(work_dir: str, overwrite: bool) -> None:
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
     outputs.refuse_link(work_dir, "--work_dir")
-    outputs.check_output_directory(work_dir, "--work_dir", True, lambda _: True)
+    outputs.check_folder_place(work_dir, "--work_dir")
     marker = storage.join(work_dir, _MARKER)
     if os.path.isdir(work_dir) and os.listdir(work_dir) and not os.path.exists(marker):
         raise BadInput(f"--work_dir {work_dir}: holds something that no demo made: name another")

@@ -93,7 +93,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         print(f"finished before: {args.output_dir} holds this export of step {source.meta.step:,}")
         return result
     report: dict[str, Any] = {}
-    folder.write(args.output_dir, record, lambda local: report.update(_fill(local, source, args)))
+    folder.write(
+        args.output_dir,
+        record,
+        lambda local: report.update(_fill(local, source, args)),
+        args.overwrite,
+    )
     print(_summary(args, source, report))
     return {**result, "parity": report} if report else result
 

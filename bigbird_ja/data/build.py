@@ -80,10 +80,8 @@ def _check_places(request: Request, work: Work) -> None:
     """Refuses places that cannot be, or that overlap, before anything is written."""
     output, work_dir = request.output_dir, request.work_dir
     for flag, path in (("--output_dir", output), ("--work_dir", work_dir)):
-        if path is not None:
-            paths.check_name(path, flag)
-            if not storage.is_remote(path) and os.path.lexists(path):
-                paths.check_directory(path, flag)
+        if path is not None:  # what is in them is looked at later, file by file
+            outputs.check_folder_place(path, flag)
     written: dict[str, str | None] = {"--output_dir": output}
     if work_dir is not None:
         if storage.is_remote(work_dir):

@@ -15,12 +15,16 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from bigbird_ja import storage, typed
+from bigbird_ja.console import log
 from bigbird_ja.errors import BadInput
+from bigbird_ja.lease import Lease, held
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.scratch import scratch_directory
 
 RECORD = "export.json"
 UNFINISHED = "export.unfinished.json"
+_LOCK = "export.lock.json"  # on a bucket, while an export is put there
+_MARKERS = {RECORD, UNFINISHED, _LOCK}
 _FLAG = "--output_dir"
 # The files of earlier versions' exports, whose record does not name them.
 _EARLIER = re.compile(
@@ -65,21 +69,26 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     )
 
 
-def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
+def write(
+    output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
+) -> None:
     """Makes the folder: `fill` writes into a local one, which then takes its place.
 
     Args:
         output_dir: on disk or gs://. The export that is there is replaced: ask `finished` first.
         record: what it is made from, kept in it.
         fill: given an empty local directory.
+        overwrite: whether an export of other settings is replaced that came meanwhile.
 
     Raises:
-        BadInput: something that no export made came into the folder meanwhile.
+        BadInput: something that no export made, or an export of other settings, came into the
+            folder meanwhile, or another process is at work on it.
     """
     if storage.is_remote(output_dir):
         with scratch_directory() as local:
             fill(local)
-            _upload(local, output_dir, record)
+            with held(_lease(output_dir)) as lease:
+                _upload(local, output_dir, record, overwrite, lease)
         return
     target = os.path.abspath(os.path.expanduser(output_dir))
     parent = os.path.dirname(target)
@@ -94,14 +103,15 @@ def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) 
         names = _everything(made)
         with open(os.path.join(made, RECORD), "w", encoding="utf-8") as file:
             file.write(_as_text(record, names))
-        _put_in_place(made, target, os.path.join(work, "replaced"))
+        check(target, {})  # again: what came meanwhile must not go with the old export
+        if not finished(target, record, overwrite):
+            _put_in_place(made, target, os.path.join(work, "replaced"))
 
 
 def _put_in_place(made: str, target: str, aside: str) -> None:
     if not os.path.isdir(target):
         os.rename(made, target)
         return
-    check(target, {})  # again: what came meanwhile must not go with the old export
     os.rename(target, aside)
     try:
         os.rename(made, target)
@@ -110,15 +120,27 @@ def _put_in_place(made: str, target: str, aside: str) -> None:
         raise
 
 
-def _upload(local: str, output_dir: str, record: dict[str, Any]) -> None:
+def _lease(output_dir: str) -> Lease:
+    def busy(owner: str) -> str:
+        return f"{_FLAG} {output_dir}: {owner} is exporting there: wait for it to end"
+
+    return Lease(storage.join(output_dir, _LOCK), busy, log)
+
+
+def _upload(
+    local: str, output_dir: str, record: dict[str, Any], overwrite: bool, lease: Lease
+) -> None:
     check(output_dir, {})
-    old = set(storage.list_tree(output_dir)) - {RECORD, UNFINISHED}
+    if finished(output_dir, record, overwrite):
+        return
+    old = set(storage.list_tree(output_dir)) - _MARKERS
     names = storage.list_tree(local)
     unfinished = storage.join(output_dir, UNFINISHED)
     storage.write_text(unfinished, _as_text(record, old | set(names)))
     storage.delete(storage.join(output_dir, RECORD))
     pairs = [(os.path.join(local, name), storage.join(output_dir, name)) for name in names]
     storage.upload_many(pairs)
+    lease.check()
     storage.delete_many(storage.join(output_dir, name) for name in sorted(old - set(names)))
     storage.write_text(storage.join(output_dir, RECORD), _as_text(record, names))
     storage.delete(unfinished)
@@ -131,8 +153,8 @@ def _is_ours(output_dir: str) -> bool:
         BadInput: an export is there, and something else beside it, which the message names.
     """
     if _read(output_dir, RECORD) is None and _read(output_dir, UNFINISHED) is None:
-        return False
-    ours = _files(output_dir, RECORD) | _files(output_dir, UNFINISHED) | {RECORD, UNFINISHED}
+        return _everything(output_dir) == {_LOCK}
+    ours = _files(output_dir, RECORD) | _files(output_dir, UNFINISHED) | _MARKERS
     folders = {str(parent) for name in ours for parent in PurePosixPath(name).parents}
     foreign = sorted(_everything(output_dir) - ours - folders)
     if foreign:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
-from bigbird_ja.storage import bucket, local
+from bigbird_ja.storage import bucket, local, paths
 from bigbird_ja.storage.names import is_remote
 from bigbird_ja.storage.stat import Stat
 
@@ -37,5 +37,10 @@ class Backend(Protocol):
 
 
 def of(path: str) -> Backend:
-    """The backend of a path: the one place that tells disk and bucket apart."""
+    """The backend of a path: the one place that tells disk and bucket apart.
+
+    Raises:
+        BadInput: what cannot be the name of a file, such as s3://bucket/name.
+    """
+    paths.check_name(path, "")
     return bucket if is_remote(path) else local

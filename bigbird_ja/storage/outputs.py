@@ -61,10 +61,35 @@ def check_output_file(
         raise paths.refusal(path, flag, "exists: choose another name, or give --overwrite")
 
 
+def check_folder_place(path: str, flag: str) -> None:
+    """Refuses a place where no folder is and none can be made; a link to a folder is followed.
+
+    Changes nothing, asks nothing of a bucket, and does not care what is in the folder.
+
+    Raises:
+        BadInput: a file or something special, a folder that cannot be written to, a name that
+            cannot be one.
+    """
+    paths.check_name(path, flag)
+    if storage.is_remote(path):
+        return
+    found = paths.look(path, flag)
+    if found is None:
+        if os.path.islink(path.rstrip("/")):
+            raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
+        _check_parent(path, flag)
+        return
+    paths.refuse_special(path, flag, found, "name a folder")
+    if not stat.S_ISDIR(found.st_mode):
+        raise paths.refusal(path, flag, "a file of that name exists: name a folder")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
+
+
 def check_output_directory(
     path: str, flag: str, overwrite: bool, is_ours: IsOurs, made_by: str = "this command"
 ) -> None:
-    """Refuses a place that a folder must not be made at; changes nothing.
+    """`check_folder_place`, and refuses a folder that holds what the command did not make.
 
     An empty folder is as good as none. A link to a folder is followed: use `refuse_link` too where
     the folder itself is replaced.
@@ -74,20 +99,22 @@ def check_output_directory(
             where the folder holds anything.
 
     Raises:
-        BadInput: a file or something special, a folder of another make or without `overwrite`, a
-            folder that cannot be written to, a name that cannot be one.
+        BadInput: also a folder of another make, or one of ours without `overwrite`.
     """
-    paths.check_name(path, flag)
-    if storage.is_remote(path):
-        if not storage.list_tree(path):
-            return
-    elif not _is_filled_directory(path, flag):
+    check_folder_place(path, flag)
+    is_filled = storage.list_tree if storage.is_remote(path) else _entries
+    if not is_filled(path):
         return
     if not is_ours(path):
-        raise paths.refusal(path, flag, f"a folder with something that {made_by} did not make"
-                            f" in it: {_CHOOSE}")  # fmt: skip
+        raise paths.refusal(
+            path, flag, f"a folder with something that {made_by} did not make in it: {_CHOOSE}"
+        )
     if not overwrite:
         raise paths.refusal(path, flag, "exists: choose another folder, or give --overwrite")
+
+
+def _entries(directory: str) -> list[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
 
 
 _CHOOSE = "choose another name, or move it away yourself (--overwrite replaces only our own)"
@@ -189,22 +216,6 @@ def _is_file(path: str, flag: str) -> bool:
     paths.refuse_special(path, flag, found, "name a file")
     _check_parent(path, flag)
     return True
-
-
-def _is_filled_directory(path: str, flag: str) -> bool:
-    """Whether a local folder holds anything; False where nothing is and one can be made."""
-    found = paths.look(path, flag)
-    if found is None:
-        if os.path.islink(path.rstrip("/")):
-            raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
-        _check_parent(path, flag)
-        return False
-    paths.refuse_special(path, flag, found, "name a folder")
-    if not stat.S_ISDIR(found.st_mode):
-        raise paths.refusal(path, flag, "a file of that name exists: name a folder")
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
-    return bool(os.listdir(path))
 
 
 def _check_parent(path: str, flag: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 
 from bigbird_ja.errors import BadInput, StorageError
@@ -15,6 +16,9 @@ from bigbird_ja.storage.names import is_remote, split_remote
 
 # The longest name of an object, in bytes: https://cloud.google.com/storage/docs/objects#naming
 _LONGEST_OBJECT_NAME = 1024
+
+_CONTROL = re.compile(r"[\0-\x1f]")
+_OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 _SPECIAL = (
     (stat.S_ISFIFO, "a FIFO (named pipe)"),
@@ -43,13 +47,15 @@ def check_name(path: str, flag: str) -> None:
         BadInput: empty, not UTF-8, with control characters, or too long.
     """
     if not path:
-        raise BadInput(f"{flag} is empty: name a path")
+        raise BadInput(f"{flag or 'a path'} is empty: name a path")
     try:
-        name = path.encode("utf-8")
+        path.encode("utf-8")
     except UnicodeEncodeError as error:
         raise refusal(path, flag, "the name is not UTF-8: rename it") from error
-    if any(byte < 32 for byte in name):
+    if _CONTROL.search(path):
         raise refusal(path, flag, "control characters in the name: rename it")
+    if _OTHER_SCHEME.match(path) and not is_remote(path):
+        raise refusal(path, flag, "neither gs:// nor a path on this machine: name one of these")
     if is_remote(path) and len(split_remote(path)[1].encode()) > _LONGEST_OBJECT_NAME:
         raise refusal(path, flag, "the name is too long for an object: choose a shorter one")
 

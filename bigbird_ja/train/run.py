@@ -31,6 +31,7 @@ from bigbird_ja.errors import (
 from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.storage import outputs
 from bigbird_ja.streams import write_results
 from bigbird_ja.train import checks, engines, environment, run_directory
 from bigbird_ja.train.evaluations import Evaluations
@@ -59,6 +60,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
     """
     config, around, model_dir = request.config, request.surroundings, request.model_dir
     around.mark("start-up")
+    outputs.check_folder_place(model_dir, "--model_dir")
     if not request.overwrite:
         run_directory.check_settings(model_dir, config)
     guard = checks.check(request)
@@ -370,10 +372,7 @@ def _move_aside(request: Request) -> None:
 @contextlib.contextmanager
 def _directory(model_dir: str) -> Iterator[None]:
     """MODEL_DIR; removed again where the run was refused before anything was written."""
-    try:
-        storage.make_directory(model_dir)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BadInput(f"{model_dir}: not a directory: choose another --model_dir") from error
+    storage.make_directory(model_dir)
     try:
         yield
     finally:

@@ -29,11 +29,7 @@ def check_settings(model_dir: str, config: Config) -> None:
         BadInput: naming each setting that differs.
     """
     path = storage.join(model_dir, CONFIG)
-    try:
-        exists = storage.exists(path)
-    except NotADirectoryError as error:
-        raise BadInput(f"{model_dir}: not a directory: choose another --model_dir") from error
-    if not exists or not _has_work(model_dir):
+    if not storage.exists(path) or not _has_work(model_dir):
         return
     different = config_lib.differences(config_lib.load_resolved(path), config)
     if different:

@@ -14,6 +14,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.export import folder
+from bigbird_ja.lease import held
 
 
 def _record(step: int) -> dict:
@@ -34,7 +35,7 @@ def _export(target: object, step: int, text: str, overwrite: bool = False, **fil
     folder.check(str(target), {})
     if folder.finished(str(target), _record(step), overwrite):
         return True
-    folder.write(str(target), _record(step), _fill(text, **fill))
+    folder.write(str(target), _record(step), _fill(text, **fill), overwrite)
     return False
 
 
@@ -68,7 +69,7 @@ def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
     assert os.listdir(tmp_path) == []
     _export(target, 1, "one")
     with pytest.raises(OSError, match="disk full"):
-        folder.write(target, _record(2), fail)
+        folder.write(target, _record(2), fail, overwrite=True)
     assert (tmp_path / "out/sub/a.txt").read_text() == "one"
     assert os.listdir(tmp_path) == ["out"]
 
@@ -92,7 +93,7 @@ def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path):
         folder.write(str(tmp_path / "out"), _record(1), _fill("of another process"))
         _fill("last")(directory)
 
-    folder.write(str(tmp_path / "out"), _record(2), beside_another)
+    folder.write(str(tmp_path / "out"), _record(2), beside_another, overwrite=True)
     assert (tmp_path / "out/sub/a.txt").read_text() == "last"
     left = sorted(os.listdir(tmp_path))
     assert len(left) == 2 and left[0].startswith(".tmp-other.") and left[1] == "out"
@@ -209,7 +210,7 @@ def test_an_interrupted_upload_is_continued_by_the_same_command(
     if step == 2:
         _export(target, 1, "one", name="old.txt")
     monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "0.3")
-    fake_gcs.fault(match="POST .*upload", do="status", skip=1, times=-1)
+    fake_gcs.fault(match="POST .*upload", do="status", skip=2, times=-1)
     with pytest.raises(storage.StorageError):
         _export(target, step, "new", overwrite=step == 2)
     fake_gcs.clear()
@@ -227,3 +228,29 @@ def test_input_and_output_may_not_overlap(tmp_path):
     for output in (model, tmp_path / "runs", model / "hf"):
         with pytest.raises(BadInput, match="overlaps with --model_dir"):
             folder.check(str(output), {"--model_dir": str(model), "--data_dir": None})
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_of_two_at_once_with_other_settings_the_second_is_told(where, tmp_path, request):
+    base = str(tmp_path) if where == "disk" else request.getfixturevalue("bucket")
+    target = f"{base}/out"
+
+    def meanwhile(directory: str) -> None:
+        folder.write(target, _record(1), _fill("first"))
+        _fill("second")(directory)
+
+    with pytest.raises(BadInput, match="another export"):
+        folder.write(target, _record(2), meanwhile)
+    assert storage.read_text(f"{target}/sub/a.txt") == "first"
+    folder.write(target, _record(2), _fill("second"), overwrite=True)
+    assert storage.list_tree(target) == ["export.json", "sub/a.txt"]
+    assert storage.read_text(f"{target}/sub/a.txt") == "second"
+
+
+def test_on_a_bucket_one_at_a_time(bucket):
+    target = f"{bucket}/out"
+    said = pytest.raises(BadInput, match=rf"process {os.getpid()} .* is exporting there")
+    with held(folder._lease(target)), said:
+        _export(target, 1, "one")
+    assert not _export(target, 1, "one")
+    assert storage.list_tree(target) == ["export.json", "sub/a.txt"]

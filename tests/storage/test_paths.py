@@ -52,6 +52,7 @@ def test_what_may_not_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
+     ("s3://bucket/x", "neither gs://"),
      ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
 )  # fmt: skip
 def test_names_that_cannot_be_one(name, said):
