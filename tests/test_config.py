@@ -78,6 +78,28 @@ def test_the_last_override_wins(tmp_path: pathlib.Path) -> None:
     assert echo.count("\n") == 2, "the last override of each of three keys"
 
 
+def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pathlib.Path) -> None:
+    def echoed(config_path: str | None, *sets: str, uses: tuple[str, ...] = schema.SECTIONS) -> str:
+        config, overrides = config_lib.resolve(config_path, sets)
+        return config_lib.echo(config, overrides, uses)
+
+    assert echoed(None) == "  (all defaults)"
+    assert echoed("base-4096") == "  preset base-4096"
+    assert echoed("configs/base-4096.yaml") == "  preset base-4096", "the same file by its path"
+    same, other = "training.num_train_steps=300", "training.num_train_steps=40"
+    assert echoed("tiny-cpu", same) == "  preset tiny-cpu"
+    assert echoed("tiny-cpu", other).splitlines() == [
+        "  preset tiny-cpu",
+        "  training.num_train_steps = 40  (preset 300; from --set)",
+    ]
+    assert echoed("tiny-cpu", other, uses=("make_data",)) == "  preset tiny-cpu"
+    path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
+    assert echoed(path, uses=("model",)) == "  (all defaults)"
+    assert echoed(path).splitlines() == [
+        f"  tokenize.vocab_size = 100  (default 32000; from {path})"
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -226,7 +248,7 @@ def test_a_setting_without_effect_is_refused_where_the_user_gives_it() -> None:
 def test_a_setting_that_a_command_does_not_use_is_refused(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "model: {num_layers: 2}\ntokenize: {vocab_size: 100}\n")
     config_lib.resolve(path, ["tokenize.vocab_size=200"], uses=["tokenize"])
-    with pytest.raises(BadInput, match=r"model.num_layers=6.*tokenize\.\*"):
+    with pytest.raises(BadInput, match=r"model.num_layers: .*tokenize\.\*"):
         config_lib.resolve(path, ["model.num_layers=6"], uses=["tokenize"])
 
 

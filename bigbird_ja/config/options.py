@@ -106,7 +106,7 @@ class Option:
         found = _convert(value, self.kind)
         if found is None:
             prefix, kind = f"{source}: " if source else "", self.kind.__name__
-            raise BadInput(f"{prefix}{self.key}={_shortened(value)} is not a valid {kind}")
+            raise BadInput(f"{prefix}{self.key}={shortened(value)} is not a valid {kind}")
         if self.filled and not found:
             raise BadInput(f"{self.key} is empty: give a value, or leave it out")
         self.check(found, source)
@@ -125,13 +125,11 @@ class Option:
             from bigbird_ja.config.names import nearest
 
             raise BadInput(
-                f"{prefix}{self.key}={_shortened(value)}{nearest(str(value), self.choices)}:"
+                f"{prefix}{self.key}={shortened(value)}{nearest(str(value), self.choices)}:"
                 f" one of {', '.join(self.choices)}"
             )
         if self.kind in (int, float) and not self._is_inside(value):
-            raise BadInput(
-                f"{prefix}{self.key}={_shortened(value)}: must lie between {self._range}"
-            )
+            raise BadInput(f"{prefix}{self.key}={shortened(value)}: must lie between {self._range}")
 
     def _is_inside(self, value: float) -> bool:
         return (
@@ -215,7 +213,8 @@ def _bound(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else format_value(value)
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """A value for a message, which need not be long or a number that Python prints."""
     if isinstance(value, float):
         return format_value(value)
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.config import names, presets
+from bigbird_ja.config.options import shortened
 from bigbird_ja.config.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
 from bigbird_ja.config.validate import validate
 from bigbird_ja.config.values import copy, get, predictions_of, put
@@ -221,10 +222,11 @@ def _read_set(text: str, uses: Sequence[str]) -> Override:
     key, separator, value = text.partition("=")
     key = key.strip()
     if not separator:
-        raise BadInput(f"--set {text!r}: write it as section.key=value")
-    if key in OPTIONS and not names.is_used(key, uses):
+        raise BadInput(f"--set {shortened(text)}: write it as section.key=value")
+    _check_known(key, "--set")
+    if not names.is_used(key, uses):
         used = ", ".join(name if "." in name else f"{name}.*" for name in uses)
-        raise BadInput(f"--set {text}: this command does not use {key}; it uses {used}")
+        raise BadInput(f"--set {key}: this command does not use it; it uses {used}")
     return Override(key, typed.read_yaml(value, f"--set {key}"), "--set")
 
 
@@ -232,9 +234,8 @@ def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
     overrides = []
     for section, entries in values.items():
         if section not in SECTIONS:
-            raise BadInput(
-                f"{source}: unknown section {section!r}{names.nearest(str(section), SECTIONS)}"
-            )
+            near = names.nearest(str(section), SECTIONS)
+            raise BadInput(f"{source}: unknown section {shortened(section)}{near}")
         if entries is None:
             continue
         if not isinstance(entries, dict):
@@ -245,11 +246,14 @@ def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
 
 def _read(override: Override) -> Override:
     """The override with its value as the setting's declaration understands it."""
-    if override.key not in OPTIONS:
-        near = names.suggestion(names.near_settings(override.key, OPTIONS))
-        raise BadInput(
-            f"{override.source}: unknown setting {override.key!r}{near}: `bigbird-ja config` lists"
-            " them"
-        )
+    _check_known(override.key, override.source)
     value = OPTIONS[override.key].read(override.value, override.source)
     return dataclasses.replace(override, value=value)
+
+
+def _check_known(key: str, source: str) -> None:
+    if key not in OPTIONS:
+        near = names.suggestion(names.near_settings(key, OPTIONS))
+        raise BadInput(
+            f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
+        )

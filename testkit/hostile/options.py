@@ -8,6 +8,7 @@ from absl import flags
 
 from bigbird_ja import cli, command_flags
 from bigbird_ja import config as config_lib
+from bigbird_ja.config.options import Option
 from testkit.hostile.case import ANY, REFUSED, REMOTE, Case, commands, good_arguments, with_flag
 
 _NO_NUMBER = ("x", "", "nan", "NaN", "inf", "-inf", "1e999", "0x", "１２", "1,000", "--", "1_0_")
@@ -56,9 +57,9 @@ def _bad_values(flag: flags.Flag) -> Iterator[str]:
 
 
 def _outside(low: float | None, high: float | None, kind: str) -> Iterator[str]:
-    step = 1 if kind == "int" else 0.5
     for bound, value in ((low, -1), (high, 1)):
         if bound is not None and abs(bound) != float("inf"):
+            step = 1 if kind == "int" else max(0.5, abs(bound) / 1000)
             yield str(bound + value * step)
             yield str(bound + value * max(1, abs(bound)) * 10**6)
 
@@ -75,24 +76,27 @@ def _of_settings(command: str) -> Iterator[Case]:
         return
     for text in ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"):
         yield Case(f"--set {text!r}", command, (*good_arguments(command), f"--set={text}"))
-    defaults = config_lib.flatten(config_lib.Config())
-    for key, default in defaults.items():
-        for value in _bad_settings(default):
+    for key, option in config_lib.OPTIONS.items():
+        for value in _bad_settings(option):
             words = (*good_arguments(command), f"--set={key}={value}")
             yield Case(f"--set {key}={value[:40]!a}", command, words, REFUSED)
 
 
-def _bad_settings(default: object) -> Iterator[str]:
-    yield from ("[1, 2]", "{a: 1}", "!!python/object:os.system x", "[", "&a [*a, *a]")
+def _bad_settings(option: Option) -> Iterator[str]:
+    yield from ("[1, 2]", "{a: 1}", "!!python/object:os.system x", "[", "&a [*a, *a]", "''")
     yield "[" * 10_000
-    if default is None:  # the type is not to be seen from here
-        yield "x" * 5000
-    elif isinstance(default, bool):
-        yield from ("maybe", "2", "null", ".nan", "''")
-    elif isinstance(default, (int, float)):
-        yield from ("x", "''", ".nan", ".inf", "-.inf", "1e999", "null", "true", "2026-13-45")
-        yield from ("1e30", "-1e30", "9" * 5000)
-        if isinstance(default, int):
-            yield from ("1.5", str(2**70))
+    if not option.none:
+        yield "null"
+    if option.kind is bool:
+        yield from ("maybe", "2", ".nan")
+    elif option.kind is str:
+        yield from ("5", ".nan", "true", "x" * 5000, "a\\nb" if option.choices else '"a\\nb"')
+        if option.choices:
+            yield "no-such-choice"
     else:
-        yield from ("no-such-choice", "''", "5", ".nan", "null", "true")
+        yield from ("x", ".nan", ".inf", "-.inf", "1e999", "true", "2026-13-45")
+        yield from ("1e30", "-1e30", "9" * 5000)
+        yield from _outside(option.low, option.high, option.kind.__name__)
+        yield from (str(bound) for bound in (option.above, option.below) if bound is not None)
+        if option.kind is int:
+            yield from ("1.5", str(2**70))
