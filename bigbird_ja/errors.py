@@ -179,6 +179,15 @@ _RULES = (  # the first that fits
 )  # fmt: skip
 
 
+# Packages that pip does not install with ours, since some machines bring their own.
+_INSTALL = {
+    "tensorflow": "pip install 'bigbird-ja[tensorflow]'",
+    "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
+    "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+    "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+}
+
+
 def classify(error: BaseException) -> CommandError | None:
     """The `CommandError` that an exception of a library stands for, or None where it is a bug."""
     if isinstance(error, CommandError):
@@ -188,6 +197,8 @@ def classify(error: BaseException) -> CommandError | None:
     if isinstance(error, MemoryError):
         what = str(error) or "an allocation failed"
         return OutOfMemory(f"out of memory on this machine: {what}")
+    if isinstance(error, ModuleNotFoundError) and error.name in _INSTALL:
+        return BadInput(f"{error.name} is not installed here: {_INSTALL[error.name]}")
     if isinstance(error, SystemExit):  # a library's own parser of options
         return BadInput("a library refused its options: see the lines above")
     if isinstance(error, OSError):

@@ -50,17 +50,14 @@ def compile_module(hlo: bytes, topology: str) -> tuple[dict[str, Any], str]:
         Sizes in bytes, the compiler's own FLOPs and traffic, its version; and the optimised HLO.
     """
     import numpy as np
-    from jax._src.lib import xla_client, xla_extension
+    from jax._src.lib import xla_client
     from jax.experimental import topologies
 
-    computation = xla_client.XlaComputation(hlo)
-    convert = xla_extension.mlir.xla_computation_to_mlir_module  # type: ignore[attr-defined]
-    module = convert(computation)
     device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
     options = xla_client.CompileOptions()
     options.num_replicas = options.num_partitions = 1
     options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
-    executable = device.client.compile(module, options)
+    executable = _compile(hlo, device, options)
     memory = executable.get_compiled_memory_stats()
     cost = executable.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
@@ -74,6 +71,47 @@ def compile_module(hlo: bytes, topology: str) -> tuple[dict[str, Any], str]:
         "compiler": " ".join(device.client.platform_version.split()),
     }
     return result, executable.hlo_modules()[0].to_string()
+
+
+def _compile(hlo: bytes, device: Any, options: Any) -> Any:
+    """The executable, by what jax offers since 0.7.1, or by jaxlib 0.4.34's own converter."""
+    try:
+        from jax.extend.mlir import hlo_to_stablehlo
+    except ImportError:
+        from jax._src.lib import xla_client, xla_extension
+
+        convert = xla_extension.mlir.xla_computation_to_mlir_module  # type: ignore[attr-defined]
+        return device.client.compile(convert(xla_client.XlaComputation(hlo)), options)
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    module = ir.Module.parse(hlo_to_stablehlo(hlo), mlir.make_ir_context())
+    _copies_to_reshapes(module)
+    devices = _jax.DeviceList((device,))
+    return compiler.backend_compile_and_load(device.client, module, devices, options, [])
+
+
+def _copies_to_reshapes(module: Any) -> None:
+    """Replaces `mhlo.copy`, which TensorFlow writes for variables and newer compilers refuse."""
+    from jaxlib.mlir import ir
+
+    copies = []
+
+    def find(operation: Any) -> Any:
+        if operation.name == "mhlo.copy":
+            copies.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(find)
+    for copy in copies:
+        with ir.InsertionPoint(copy), copy.location:
+            reshape = ir.Operation.create(
+                "stablehlo.reshape", [copy.results[0].type], [copy.operands[0]]
+            )
+        copy.results[0].replace_all_uses_with(reshape.results[0])
+        copy.erase()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Small train steps whose cost is on record: `python -m tests.preflight.small_steps` records anew.
 
 Two layers, compiled by the real TPU compiler; a quarter of a minute each on an idle core. The
-record, recorded_cost.json, changes in the same commit as what changes the cost.
+record, recorded_cost.json, has an entry for each version of libtpu in the locks, written by running
+this in that environment. It changes in the same commit as what changes the cost.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 
@@ -40,8 +42,20 @@ def measure(name: str) -> dict[str, int]:
     return {key: result[key] for key in KEYS}
 
 
+def recorded() -> dict[str, dict[str, dict[str, int]]]:
+    """Version of libtpu -> step -> figures."""
+    with open(RECORD, encoding="utf-8") as stream:
+        record: dict[str, dict[str, dict[str, int]]] = json.load(stream)
+    return record
+
+
+def compiler() -> str:
+    """The version of libtpu that is installed."""
+    return importlib.metadata.version("libtpu")
+
+
 def main() -> None:
-    record = {name: measure(name) for name in STEPS}
+    record = recorded() | {compiler(): {name: measure(name) for name in STEPS}}
     with open(RECORD, "w", encoding="utf-8") as stream:
         json.dump(record, stream, indent=1)
         stream.write("\n")

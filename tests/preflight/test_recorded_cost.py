@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import re
 
 import pytest
 
+from testkit import ROOT
 from tests.preflight import small_steps
 
 # More than this over the record fails; change the record in the commit that changes the cost.
@@ -14,11 +15,19 @@ MARGIN = 1.05
 
 @pytest.mark.parametrize("name", small_steps.STEPS)
 def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
-    with open(small_steps.RECORD, encoding="utf-8") as stream:
-        recorded = json.load(stream)[name]
+    record = small_steps.recorded()
+    if small_steps.compiler() not in record:
+        pytest.skip(f"libtpu {small_steps.compiler()} is not on record, only {', '.join(record)}")
+    recorded = record[small_steps.compiler()][name]
     measured = small_steps.measure(name)
     for key in small_steps.KEYS:
         assert measured[key] <= recorded[key] * MARGIN, (
             f"{key} of the {name} step: {measured[key]:,}, on record {recorded[key]:,}; if that"
             " is meant, run python -m tests.preflight.small_steps and commit the record with it"
         )
+
+
+@pytest.mark.parametrize("lock", sorted(path.name for path in ROOT.glob("requirements*.lock")))
+def test_every_locked_compiler_is_on_record(lock: str) -> None:
+    pin = re.search(r"(?m)^libtpu==(\S+)", (ROOT / lock).read_text(encoding="utf-8"))
+    assert pin and pin[1] in small_steps.recorded()
