@@ -80,7 +80,7 @@ def _compile(hlo: bytes, device: Any, options: Any) -> Any:
     except ImportError:
         from jax._src.lib import xla_client, xla_extension
 
-        convert = xla_extension.mlir.xla_computation_to_mlir_module  # type: ignore[attr-defined]
+        convert = xla_extension.mlir.xla_computation_to_mlir_module
         return device.client.compile(convert(xla_client.XlaComputation(hlo)), options)
     from jax._src import compiler
     from jax._src.interpreters import mlir
