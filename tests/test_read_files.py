@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from bigbird_ja.cloud import prices, run_files
+from bigbird_ja import config as config_lib
+from bigbird_ja.cloud import prices, run_files, run_story
 from bigbird_ja.cloud.run_files import BucketFiles, Launched, RunPaths
 from bigbird_ja.cloud.run_state import ExitReport, RunState
+from bigbird_ja.commands import status
 from bigbird_ja.errors import BadInput
+from bigbird_ja.evaluation import session
+from bigbird_ja.export import model_card
+from bigbird_ja.export.source import Source
 from bigbird_ja.preflight import rates
 from bigbird_ja.report import collect
 from bigbird_ja.report.page import page
@@ -184,3 +189,29 @@ def test_a_report_of_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -
         reader.write(folder, before + reader.encode(value))
         run = collect.collect(str(folder), 1.8e9, usd_per_hour=1.0)
         assert "</html>" in page([run], 1.8e9)
+
+
+def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
+    source = Source("m", config_lib.Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
+    for what, value in declared.utmost(records.Evaluation, _EVALUATION):
+        assert "held-out sequences" in session.as_text(value), what
+        assert "## Results" in model_card._results(replace(source, evaluation=value)), what
+
+
+@pytest.mark.parametrize("name", ["state", "launched", "heartbeat", "events", "metrics"])
+def test_status_shows_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -> None:
+    reader = _READERS[name]
+    for other in ("state", "launched", "heartbeat", "events", "metrics"):
+        _write_for_status(other, _READERS[other].sample, tmp_path)
+    for what, value in declared.utmost(reader.kind, reader.sample):
+        _write_for_status(name, value, tmp_path)
+        story = run_story.read(str(tmp_path), "r", [], 1000, now=1.8e9)
+        status._print([story], [], asked=False)
+        points, marks, events = run_story.progress(str(tmp_path), "r")
+        assert points and marks and events, what
+
+
+def _write_for_status(name: str, value: Any, bucket: Path) -> None:
+    reader = _READERS[name]
+    folder = bucket if reader.path.startswith("r/") else bucket / "r" / "model"
+    reader.write(folder, reader.encode(value))
