@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from testkit import ROOT
+from testkit.runs import SmallRun
 
 
 def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -94,3 +95,31 @@ def test_an_ascii_locale_escapes_and_its_json_is_utf_8(tmp_path: Path) -> None:
     assert ended.stdout.isascii() and "articles" in ended.stdout
     ended = shell(f"$BIGBIRD sample --documents=1 --json --output={output}", **ascii_only)
     assert ended.returncode == 0 and ended.stdout.count("\n") == 1
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_fill_mask_in_an_ascii_locale(small_run: SmallRun) -> None:
+    ended = shell(
+        f"$BIGBIRD fill-mask --model_dir={small_run.model_dir} --text='日本の[MASK]です。'", **ASCII
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.isascii() and r"\u65e5\u672c\u306e" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (r"--text=$'\xff[MASK]'", "--text: not UTF-8"),
+        (r"<<< $'\xff[MASK]'", "standard input: not UTF-8"),
+        ("0> /dev/null", "standard input: "),
+        ("<&-", "[MASK]"),
+        ("< /dev/null", "[MASK]"),
+    ],
+)
+def test_a_text_that_cannot_be_read(arguments: str, said: str) -> None:
+    for env in ({}, ASCII):
+        ended = shell(f"$BIGBIRD fill-mask --model_dir=none {arguments}", **env)
+        assert ended.returncode == 2 and said in ended.stderr, ended.stderr
+        assert len(ended.stderr.splitlines()) == 1

@@ -62,10 +62,16 @@ class Interrupts:
         self._open.close()
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
+        if self._deleting and number != signal.SIGINT:
+            return  # a closed terminal may tell more than once; who cannot wait presses a key
         self._count += 1
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
+
+    def nobody_reads(self) -> None:
+        """The reader of the log is gone: as a terminal that is closed."""
+        self._caught(signal.SIGHUP, None)
 
     def sleep(self, seconds: float) -> None:
         """Waits, or until a signal comes."""

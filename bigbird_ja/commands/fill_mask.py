@@ -10,6 +10,7 @@ be as long as the model takes; it needs at least one [MASK]. Starting takes a fe
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -65,15 +66,26 @@ def _read_text(text: str | None, path: str | None) -> str:
     if text is not None and path is not None:
         raise BadInput("--text and --file: give one of them")
     if text is not None:
-        return text
+        return _as_utf_8(os.fsencode(text), "--text")
     if path is not None and path != "-":
         from bigbird_ja import storage
 
         return storage.read_text(path).rstrip("\n")
     try:
-        return sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
+        data = sys.stdin.buffer.read()
+    except OSError as error:
+        why = error.strerror or "cannot be read"
+        raise BadInput(f"standard input: {why}: give --text or --file") from error
+    return _as_utf_8(data, "standard input").rstrip("\n")
+
+
+def _as_utf_8(data: bytes, where: str) -> str:
+    """Bytes from outside: in another locale, Python has decoded the command line by that one's
+    encoding."""
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"standard input: not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"{where}: not UTF-8 (byte {error.start})") from error
 
 
 def _as_text(masks: list[list[dict[str, Any]]]) -> str:

@@ -172,6 +172,7 @@ def _indented(body: dict[str, Any]) -> str:
 def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[str, Any]:
     import time
 
+    from bigbird_ja import log_stream
     from bigbird_ja.cloud import launch
     from bigbird_ja.cloud.interrupts import Interrupts
     from bigbird_ja.cloud.loop import Detached, Effects, SystemClock, supervise
@@ -186,7 +187,10 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
     lease.acquire()
     try:
         wheel_path, digest = launch.record(prepared)
-        with Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts:
+        with (
+            Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
+            log_stream.guarded(interrupts.nobody_reads),
+        ):
             effects = Effects(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop,
                 lambda text: log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}"),

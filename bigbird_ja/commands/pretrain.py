@@ -65,8 +65,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
     """`run` with the surroundings given: tests stop the process at chosen instants."""
+    from bigbird_ja import log_stream
     from bigbird_ja.console import log
-    from bigbird_ja.train import log_stream
     from bigbird_ja.train.signals import StopRequest
 
     gone = "the reader of the log has gone"

@@ -53,6 +53,19 @@ def test_nobody_there_means_delete() -> None:
         assert interrupts.stop() is Stop.DETACH  # twice: leave at once
 
 
+def test_a_closed_terminal_asks_nobody_and_tells_more_than_once() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    try:
+        with Interrupts("ask", True, lambda question: "c", lambda text: None) as interrupts:
+            press(signal.SIGHUP)
+            assert interrupts.stop() is Stop.DELETE
+            press(signal.SIGTERM)
+            interrupts.nobody_reads()
+            assert interrupts.stop() is Stop.DELETE  # nobody asked to leave before it is done
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_termination_asks_nobody() -> None:
     with Interrupts("ask", True, lambda question: "c", lambda text: None) as interrupts:
         press(signal.SIGTERM)

@@ -208,6 +208,7 @@ def start(root: str, fake: FakeTpu, *more: str, steps: int = 400) -> subprocess.
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
     )
 
 
@@ -254,6 +255,30 @@ def test_ctrl_c_without_a_terminal(
     assert b"Traceback" not in err
     result = json.loads(out)
     assert result.get("ending", result.get("state")) == ("detached" if left else "interrupted")
+
+
+def test_a_closed_terminal_deletes_the_tpu(root: str, fake: FakeTpu) -> None:
+    process = start(root, fake, "--json", steps=100_000)
+    support.wait_until(lambda: support.step_of(root) >= 10)
+    assert process.stdout is not None and process.stderr is not None
+    process.stderr.close()  # the next line of the log has no reader: SIGPIPE, without the signal
+    process.send_signal(signal.SIGHUP)
+    out = process.stdout.read()
+    assert process.wait(timeout=60) == 75
+    assert fake.node_names() == []
+    assert json.loads(out)["ending"] == "interrupted"
+
+
+def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake: FakeTpu) -> None:
+    process = start(root, fake, "--json", steps=100_000)
+    support.wait_until(lambda: support.step_of(root) >= 10)
+    assert process.stdout is not None and process.stderr is not None
+    process.stderr.close()
+    fake.preempt(fake.node_names()[0].rsplit("/")[-1])  # so that there is something to tell
+    out = process.stdout.read()
+    assert process.wait(timeout=120) == 75
+    assert fake.node_names() == []
+    assert json.loads(out)["ending"] == "interrupted"
 
 
 def test_other_config_under_the_same_name_is_refused(root: str, fake: FakeTpu) -> None:

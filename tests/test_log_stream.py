@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-from bigbird_ja.train import log_stream
+from bigbird_ja import log_stream
 
 
 def test_a_reader_that_goes_away_is_told_once_and_nothing_raises() -> None:

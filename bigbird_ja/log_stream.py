@@ -1,4 +1,5 @@
-"""Standard error that may go away: training then saves and ends instead of failing on its log."""
+"""Standard error that may go away, under work that must not fail on its log: training saves and
+ends, and a rented TPU is deleted first."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class LogStream:
     Args:
         stream: what is written to.
         on_gone: told once that nobody can read the stream any more. A full disk is another matter:
-            what does not fit is dropped, and training goes on.
+            what does not fit is dropped, and the work goes on.
     """
 
     def __init__(self, stream: TextIO, on_gone: Callable[[], None]) -> None:
