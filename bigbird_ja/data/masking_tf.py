@@ -4,11 +4,12 @@ No Python callback, so it runs wherever `tf.data` does; no generator with a stat
 record in the same epoch is masked the same way after any restart and on any number of hosts.
 `tf.not_equal` instead of `!=`: inside a TF1 graph, which is where TPUEstimator builds its input,
 the operator compares Python objects. The cost is kept low by hashing instead of a random call per
-record, and by selecting the last token taken instead of sorting.
+record, by selecting the last token taken instead of sorting, and by summing in short runs.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.data import hashing, hashing_tf
@@ -19,6 +20,8 @@ from bigbird_ja.data.masking import (
     hash_shift,
     position_bits,
 )
+
+_RUN = 32  # tokens that `_running_count` sums at once
 
 
 def mask(
@@ -102,13 +105,28 @@ def _units_and_words(
     special = ~ordinary
     after = tf.pad(special[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     breaks = special | after
-    words = tf.cumsum(tf.cast(word_starts | breaks, tf.int32), axis=1)
+    words = _running_count(word_starts | breaks)
     if rule.unit == "whole_word":
         return words, words
     coins = hashing_tf.fold(_row_key(seed, hashing.MASK_SPAN, epoch, record), positions)
     is_head = tf.bitwise.right_shift(coins, tf.constant(31, tf.uint32)) < 1
-    units = tf.cumsum(tf.cast(breaks | (word_starts & is_head), tf.int32), axis=1)
-    return units, words
+    return _running_count(breaks | (word_starts & is_head)), words
+
+
+def _running_count(values: tf.Tensor) -> tf.Tensor:
+    """int32 [b, S]: how many of a row are true up to each place, that one included.
+
+    Sums of short runs by a product with a triangle of ones, and over the runs by a cumulative sum:
+    several times as fast as `tf.cumsum` along the whole row. Whole numbers below 2**24 are exact.
+    """
+    length = values.shape[1]
+    short = tf.cast(tf.pad(values, [[0, 0], [0, -length % _RUN]]), tf.float32)
+    triangle = tf.constant(np.triu(np.ones((_RUN, _RUN), np.float32)))
+    within = tf.matmul(tf.reshape(short, [-1, _RUN]), triangle)
+    within = tf.reshape(within, [-1, short.shape[1] // _RUN, _RUN])
+    before = tf.cumsum(within[:, :, -1], axis=1, exclusive=True)
+    counts = tf.reshape(within + before[:, :, None], [-1, short.shape[1]])[:, :length]
+    return tf.cast(counts, tf.int32)
 
 
 def _priorities(units: tf.Tensor, ordinary: tf.Tensor, row_key: tf.Tensor) -> tf.Tensor:
@@ -125,21 +143,36 @@ def _priorities(units: tf.Tensor, ordinary: tf.Tensor, row_key: tf.Tensor) -> tf
 
 def _chosen(keys: tf.Tensor, words: tf.Tensor, budget: tf.Tensor, rule: MaskingRule) -> tf.Tensor:
     """bool [b, S]: which tokens are predicted, as `masking._chosen`."""
-    highest, lowest = tf.constant(keys.dtype.max, keys.dtype), tf.constant(-1, keys.dtype)
+    lowest = tf.constant(-1, keys.dtype)
     chosen = keys >= _nth(keys, budget, rule)
     if rule.unit == "subword":
         return chosen
     following = tf.reduce_max(tf.where(chosen, lowest, keys), axis=1, keepdims=True)
     in_word = tf.equal(words, _word_at(words, following)) & (keys >= 0) & (following >= 0)
-    inside = _count(in_word & chosen)
+    is_cut = tf.reduce_any(in_word & chosen, axis=1)
+    rows = tf.where(is_cut)[:, 0]  # the others need no more work
+    parts = [tf.gather(values, rows) for values in (keys, words, budget, chosen, in_word)]
+    return tf.tensor_scatter_nd_update(chosen, rows[:, None], _whole_words(*parts, rule))
+
+
+def _whole_words(
+    keys: tf.Tensor,
+    words: tf.Tensor,
+    budget: tf.Tensor,
+    chosen: tf.Tensor,
+    in_word: tf.Tensor,
+    rule: MaskingRule,
+) -> tf.Tensor:
+    """bool [b, S]: the choice for rows whose budget ends within a word, `in_word`."""
+    highest = tf.constant(keys.dtype.max, keys.dtype)
     whole = chosen & ~in_word
-    is_left_out = (inside > 0) & tf.reduce_any(whole, axis=1, keepdims=True)
-    left_out = tf.where(is_left_out, whole, chosen)
+    left_out = tf.where(tf.reduce_any(whole, axis=1, keepdims=True), whole, chosen)
     if rule.version == 1:
         return left_out
     size = _count(in_word)
-    fits = (inside > 0) & (size <= budget[:, None])
-    giving = _nth(keys, tf.where(fits, size - inside, 0)[:, 0], rule)
+    fits = size <= budget[:, None]
+    excess = tf.where(fits, size - _count(in_word & chosen), 0)
+    giving = _nth(keys, excess[:, 0], rule)
     gives = tf.equal(words, _word_at(words, giving)) & (keys >= 0) & (giving < highest)
     lowest_giving = tf.reduce_min(tf.where(gives, keys, highest), axis=1, keepdims=True)
     displaced = (whole | in_word) & (keys < lowest_giving)

@@ -175,6 +175,8 @@ def spec_of(
             f"{tokenizer.source}: the padding piece has id {tokenizer.special.pad}, not 0: train a"
             " tokenizer with `bigbird-ja tokenize`"
         )
+    # Where no word can be cut, now or by a run's own unit, the rule's versions are the same.
+    has_no_words = config.masking == "static" and config.mask_unit == "subword"
     return DataSpec(
         seq_length=config.seq_length,
         masking=config.masking,  # type: ignore[arg-type]
@@ -192,7 +194,7 @@ def spec_of(
         special_ids=dataclasses.asdict(tokenizer.special),
         tokenizer_sha256=tokenizer.sha256,
         corpus=corpus_fingerprint,
-        masking_version=NEWEST_VERSION,
+        masking_version=1 if has_no_words else NEWEST_VERSION,
         pairs_version=PAIRS_VERSION if config.nsp else 1,
     )
 

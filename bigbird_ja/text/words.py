@@ -95,7 +95,7 @@ def mecab_boundaries(text: str) -> np.ndarray:
 
 # MeCab reads C strings and stops at line breaks, so these become a plain gap of the same length.
 _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\u3000\u2581", " "))
-# Its lattice takes some 100 bytes a character and word: long texts go in pieces.
+# Its lattice takes some 100 bytes a character and word: long texts go in parts.
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 

@@ -300,6 +300,19 @@ def test_work_that_an_earlier_version_began_goes_on_with_its_masks(
         build.make_data(begin(outputs[2], nsp=True))
 
 
+@pytest.mark.parametrize("masking,unit,version", [
+    ("static", "subword", 1), ("static", "whole_word", 2), ("dynamic", "subword", 2),
+])  # fmt: skip
+def test_data_in_which_no_word_can_be_cut_is_that_of_earlier_versions(
+    sample_corpus, tokenizer_path, masking, unit, version
+):
+    """A run on dynamic data may choose another unit, so there the version matters."""
+    request = making.request(
+        sample_corpus, tokenizer_path, "unused", masking=masking, mask_unit=unit
+    )  # fmt: skip
+    assert request.spec.masking_version == version
+
+
 def test_masks_of_a_later_version_are_refused(made):
     later = dataclasses.replace(made[0], masking_version=3)
     with pytest.raises(BadInput, match="use a newer bigbird-ja"):
