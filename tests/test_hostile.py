@@ -1,0 +1,101 @@
+"""A sample of the generated bad input: refused with one line, or not needed; nothing written.
+
+`make bench-bad-input` tries all of it. Which cases are drawn depends on their names alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import cli
+from testkit.hostile import files, options, outputs, streams
+from testkit.hostile import world as world_lib
+from testkit.hostile.case import GOOD, Case, good_arguments, sample_of
+from testkit.hostile.judge import Judge
+from testkit.runs import SmallRun
+from testkit.zygote import Zygote
+
+_SEED = 7
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that a case which runs as another user can reach."""
+    found = tmp_path_factory.mktemp("hostile")
+    for folder in (found, found.parent, found.parent.parent):
+        os.chmod(folder, 0o755)
+    return found
+
+
+@pytest.fixture(scope="module")
+def inputs(place: Path, small_run: SmallRun) -> Path:
+    return world_lib.make(place / "inputs", small_run)
+
+
+@pytest.fixture(scope="module")
+def judge(place: Path, inputs: Path) -> Iterator[Judge]:
+    for name in ("commands", "cases", "home"):
+        (place / name).mkdir()
+    environ = {**os.environ, "HOME": str(place / "home")}
+    with Zygote(place / "commands", environ) as zygote:
+        yield Judge(zygote, inputs, place / "cases")
+
+
+def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
+    """What was wrong, of all cases at once: one report is better than the first failure."""
+    found = []
+    for case in cases:
+        problem = judge.try_case(case, same_result=same_result).problem
+        if problem:
+            found.append(f"{case.command} {case.name}: {problem}")
+    return found
+
+
+def test_every_command_has_a_good_invocation_to_start_from() -> None:
+    assert set(GOOD) == set(cli.COMMANDS)
+
+
+def test_options(judge: Judge) -> None:
+    drawn = sample_of(options.cases(), 250, _SEED)
+    assert len(drawn) > 20
+    assert problems(judge, drawn) == []
+
+
+def test_files(judge: Judge, inputs: Path) -> None:
+    drawn = sample_of(files.cases(inputs), 350, _SEED)
+    assert len(drawn) > 10
+    assert problems(judge, drawn, same_result=True) == []
+
+
+def test_outputs(judge: Judge) -> None:
+    drawn = sample_of(outputs.cases(), 20, _SEED)
+    assert len(drawn) > 5
+    assert problems(judge, drawn) == []
+
+
+def test_streams(judge: Judge) -> None:
+    drawn = sample_of(streams.cases(), 20, _SEED)
+    assert len(drawn) > 5
+    assert problems(judge, drawn) == []
+
+
+def test_the_judge_sees_what_is_taken_but_must_be_refused(judge: Judge) -> None:
+    taken = Case("good", "sample", tuple(good_arguments("sample")))
+    assert "status 0" in (judge.try_case(taken).problem or "")
+
+
+def test_the_judge_sees_damage_that_changes_results(judge: Judge) -> None:
+    def fewer_documents(inputs: Path, outputs: Path) -> None:
+        lines = (inputs / "corpus.jsonl").read_text("utf-8").splitlines(keepends=True)
+        (inputs / "corpus.jsonl").write_text("".join(lines[:30]), "utf-8")
+
+    words = tuple(good_arguments("make-data"))
+    changed = Case("half a corpus", "make-data", words, frozenset({0}), fewer_documents)
+    assert judge.try_case(changed).problem is None
+    verdict = judge.try_case(changed, same_result=True)
+    assert "taken as if it were good" in (verdict.problem or "")
