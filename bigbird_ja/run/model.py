@@ -97,13 +97,13 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
 
     path = storage.join(model_dir, TOKENIZER)
     tokenizer = tokenizer_lib.load(path)
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise BadInput(
-            f"{path} has {tokenizer.vocab_size:,} pieces, the model {config.model.vocab_size:,}:"
-            f" {_ADVICE}"
-        )
     if meta.tokenizer_sha256 and tokenizer.sha256 != meta.tokenizer_sha256:
         raise _other_tokenizer(path, tokenizer.sha256, meta.tokenizer_sha256)
+    known = config.model.vocab_size or 0  # may be more than the pieces: adopted data may say so
+    if tokenizer.vocab_size > known:
+        raise BadInput(
+            f"{path} has {tokenizer.vocab_size:,} pieces, the model {known:,}: {_ADVICE}"
+        )
     return tokenizer
 
 

@@ -102,7 +102,7 @@ def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
 
 
 def test_a_run_of_an_earlier_version_has_no_hash_and_still_loads(
-    copy: SmallRun, other_tokenizer: bytes
+    copy: SmallRun,
 ) -> None:
     store = CheckpointStore(copy.model_dir)
     for step in store.steps():
@@ -112,7 +112,11 @@ def test_a_run_of_an_earlier_version_has_no_hash_and_still_loads(
         path.write_text(json.dumps(values))
     config, _, meta = model.load_parameters(copy.model_dir)
     assert meta.tokenizer_sha256 == ""
-    assert model.load_tokenizer(copy.model_dir, config, meta).vocab_size == config.model.vocab_size
+    found = model.load_tokenizer(copy.model_dir, config, meta)
+    assert found.vocab_size == config.model.vocab_size
+    config.model.vocab_size = found.vocab_size - 1
+    with pytest.raises(BadInput, match=f"has {found.vocab_size:,} pieces"):
+        model.load_tokenizer(copy.model_dir, config, meta)
 
 
 @pytest.fixture(scope="module")
