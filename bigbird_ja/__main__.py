@@ -1,6 +1,36 @@
-"""`python -m bigbird_ja` is `bigbird-ja`."""
+"""`bigbird-ja`, and `python -m bigbird_ja`: ready for signals before anything is imported."""
 
-from bigbird_ja.cli import main
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_STATUS = 75  # `errors.Interrupted`, which is not imported yet
+
+
+def main() -> None:
+    """Runs the command line."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _leave)
+    from bigbird_ja import cli
+
+    cli.main()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing has begun: out at once."""
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    message = f"interrupted ({name}) before anything was done: run the same command again"
+    try:
+        os.write(2, f"bigbird-ja: {message}\n".encode())
+        if "--json" in sys.argv:
+            os.write(1, f'{{"reason": "interrupted", "error": "{message}"}}\n'.encode())
+    finally:
+        os._exit(_STATUS)
+
 
 if __name__ == "__main__":
     main()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from testkit import ROOT, any_command
+from testkit.runs import SmallRun
+from testkit.zygote import Zygote
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -75,6 +79,20 @@ def test_a_signal_ends_it_with_one_line_and_75(number: int) -> None:
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     assert len(err.splitlines()) == 1 and err.startswith(f"bigbird-ja: interrupted ({name}): ")
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
+def test_a_signal_at_the_very_start_is_75_too(number: int, tmp_path: Path) -> None:
+    process = start("pretrain", f"--data_dir={tmp_path}", "--json", program="bigbird_ja")
+    caught = 0
+    while not caught & 1 << (signal.SIGTERM - 1):  # Python itself has set none for SIGTERM
+        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert len(err.splitlines()) == 1 and json.loads(out)["reason"] == "interrupted"
 
 
 @pytest.mark.parametrize(
@@ -163,3 +181,36 @@ def test_the_demo_takes_its_step_along(tmp_path: Path) -> None:
     assert json.loads(out)["reason"] == "interrupted"
     assert "Traceback" not in err and err.count("interrupted (SIGTERM)") >= 1
     wait_until_gone(process.pid)
+
+
+def heavy_commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
+    model, data = f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"
+    return {
+        "evaluate": [f"--model_dir={out}/model", data, "--max_batches=3"],
+        "export": [model, f"--output_dir={out}/export", "--format=saved_model"],
+        "check-data": [data],
+    }
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export", "check-data"])
+def test_ctrl_c_at_any_time(
+    command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path
+) -> None:
+    # Where a library catches what is raised in it, or native code runs, differs from run to run.
+    ends = []
+    for seconds in (0.2, 0.8, 1.6, 3.2):
+        out = tmp_path / f"{seconds}"
+        shutil.copytree(small_run.model_dir, out / "model")
+        running = zygote.start(command, *heavy_commands(small_run, out)[command], "--json")
+        time.sleep(seconds)
+        with contextlib.suppress(ProcessLookupError):
+            running.send(signal.SIGINT)
+        ended = running.wait()
+        ends.append(ended.status)
+        assert ended.status in (0, 75), ended.err
+        assert "Traceback" not in ended.err
+        if ended.status:
+            assert ended.result["reason"] == "interrupted"
+            assert "interrupted (Ctrl-C)" in ended.err.splitlines()[-1]
+            assert os.listdir(out) == ["model"]
+    assert 75 in ends

@@ -26,6 +26,7 @@ from bigbird_ja.cloud.run_state import (
 from bigbird_ja.cloud.tpu import Operation, Tpu, Tpus, TpuSpec
 from bigbird_ja.errors import BadInput, StorageError
 from bigbird_ja.lease import LeaseLost
+from bigbird_ja.redaction import redact
 
 T = TypeVar("T")
 
@@ -278,10 +279,10 @@ def _identity(state: RunState) -> RunState:
 
 
 def describe(event: Event) -> str:
-    """One line for people."""
+    """One line for people; events that an earlier version wrote are cleaned here."""
     details = ", ".join(
         f"{key} {value}" for key, value in event.fields.items() if value != "" and key != "log"
     )
     line = event.event.replace("_", " ") + (f": {details}" if details else "")
     log = str(event.fields.get("log", ""))
-    return line + ("\n  | " + "\n  | ".join(log.splitlines()[-10:]) if log else "")
+    return redact(line + ("\n  | " + "\n  | ".join(log.splitlines()[-10:]) if log else ""))

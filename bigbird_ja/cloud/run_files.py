@@ -19,6 +19,7 @@ from bigbird_ja import storage, typed
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
 from bigbird_ja.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.lease import Lease
+from bigbird_ja.redaction import redact
 from bigbird_ja.run import log as run_log
 
 LOCK = "lock.json"
@@ -121,7 +122,8 @@ class BucketFiles:
             text = storage.read_bytes(self._paths.supervisor("training.log"))
         except FileNotFoundError:
             return ""
-        return "\n".join(text.decode("utf-8", "replace").splitlines()[-20:])
+        # Whatever the machine has printed: pip and curl show addresses with passwords in them.
+        return redact("\n".join(text.decode("utf-8", "replace").splitlines()[-20:]))
 
     def load_state(self) -> RunState | None:
         return read_if_there(self._paths.supervisor("state.json"), RunState)

@@ -57,7 +57,7 @@ def build(package_dir: str | None = None) -> Wheel:
         (f"{info}/METADATA", f"{_METADATA}Version: {version}\n".encode()),
         (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: bigbird-ja\nRoot-Is-Purelib: true\n"
                           b"Tag: py3-none-any\n"),
-        (f"{info}/entry_points.txt", b"[console_scripts]\nbigbird-ja = bigbird_ja.cli:main\n"),
+        (f"{info}/entry_points.txt", b"[console_scripts]\nbigbird-ja = bigbird_ja.__main__:main\n"),
     ]  # fmt: skip
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files)
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
