@@ -8,6 +8,7 @@ which is why its size bounds memory and why each block ends in one sequence that
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,15 +93,26 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
     One document of every run of 1 / fraction is drawn; of the first run one of the first two, so
     that a corpus of two documents already has one for each split.
     """
-    share = Fraction(fraction).limit_denominator(1_000_000)
+    share = _share(fraction)
     if not share:
         return False
-    run = int(index * share)
+    run = index * share.numerator // share.denominator
+    return index == _held_out_of(run, share, seed)
+
+
+@functools.lru_cache(maxsize=4)
+def _share(fraction: float) -> Fraction:
+    return Fraction(fraction).limit_denominator(1_000_000)
+
+
+@functools.lru_cache(maxsize=4)  # the documents of a run ask one after the other
+def _held_out_of(run: int, share: Fraction, seed: int) -> int:
+    """The document of a run that is held out."""
     first = -(-run * share.denominator // share.numerator)
     last = -(-(run + 1) * share.denominator // share.numerator)
     choices = min(2, last - first) if run == 0 else last - first
     draw = int(hashing.fold(hashing.seed_key(seed, hashing.HELD_OUT), run))
-    return index == first + draw % choices
+    return first + draw % choices
 
 
 def make_rows(
