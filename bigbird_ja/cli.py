@@ -28,6 +28,7 @@ from typing import Any, TextIO
 from absl import flags
 
 from bigbird_ja import __version__, cleanup, command_flags, guardian, redaction, tensorflow_env
+from bigbird_ja.console import LiveLine
 from bigbird_ja.errors import (
     BadInput,
     CommandError,
@@ -231,7 +232,7 @@ def _leave(message: str, signals: StopSignals) -> None:
     def last_words() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
-                os.write(2, f"bigbird-ja: {message}\n".encode())
+                os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
             write_results({"reason": Interrupted.reason, "error": message})
 
     for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0)):

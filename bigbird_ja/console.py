@@ -58,6 +58,11 @@ class LiveLine:
         """Prints a message and the line again below it."""
         print(f"\r\x1b[K{message}\n{self._text}", end="", file=self._stream, flush=True)
 
+    @classmethod
+    def newline(cls) -> bytes:
+        """What a message that is written from elsewhere must begin with, to stand below it."""
+        return b"\n" if cls._shown is not None else b""
+
     def close(self) -> None:
         """Ends the line: what comes next stands below it."""
         with LiveLine._lock:

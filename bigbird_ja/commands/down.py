@@ -125,6 +125,9 @@ def _check_unwatched(bucket: str | None, tpus: list[Tpu]) -> None:
 def _confirm(count: int) -> None:
     if not sys.stdin.isatty():
         raise BadInput("deleting needs --yes where nobody can be asked")
-    answer = input(f"delete {'it' if count == 1 else f'these {count}'}? [y/N] ")
+    try:
+        answer = input(f"delete {'it' if count == 1 else f'these {count}'}? [y/N] ")
+    except EOFError:
+        answer = ""
     if not answer.strip().lower().startswith("y"):
         raise BadInput("nothing was deleted")
