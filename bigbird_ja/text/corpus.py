@@ -109,6 +109,8 @@ def open_corpus(
             opened += tfds_source.open_source(source, tfds_data_dir)
         else:
             opened += [FileSource(path, txt_documents) for path in _paths(source)]
+    if tfds_data_dir and all(isinstance(source, FileSource) for source in opened):
+        raise BadInput(f"--tfds_data_dir={tfds_data_dir}: no --input is tfds:...: leave it out")
     for label, count in Counter(source.label for source in opened).items():
         if count > 1:
             raise BadInput(f"--input names {label} more than once: its text would count twice")

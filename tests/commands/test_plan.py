@@ -87,3 +87,8 @@ def test_bad_input(flags: list[str], words: str) -> None:
     status, _, result = run(*flags)
     assert (status, result["reason"]) == (2, "bad_input")
     assert words in result["error"]
+
+
+def test_a_warm_up_that_does_not_end_is_said() -> None:
+    status, text, _ = run("--num_train_steps=40")
+    assert status == 0 and "warning: training.warmup_steps=10,000" in text

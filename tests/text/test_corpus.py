@@ -328,3 +328,10 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_surrogate_pairs_and_controls_go_through(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", rb'{"text": "\ud83d\ude00 \u0000 \u0007 \u200f \ufeff"}')
     assert texts(path) == ["😀 \0 \x07 \u200f \ufeff"]
+
+
+def test_a_folder_of_tfds_that_no_input_needs_is_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("text\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="--tfds_data_dir"):
+        open_corpus([str(path)], tfds_data_dir=str(tmp_path))
