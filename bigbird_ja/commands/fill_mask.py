@@ -28,7 +28,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.text("text", "Text with [MASK] in it.")
+    flags.text("text", "Text with [MASK] in it.", excludes="file")
     flags.path(
         "file", "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
         none="standard input, without --text",
@@ -61,10 +61,8 @@ def _read_text(text: str | None, path: str | None) -> str:
     """The text of the flags or of standard input.
 
     Raises:
-        BadInput: both flags, or not UTF-8.
+        BadInput: not UTF-8.
     """
-    if text is not None and path is not None:
-        raise BadInput("--text and --file: give one of them")
     if text is not None:
         return _as_utf_8(os.fsencode(text), "--text")
     if path is not None and path != "-":
