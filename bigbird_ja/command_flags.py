@@ -218,6 +218,10 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     try:
         rest = args([f"bigbird-ja {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
+        if error.flagname in ("set", "config"):
+            raise BadInput(
+                f"unknown flag --{error.flagname}: this command uses no settings"
+            ) from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
     except flags.Error as error:

@@ -15,7 +15,7 @@ def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: pathlib.Path) -> Non
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(BadInput, match="no demo made"):
-            demo.run(str(tmp_path), num_train_steps=40, overwrite=overwrite, config_path="")
+            demo.run(str(tmp_path), num_train_steps=40, overwrite=overwrite, config="tiny-cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -44,3 +44,27 @@ def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
     assert shown["same_curve"] and 0 < shown["resumed_from_step"] < 40
     assert shown["killed_at_step"] >= 20 and shown["last_loss"] < shown["first_loss"]
     assert shown["masks"] and (work_dir / "report.html").is_file()
+
+
+def test_settings_are_checked_before_anything_is_made(tmp_path: pathlib.Path) -> None:
+    for text, said in (
+        ("model.num_layer=3", "model.num_layers"),
+        ("training.num_train_steps=50", "--num_train_steps"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            demo.run(
+                str(tmp_path / "demo"), num_train_steps=40, overwrite=False, config="tiny-cpu",
+                sets=[text],
+            )  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_command_of_the_demo_gets_the_settings_that_it_uses() -> None:
+    sets = ["tokenize.vocab_size=500", "make_data.seq_length=256", "model.block_size=32"]
+
+    def given(uses: tuple[str, ...]) -> list[str]:
+        return demo._settings(uses, "tiny-cpu", sets)[2:]
+
+    assert given(demo._TOKENIZER) == ["--set=tokenize.vocab_size=500"]
+    assert given(demo._DATA) == ["--set=make_data.seq_length=256", "--set=model.block_size=32"]
+    assert given(demo._TRAINING) == ["--set=model.block_size=32"]
