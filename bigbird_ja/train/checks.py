@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 
 from bigbird_ja import storage
 from bigbird_ja.config import Config
@@ -27,6 +28,7 @@ def check(request: Request) -> DataGuard:
         BadInput: what, where, and what to do.
         OutOfMemory: a step does not fit into this machine.
     """
+    _check_engine()
     config = request.config
     sequences = hosts.check_divides(
         config.training.global_batch_size,
@@ -46,6 +48,15 @@ def check(request: Request) -> DataGuard:
     elif not glob.glob(_GPUS):
         memory.check(config, sequences)
     return guard
+
+
+def _check_engine() -> None:
+    """Before anything is written."""
+    if importlib.util.find_spec("tensorflow_estimator") is None:
+        raise BadInput(
+            "no engine here: TPUEstimator ended with TensorFlow 2.15; in Python 3.10 or 3.11,"
+            " pip install 'bigbird-ja[estimator]'"
+        )
 
 
 def _check_length(config: Config) -> None:
