@@ -6,7 +6,6 @@ its process when it meets something that it cannot do (the TPU compiler).
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 from collections.abc import Iterable
@@ -33,6 +32,8 @@ def be_a_child() -> None:
 def die_with_parent() -> None:
     """In the child: SIGKILL when the parent ends, where Linux offers that."""
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -8,11 +8,14 @@ registered here, and `run` removes what is left, from any thread.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
-import subprocess
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 _paths: set[str] = set()
 _children: set[subprocess.Popen] = set()
@@ -47,7 +50,8 @@ def run() -> None:
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()
-    for worker in multiprocessing.active_children():
+    pools = sys.modules.get("multiprocessing")  # importing it costs more than most commands take
+    for worker in pools.active_children() if pools else ():
         with contextlib.suppress(OSError, ValueError):
             worker.kill()
     for child in list(_children):  # a child that still writes would fill the directory again

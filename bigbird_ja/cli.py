@@ -23,11 +23,9 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from absl import flags
-
-from bigbird_ja import __version__, cleanup, command_flags, guardian, redaction, tensorflow_env
+from bigbird_ja import __version__, cleanup, guardian, redaction, tensorflow_env
 from bigbird_ja.console import LiveLine
 from bigbird_ja.errors import (
     BadInput,
@@ -39,6 +37,9 @@ from bigbird_ja.errors import (
 )  # fmt: skip
 from bigbird_ja.stop_signals import StopSignals
 from bigbird_ja.streams import Results, Streams, results_apart, write_results
+
+if TYPE_CHECKING:
+    from absl import flags
 
 # In the order of use: this is what `bigbird-ja` alone prints.
 COMMANDS: dict[str, str] = {
@@ -116,6 +117,8 @@ def run_command_line(
         return _shown(f"bigbird-ja {__version__}", streams)
     if asks:
         arguments = [*arguments[1:], "--help"]
+    from bigbird_ja import command_flags  # all settings: the list of commands does without
+
     end = _End(streams, signals)
     wants_json = _wants_json(arguments)
     try:
@@ -257,6 +260,8 @@ def load_command(name: str) -> Any:
 
 def command_help(command: Any, name: str) -> str:
     """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags."""
+    from bigbird_ja import command_flags
+
     lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
     lines += [f"  {command.EXAMPLE}", "", "Flags:"]
     for flag in command_flags.own_flags(command_flags.flags_of(command)):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import functools
 import logging
 import re
 import sys
@@ -21,50 +23,48 @@ from typing import Any
 MASK = "[redacted]"
 
 # Forms that are credentials wherever they stand.
-_FORMS = re.compile(
-    "|".join(
-        (
-            # A PEM or PGP private key, whole or cut off.
-            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
-            r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
-            r"\bAGE-SECRET-KEY-1[0-9A-Z]{20,}",
-            # Google: access tokens, refresh tokens, authorisation codes, API keys, client secrets.
-            r"\bya29\.[\w.-]+",
-            r"\b1//[\w-]{20,}",
-            r"\b4/0[\w-]{20,}",
-            r"\bAIza[\w-]{20,}",
-            r"\bGOCSPX-[\w-]{10,}",
-            # Signed JSON, such as identity tokens.
-            r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
-            # Hugging Face, Kaggle, W&B, NVIDIA, Replicate, Groq.
-            r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}",
-            r"\bKGAT_[A-Za-z0-9]{16,}",
-            r"\bwandb_v\d_\w{16,}",
-            r"\bnvapi-[\w-]{16,}",
-            r"\br8_[A-Za-z0-9]{20,}",
-            r"\bgsk_[A-Za-z0-9]{20,}",
-            # GitHub, GitLab.
-            r"\bgh[pousr]_[A-Za-z0-9]{16,}",
-            r"\bgithub_pat_\w{20,}",
-            r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat)-[\w-]{16,}",
-            # AWS.
-            r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}",
-            # Slack: tokens and the addresses of incoming webhooks.
-            r"\bxox[a-z]-[\w-]{10,}",
-            r"\bxapp-[\w-]{10,}",
-            r"(?<=hooks\.slack\.com/services/)[\w/-]+",
-            # OpenAI, Anthropic and others; Stripe; SendGrid; npm, PyPI, Docker, Vault, Grafana.
-            r"\bsk-(?=[\w-]*\d)[\w-]{16,}",
-            r"\b[rs]k_(?:live|test)_\w{10,}",
-            r"\bSG\.[\w-]{16,}\.[\w-]{16,}",
-            r"\bnpm_[A-Za-z0-9]{20,}",
-            r"\bpypi-[\w-]{20,}",
-            r"\bdckr_pat_[\w-]{16,}",
-            r"\bdop_v1_[0-9a-f]{32,}",
-            r"\bhv[sb]\.[\w-]{20,}",
-            r"\bgls[ac]_\w{20,}",
-            r"\btskey-[\w-]{16,}",
-        )
+_FORMS = "|".join(
+    (
+        # A PEM or PGP private key, whole or cut off.
+        r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
+        r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
+        r"\bAGE-SECRET-KEY-1[0-9A-Z]{20,}",
+        # Google: access tokens, refresh tokens, authorisation codes, API keys, client secrets.
+        r"\bya29\.[\w.-]+",
+        r"\b1//[\w-]{20,}",
+        r"\b4/0[\w-]{20,}",
+        r"\bAIza[\w-]{20,}",
+        r"\bGOCSPX-[\w-]{10,}",
+        # Signed JSON, such as identity tokens.
+        r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",
+        # Hugging Face, Kaggle, W&B, NVIDIA, Replicate, Groq.
+        r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}",
+        r"\bKGAT_[A-Za-z0-9]{16,}",
+        r"\bwandb_v\d_\w{16,}",
+        r"\bnvapi-[\w-]{16,}",
+        r"\br8_[A-Za-z0-9]{20,}",
+        r"\bgsk_[A-Za-z0-9]{20,}",
+        # GitHub, GitLab.
+        r"\bgh[pousr]_[A-Za-z0-9]{16,}",
+        r"\bgithub_pat_\w{20,}",
+        r"\bgl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat)-[\w-]{16,}",
+        # AWS.
+        r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}",
+        # Slack: tokens and the addresses of incoming webhooks.
+        r"\bxox[a-z]-[\w-]{10,}",
+        r"\bxapp-[\w-]{10,}",
+        r"(?<=hooks\.slack\.com/services/)[\w/-]+",
+        # OpenAI, Anthropic and others; Stripe; SendGrid; npm, PyPI, Docker, Vault, Grafana.
+        r"\bsk-(?=[\w-]*\d)[\w-]{16,}",
+        r"\b[rs]k_(?:live|test)_\w{10,}",
+        r"\bSG\.[\w-]{16,}\.[\w-]{16,}",
+        r"\bnpm_[A-Za-z0-9]{20,}",
+        r"\bpypi-[\w-]{20,}",
+        r"\bdckr_pat_[\w-]{16,}",
+        r"\bdop_v1_[0-9a-f]{32,}",
+        r"\bhv[sb]\.[\w-]{20,}",
+        r"\bgls[ac]_\w{20,}",
+        r"\btskey-[\w-]{16,}",
     )
 )
 
@@ -92,35 +92,31 @@ _WEAK_NAMES = r"passwd|pwd|passcode|secret|auth"
 # What may stand before a name; not a part of a path.
 _BEFORE = r"(?<![\w/-])-{0,2}(?:\w[\w-]{0,60}?)?"
 
-_HEADER = re.compile(
+_HEADER = (
     rf"(?i)(\b(?:proxy-)?authorization\b{_SEPARATOR}\\*[\"']?)"
     r"(?!\[redacted\]|(?:\w+\s+)?[$<%{])"
     r"((?:digest|aws4-hmac-sha256)\s[^\r\n]+|(?:(?:basic|bearer|token|negotiate|ntlm|oauth|apikey)"
     r"(?:\s+|%20))?[^\s,;\"'\\]+)"
 )
-_COOKIE = re.compile(
+_COOKIE = (
     rf"(?i)(\b(?:set-)?cookie2?{_SEPARATOR}\\*[\"']?)(?!\[redacted\])"
     r"([^\s=;\"'\\]+=[^;\r\n\"'\\]*(?:;\s*[^;\r\n\"'\\]+)*)"
 )
-_NAMED = re.compile(rf"(?i)({_BEFORE}(?:{_NAMES}){_SEPARATOR})({_VALUE})")
-_WEAK = re.compile(
-    rf"(?i)({_BEFORE}(?<![a-z])(?:{_WEAK_NAMES})(?:=|{_SEPARATOR}(?=b?\\*[\"'])))({_VALUE})"
-)
-_SHELL = re.compile(rf"(?<![\w/])(\b[A-Z0-9_]*(?:TOKEN|SECRET|PASSWD)=)({_VALUE})")
-_OPTION = re.compile(
-    rf"(?i)(?<![\w-])(--?(?:password|passwd|passphrase|token|{_NAMES})\s+)(?!-)({_VALUE})"
-)
-_CURL_USER = re.compile(r"((?<![\w-])(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:)([^\s\"']+)")
-_NETRC = re.compile(r"(\blogin\s+\S+\s+password\s+)(\S+)")
-_QUERY = re.compile(
+_NAMED = rf"(?i)({_BEFORE}(?:{_NAMES}){_SEPARATOR})({_VALUE})"
+_WEAK = rf"(?i)({_BEFORE}(?<![a-z])(?:{_WEAK_NAMES})(?:=|{_SEPARATOR}(?=b?\\*[\"'])))({_VALUE})"
+_SHELL = rf"(?<![\w/])(\b[A-Z0-9_]*(?:TOKEN|SECRET|PASSWD)=)({_VALUE})"
+_OPTION = rf"(?i)(?<![\w-])(--?(?:password|passwd|passphrase|token|{_NAMES})\s+)(?!-)({_VALUE})"
+_CURL_USER = r"((?<![\w-])(?:-u|--user)[\s=]+[\"']?[^\s:\"']+:)([^\s\"']+)"
+_NETRC = r"(\blogin\s+\S+\s+password\s+)(\S+)"
+_QUERY = (
     r"(?i)([?&](?:sig|signature|token|auth|code|key|password|pw)=)(?!\[redacted\])([^\s&\"'<>]+)"
 )
-_USER_INFO = re.compile(r"(://[^/\s:@\"']*:)([^/\s?#\"']+)(?=@)")
-_BEARER = re.compile(r"(?i)(\bbearer(?:\s+|%20))([\w.~+/=-]+)")
-_BASIC = re.compile(r"(?i)(\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})")
-_TOKEN = re.compile(rf"(?i)(?<![\w/])(token{_SEPARATOR}[\"']?)([\w.~+/=-]{{16,}})")
-_WANDB = re.compile(r"(?i)(\bwandb\b[^\n]{0,80}?)(?<![\w-])((?:local-)?[0-9a-f]{40})\b")
-_KAGGLE = re.compile(r"(\"key\\*\":\s*\\*\")([0-9a-f]{32})(?=\\*\")")
+_USER_INFO = r"(://[^/\s:@\"']*:)([^/\s?#\"']+)(?=@)"
+_BEARER = r"(?i)(\bbearer(?:\s+|%20))([\w.~+/=-]+)"
+_BASIC = r"(?i)(\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})"
+_TOKEN = rf"(?i)(?<![\w/])(token{_SEPARATOR}[\"']?)([\w.~+/=-]{{16,}})"
+_WANDB = r"(?i)(\bwandb\b[^\n]{0,80}?)(?<![\w-])((?:local-)?[0-9a-f]{40})\b"
+_KAGGLE = r"(\"key\\*\":\s*\\*\")([0-9a-f]{32})(?=\\*\")"
 
 
 def _looks_random(text: str) -> bool:
@@ -137,34 +133,39 @@ def _is_user_and_password(text: str) -> bool:
 
 
 # A pattern (group 1 stays, group 2 is the credential), and what else must hold for group 2.
-_RULES: tuple[tuple[re.Pattern[str], Callable[[str], bool] | None], ...] = (
-    (_HEADER, None),
-    (_COOKIE, None),
-    (_NAMED, None),
-    (_WEAK, None),
-    (_SHELL, None),
-    (_OPTION, None),
-    (_CURL_USER, None),
-    (_NETRC, None),
-    (_QUERY, None),
-    (_USER_INFO, None),
+_RULES: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    (_HEADER, bool),
+    (_COOKIE, bool),
+    (_NAMED, bool),
+    (_WEAK, bool),
+    (_SHELL, bool),
+    (_OPTION, bool),
+    (_CURL_USER, bool),
+    (_NETRC, bool),
+    (_QUERY, bool),
+    (_USER_INFO, bool),
     (_BEARER, _looks_random),
     (_BASIC, _is_user_and_password),
     (_TOKEN, _looks_random),
-    (_WANDB, None),
-    (_KAGGLE, None),
+    (_WANDB, bool),
+    (_KAGGLE, bool),
 )
+
+
+@functools.cache
+def _compiled() -> tuple[re.Pattern[str], list[tuple[re.Pattern[str], Callable[[str], bool]]]]:
+    """At the first text, not at import: `--help` needs none of it."""
+    return re.compile(_FORMS), [(re.compile(pattern), holds) for pattern, holds in _RULES]
 
 
 def redact(text: str) -> str:
     """`text` with every credential replaced by `[redacted]`; twice is as once."""
-    text = _FORMS.sub(MASK, text)
-    for pattern, holds in _RULES:
+    forms, rules = _compiled()
+    text = forms.sub(MASK, text)
+    for pattern, holds in rules:
 
-        def masked(found: re.Match[str], holds: Callable[[str], bool] | None = holds) -> str:
-            if holds is not None and not holds(found[2]):
-                return found[0]
-            return found[1] + MASK
+        def masked(found: re.Match[str], holds: Callable[[str], bool] = holds) -> str:
+            return found[1] + MASK if holds(found[2]) else found[0]
 
         text = pattern.sub(masked, text)
     return text
@@ -177,10 +178,11 @@ def install() -> None:
 
     def record(*arguments: Any, **keywords: Any) -> logging.LogRecord:
         made = make(*arguments, **keywords)
-        with_arguments = made.getMessage() if made.args else str(made.msg)
-        cleaned = redact(with_arguments)
-        if cleaned != with_arguments:
-            made.msg, made.args = cleaned, None
+        with contextlib.suppress(Exception):  # arguments that do not fit: the handler tells so
+            message = made.getMessage()
+            cleaned = redact(message)
+            if cleaned != message:
+                made.msg, made.args = cleaned, None
         if made.exc_info and made.exc_info[1] is not None:
             made.exc_text = formatted(made.exc_info[1]).rstrip("\n")
         return made
