@@ -101,6 +101,6 @@ def test_presets_go_by_name_in_an_empty_folder(installed: Path, tmp_path: Path) 
     done, found = run(installed, tmp_path, "plan", "--config=base-409")
     assert done.returncode == 2 and "'base-4096'" in done.stderr
     assert all(name in found["error"] for name in presets.names())
-    done, found = run(installed, tmp_path, "plan", "--config=base-4096")
+    done, found = run(installed, tmp_path, "plan", "--config", "configs/base-4096.yaml")
     assert done.returncode == 2 and "--config base-4096" in found["error"]
     assert list(tmp_path.iterdir()) == []
