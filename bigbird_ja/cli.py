@@ -15,6 +15,7 @@ A command is a module of `bigbird_ja.commands` with
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         streams.say(f"bigbird-ja: {known or error}")
     if signals.number:  # at once: no thread is waited for, no library is unloaded
         cleanup.run()
+        atexit._run_exitfuncs()  # libraries' own temporary files
         os._exit(status)
     sys.exit(status)
 
@@ -238,7 +240,7 @@ def _leave(message: str, signals: StopSignals) -> None:
                 os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
             write_results({"reason": Interrupted.reason, "error": message})
 
-    for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0)):
+    for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
         thread = threading.Thread(target=what, daemon=True)
         thread.start()
         thread.join(seconds)

@@ -6,6 +6,7 @@ streams, signals, statuses. WHAT names a function of this module; further words 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -97,7 +98,9 @@ def native() -> dict[str, Any]:
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
         cleanup.removed(beside.name),
     ):
-        console.log(f"{directory} {beside.name}")
+        library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
+        atexit.register(os.unlink, library.name)  # as TensorFlow does
+        console.log(f"{directory} {beside.name} {library.name}")
         # Said once the main thread is there: pbkdf2 lets other threads run.
         threading.Timer(0.3, console.log, (READY,)).start()
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
