@@ -61,9 +61,9 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     Raises:
         BadInput: bad text, something else in the directory, another process at work on it.
     """
-    words.word_marker(request.spec.word_boundaries, request.tokenizer)  # fail before all else
     work = Work(request.output_dir, request.work_dir)
     _check_places(request, work)
+    words.word_marker(request.spec.word_boundaries, request.tokenizer)  # fail before all else
     named = [path for path in (request.work_dir, request.output_dir) if path]
     new = [path for path in named if not storage.exists(path)]
     try:
