@@ -36,6 +36,11 @@ def define_flags(flags: Flags) -> None:
     flags.path("data_dir", "Data set made by `make-data`, on disk or gs://.", required=True)
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.setting("training.num_train_steps")
+    flags.choice(
+        "engine", ("auto", "estimator", "pjrt"),
+        "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
+        " (CPU, GPU, any TPU). auto takes the first that suits this machine and says why.",
+    )  # fmt: skip
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
     flags.path(
@@ -99,23 +104,24 @@ def _prepare_and_train(
         stop.answered()
         raise Interrupted("stopped before training: run the same command again")
     from bigbird_ja.train import run as run_lib
+    from bigbird_ja.train.engines import choice
     from bigbird_ja.train.request import Request, Surroundings
 
-    accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
-    known = accelerator if args.use_tpu else None
+    engine = choice.choose(args.engine, args.use_tpu, config)
+    log(str(engine))
     request = Request(
         config=config,
         manifest=manifest,
         data_dir=args.data_dir,
         model_dir=args.model_dir,
-        use_tpu=args.use_tpu,
+        engine=engine,
         init_from=args.init_from,
         evaluates=args.mode == "train_and_eval",
         profile_steps=profile,
         overwrite=args.overwrite,
         wandb=args.wandb,
         json=args.json,
-        surroundings=surroundings or Surroundings(accelerator=known),
+        surroundings=surroundings or Surroundings(),
     )
     return run_lib.pretrain(request, stop)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.evaluation.forward import Model
     from bigbird_ja.text.tokenizer import Tokenizer
 
 _COUNT = 8
@@ -16,7 +16,7 @@ _CONTEXT = 14  # tokens on either side
 
 
 def masked_examples(
-    forward: Forward, batch: dict[str, np.ndarray], tokenizer: Tokenizer
+    forward: Model, batch: dict[str, np.ndarray], tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
     """Some masked places of a batch's first record, always the same ones.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -64,8 +65,59 @@ def eval_metrics(
     return metrics
 
 
+@tf.autograph.experimental.do_not_convert
+def masked_log_probabilities(
+    config: Config,
+    params: Mapping[str, tf.Tensor],
+    input_ids: tf.Tensor,
+    positions: tf.Tensor,
+    documents: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """What the model expects at some positions.
+
+    Args:
+        config: of the model, completed.
+        params: by name, float32.
+        input_ids: int32 [b, S], padded as the attention pattern needs it.
+        positions: int32 [b, P].
+        documents: int32 [b, S], or None: each row is one document.
+
+    Returns:
+        float32 [b, P, vocabulary], natural logarithms.
+    """
+    hidden = encode(params, config, input_ids, tf.zeros_like(input_ids), documents)
+    logits = heads.masked_lm_logits(params, config, hidden, positions)
+    return tf.nn.log_softmax(tf.cast(logits, tf.float32))
+
+
+def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
+    """int32 [b, S]: ids with padding up to a length that the attention pattern can be laid over.
+
+    Raises:
+        ValueError: longer than the model.
+    """
+    length = padded_length(config, input_ids.shape[1])
+    most = config.model.max_position_embeddings
+    assert most is not None
+    if max(length, input_ids.shape[1]) > most:
+        raise ValueError(f"{input_ids.shape[1]} tokens; the model takes {most}")
+    result = np.zeros((len(input_ids), length), np.int32)
+    result[:, : input_ids.shape[1]] = input_ids
+    return result
+
+
+class Model(Protocol):
+    """A model on some device, as evaluation asks it."""
+
+    def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
+        """`eval_metrics` of one batch."""
+
+    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """`masked_log_probabilities` of ids of any length."""
+
+
 class Forward:
-    """A model with its parameters on the device.
+    """A `Model` that TensorFlow runs.
 
     Args:
         config: completed by a data set.
@@ -103,15 +155,9 @@ class Forward:
         Raises:
             ValueError: longer than the model.
         """
-        length = padded_length(self.config, input_ids.shape[1])
-        most = self.config.model.max_position_embeddings
-        assert most is not None
-        if max(length, input_ids.shape[1]) > most:
-            raise ValueError(f"{input_ids.shape[1]} tokens; the model takes {most}")
-        padded = np.zeros((len(input_ids), length), np.int32)
-        padded[:, : input_ids.shape[1]] = input_ids
         found = self._log_probabilities(
-            tf.constant(padded), tf.constant(np.asarray(positions, np.int32))
+            tf.constant(padded(self.config, input_ids)),
+            tf.constant(np.asarray(positions, np.int32)),
         )
         return np.asarray(found.numpy())
 
@@ -119,8 +165,5 @@ class Forward:
         return eval_metrics(self.config, self._params, batch)
 
     def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        segment_ids = tf.zeros_like(input_ids)
         documents = self._find_documents(input_ids) if self._find_documents else None
-        hidden = encode(self._params, self.config, input_ids, segment_ids, documents)
-        logits = heads.masked_lm_logits(self._params, self.config, hidden, positions)
-        return tf.nn.log_softmax(tf.cast(logits, tf.float32))
+        return masked_log_probabilities(self.config, self._params, input_ids, positions, documents)

@@ -16,7 +16,7 @@ from bigbird_ja.evaluation import buckets
 from bigbird_ja.evaluation.examples import masked_examples
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.evaluation.forward import Model
     from bigbird_ja.text.tokenizer import Tokenizer
 
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
@@ -49,7 +49,7 @@ def evaluate_parameters(
 
 
 def evaluate_model(
-    forward: Forward,
+    forward: Model,
     data_dir: str,
     manifest: Manifest,
     max_batches: int | None = None,
@@ -97,7 +97,7 @@ def evaluate_model(
 
 
 def _score(
-    forward: Forward,
+    forward: Model,
     batches: Any,
     tokenizer: Tokenizer | None,
     examples: list[dict[str, Any]],

@@ -54,6 +54,8 @@ class EventRecord(_Event, total=False):
     global_step: Count | None
     reason: str | None
     interruptions: Count
+    engine: str
+    replicas: Count
     cost_usd: Usd | None
     config_fingerprint: str
 

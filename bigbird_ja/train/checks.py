@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import importlib.util
-
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.data.manifest import Manifest
@@ -12,10 +9,8 @@ from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.train import hosts, memory
-from bigbird_ja.train.engines import tpu
+from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.request import Request
-
-_GPUS = "/dev/nvidia[0-9]*"  # where there is one, activations lie there
 
 
 def check(request: Request) -> DataGuard:
@@ -28,11 +23,10 @@ def check(request: Request) -> DataGuard:
         BadInput: what, where, and what to do.
         OutOfMemory: a step does not fit into this machine.
     """
-    _check_engine()
     config = request.config
     sequences = hosts.check_divides(
         config.training.global_batch_size,
-        request.cores,
+        request.engine.replicas,
         config.training.gradient_accumulation_steps,
     )
     _check_length(config)
@@ -43,20 +37,10 @@ def check(request: Request) -> DataGuard:
     request.manifest.rule(config.data.mask_unit)  # refuses a unit that static data does not have
     guard = DataGuard(request.manifest, request.data_dir)
     _check_shards_open(request.manifest, request.data_dir)
-    if request.use_tpu:
-        tpu.check(config)
-    elif not glob.glob(_GPUS):
+    is_on_host = not request.engine.use_tpu and not is_there(GPU_FILES)
+    if is_on_host and request.engine.name == "estimator":  # the other asks its compiler
         memory.check(config, sequences)
     return guard
-
-
-def _check_engine() -> None:
-    """Before anything is written."""
-    if importlib.util.find_spec("tensorflow_estimator") is None:
-        raise BadInput(
-            "no engine here: TPUEstimator ended with TensorFlow 2.15; in Python 3.10 or 3.11,"
-            " pip install 'bigbird-ja[estimator]'"
-        )
 
 
 def _check_length(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -9,21 +10,20 @@ from typing import Any
 
 from bigbird_ja import __version__
 
-_PACKAGES = ("tensorflow", "numpy", "sentencepiece")
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
-def describe(use_tpu: bool, cores: int) -> dict[str, Any]:
-    """Versions, machine and device; no host names, paths or variables."""
+def describe(device: str) -> dict[str, Any]:
+    """Versions of the packages that are there, machine and device; no host names, paths or
+    variables."""
     versions = {}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not a package"
     return {
         "bigbird_ja": __version__,
         "python": platform.python_version(),
         **versions,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "device": f"TPU, {cores} cores" if use_tpu else "CPU or GPU",
+        "device": device,
     }

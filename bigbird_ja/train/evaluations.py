@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.evaluation.forward import Model
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.signals import StopRequest
@@ -53,7 +53,7 @@ class Evaluations:
             return self._total
         return min((step // self._every + 1) * self._every, self._total)
 
-    def evaluate(self, step: int, forward: Forward) -> dict[str, Any] | None:
+    def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """The results, as `masked_lm.evaluate_parameters` has them; None where someone asked to
         stop before they were complete. The last batch may then still be computed: see `join`."""
         found: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Evaluations:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, step: int, forward: Forward, found: dict[str, Any]) -> None:
+    def _run(self, step: int, forward: Model, found: dict[str, Any]) -> None:
         from bigbird_ja.evaluation import masked_lm, tensorboard
 
         def tick() -> None:

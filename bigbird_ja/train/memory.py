@@ -71,12 +71,17 @@ def refuse_if_too_large(needed: int, available: int | None = None) -> None:
     """
     there = available_bytes() if available is None else available
     if there is not None and needed * _TOLERANCE > there:
-        raise OutOfMemory(
-            f"a step of this model needs about {human_bytes(needed)} of memory and this machine has"
-            f" {human_bytes(there)} left: use a smaller training.global_batch_size or more"
-            " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a"
-            " smaller model"
-        )
+        raise OutOfMemory(message(needed, there, "this machine"))
+
+
+def message(needed: int, there: int, where: str) -> str:
+    """That a step does not fit, and what to lower."""
+    return (
+        f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
+        f" {human_bytes(there)} left: use a smaller training.global_batch_size or more"
+        " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
+        " model"
+    )
 
 
 def available_bytes() -> int | None:

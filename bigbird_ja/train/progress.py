@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from bigbird_ja.chips import CHIPS
 from bigbird_ja.config import Config
 from bigbird_ja.console import LiveLine, fit, human_count, human_time
 from bigbird_ja.model.flops import model_flops
@@ -17,13 +15,6 @@ from bigbird_ja.model.flops import model_flops
 _LOG_INTERVAL = 2.0
 # Share of the newest measurement in the smoothed seconds per step that the ETA is made of.
 _NEWEST = 0.2
-
-
-def peak_flops(accelerator_type: str | None) -> float | None:
-    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
-    found = re.match(r"v\d+[a-z]*", accelerator_type or "")
-    name = {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
-    return CHIPS[name].peak_flops if name in CHIPS else None
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ class Pace:
     peak_flops: float | None  # of one core; None: no MFU
 
 
-def pace_of(config: Config, density: float, cores: int, accelerator_type: str | None) -> Pace:
-    """The pace of a config on a data set whose sequences are `density` full."""
+def pace_of(config: Config, density: float, cores: int, peak: float | None) -> Pace:
+    """The pace of a config on a data set whose sequences are `density` full; `peak`: see `Pace`."""
     training = config.training
     positions = training.global_batch_size * (config.data.seq_length or 0)
     return Pace(
@@ -50,7 +41,7 @@ def pace_of(config: Config, density: float, cores: int, accelerator_type: str | 
         tokens_per_step=positions * density,
         cores=cores,
         flops_per_core_step=model_flops(config, 1) * training.global_batch_size / cores,
-        peak_flops=peak_flops(accelerator_type),
+        peak_flops=peak,
     )
 
 

@@ -31,7 +31,10 @@ class Recorder:
         self._metrics = run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), found.step)
         self.loss: float | None = (self._metrics.last or {}).get("loss")
         self._pace = pace_of(
-            request.config, request.manifest.density, request.cores, self._around.accelerator
+            request.config,
+            request.manifest.density,
+            request.engine.replicas,
+            request.engine.peak_flops,
         )
         self.progress = TrainProgress(
             self._pace, found.step, found.train_seconds, clock=self._around.monotonic

@@ -11,6 +11,7 @@ from typing import Any
 from bigbird_ja import console
 from bigbird_ja.config import Config
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.train.engines.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,7 @@ class Surroundings:
     """Log, clocks and the way out of the process; tests pass their own.
 
     `mark` is called with the phase at the instants where a kill is interesting: "start-up",
-    "input", "session", "step", "save", "between-files". `accelerator` is the TPU's type such as
-    "v3-8", where known.
+    "input", "session", "step", "save", "between-files".
     """
 
     log: Callable[[str], None] = console.log
@@ -27,7 +27,6 @@ class Surroundings:
     monotonic: Callable[[], float] = time.monotonic
     mark: Callable[[str], None] = lambda phase: None
     leave: Callable[[int], Any] = os._exit
-    accelerator: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Request:
     manifest: Manifest
     data_dir: str
     model_dir: str
-    use_tpu: bool = False
+    engine: Choice
     init_from: str | None = None
     evaluates: bool = False  # --mode=train_and_eval
     profile_steps: tuple[int, int] | None = None
@@ -46,8 +45,3 @@ class Request:
     wandb: bool = False  # also logs to Weights & Biases
     json: bool = False  # an end that bypasses the command line prints its own JSON
     surroundings: Surroundings = field(default_factory=Surroundings)
-
-    @property
-    def cores(self) -> int:
-        """Replicas of the step: TPU cores, or one on CPU and GPU."""
-        return self.config.tpu.num_cores if self.use_tpu else 1

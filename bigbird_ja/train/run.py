@@ -24,6 +24,7 @@ from bigbird_ja.errors import (
     BadInput,
     CommandError,
     Interrupted,
+    OutOfMemory,
     StorageError,
     classify,
     telling_line,
@@ -31,9 +32,11 @@ from bigbird_ja.errors import (
 from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.run.records import EventRecord
 from bigbird_ja.storage import outputs
 from bigbird_ja.streams import write_results
 from bigbird_ja.train import checks, engines, environment, run_directory
+from bigbird_ja.train.engines import choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
 from bigbird_ja.train.recorder import Recorder
@@ -42,6 +45,7 @@ from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog, dump_stacks
 
+COMPILED = "compiled"  # programs, kept for the next start
 SCRATCH = ".scratch"  # in a MODEL_DIR on disk; wiped at each start
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
@@ -123,6 +127,8 @@ class _Part:
         )
         self._watchdog = Watchdog(self._config.training.stall_minutes * 60, self._stalled)
         self._evaluations = Evaluations(request, stop, self._watchdog.tick)
+        self._there_before: set[str] = set()  # files of MODEL_DIR when this process began to write
+        self._has_begun = False
 
     def train(self) -> dict[str, Any]:
         """Trains, and records the end, whichever it is."""
@@ -158,6 +164,8 @@ class _Part:
 
     def _write_start(self) -> None:
         request, found = self._request, self._found
+        self._there_before = set(storage.list_files(request.model_dir))
+        before = run_directory.last_start(request.model_dir)
         tokenizer = storage.join(request.data_dir, run_directory.TOKENIZER)
         run_directory.write_settings(request.model_dir, self._config, tokenizer)
         self._recorder.event(
@@ -166,9 +174,29 @@ class _Part:
             interruptions=found.interruptions,
             config=config_lib.fingerprint(self._config)[:16],
             data=request.manifest.fingerprint[:16],
-            environment=environment.describe(request.use_tpu, request.cores),
+            engine=request.engine.name,
+            engine_why=request.engine.why,
+            replicas=request.engine.replicas,
+            environment=environment.describe(request.engine.device),
         )
+        if before is not None:
+            self._tell_changes(before)
         self._recorder.heartbeat.write(state="starting")
+
+    def _tell_changes(self, before: EventRecord) -> None:
+        """Says where another engine or device count goes on with the run."""
+        engine, step = self._request.engine, self._found.step
+        name, replicas = before.get("engine", "estimator"), before.get("replicas")
+        if name != engine.name:
+            text = f"this run was trained by the engine {name} and goes on under {engine.name}"
+            self._around.log(f"{text}: equal to rounding")
+            self._recorder.event("engine_changed", global_step=step, was=name, now=engine.name)
+        if replicas is not None and replicas != engine.replicas:
+            text = f"this run was trained on {replicas} replicas and goes on on {engine.replicas}"
+            self._around.log(f"{text}: sums are equal to rounding, dropout is drawn per replica")
+            self._recorder.event(
+                "replicas_changed", global_step=step, was=replicas, now=engine.replicas
+            )
 
     def _run_loop(self) -> str:
         from bigbird_ja.data import verify
@@ -193,6 +221,7 @@ class _Part:
             damage = verify.named_damage(request.manifest, request.data_dir)
             with self._watchdog, loop.chores, damage:
                 engine.begin()
+                self._has_begun = True
                 self._around.mark("session")
                 self._watchdog.tick()
                 reason = loop.run(self._found.step)
@@ -208,15 +237,14 @@ class _Part:
         return reason
 
     def _engine(self) -> engines.Engine:
-        from bigbird_ja.train.engines.estimator import EstimatorEngine
-
-        return EstimatorEngine(
+        return choice.start(
+            self._request.engine,
             self._config,
             self._first_state,
             self._batches,
-            self._request.cores,
             self._scratch,
-            self._request.use_tpu,
+            storage.join(self._request.model_dir, COMPILED),
+            self._around.log,
         )
 
     def _first_state(self) -> Mapping[str, Any]:
@@ -285,11 +313,27 @@ class _Part:
             yield
         except BaseException as error:
             known = _end_of(error)
+            if isinstance(known, (BadInput, OutOfMemory)) and self._is_untouched():
+                self._take_back_start()
+                raise known from error
             self._recorder.ended(known.reason if known else "bug", known or error)
             if known is None:
                 raise
             known.results = self._results(known.reason)  # type: ignore[attr-defined]
             raise known from error
+
+    def _is_untouched(self) -> bool:
+        """Whether this is a new run of which no step was tried."""
+        return self._found.checkpoint is None and not self._has_begun
+
+    def _take_back_start(self) -> None:
+        """What the engine refuses before the first step of a new run leaves nothing behind."""
+        model_dir = self._request.model_dir
+        for name in set(storage.list_files(model_dir)) - self._there_before:
+            storage.delete(storage.join(model_dir, name))
+        if not storage.is_remote(model_dir):
+            with contextlib.suppress(OSError):  # only an empty one goes
+                os.rmdir(storage.join(model_dir, COMPILED))
 
     def _end(self, reason: str) -> dict[str, Any]:
         """Records the end of a loop that came to one."""

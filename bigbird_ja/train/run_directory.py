@@ -18,6 +18,7 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config
+from bigbird_ja.run.records import EventRecord
 
 LOCK = "lock.json"
 
@@ -163,6 +164,12 @@ def find_resumption(
     check_config(config, checkpoint.meta, storage.join(store.model_dir, CONFIG))
     log(f"{store.model_dir}: checkpoint {checkpoint.meta.step} verified")
     return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
+
+
+def last_start(model_dir: str) -> EventRecord | None:
+    """The event of the last start of a run, or None."""
+    starts = [e for e in run_log.read_events(model_dir) if e["event"] in ("started", "resumed")]
+    return starts[-1] if starts else None
 
 
 def is_recorded_as_finished(model_dir: str) -> bool:

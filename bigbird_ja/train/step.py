@@ -64,21 +64,77 @@ def train_step(
     Raises:
         ValueError: the batch does not divide, or the sequence length does not suit the attention.
     """
+    weight = cross_replica_sum(prediction_weight(batch))
+    gradients, sums = replica_gradients(
+        config,
+        params,
+        batch,
+        global_step,
+        replica_id=replica_id,
+        num_replicas=num_replicas,
+        weight=weight,
+    )
+    gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
+    return apply_gradients(config, params, slots, gradients, cross_replica_sum(sums), global_step)
+
+
+def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """The weights of a batch's predictions together, float32 scalar."""
+    return tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32))
+
+
+@tf.autograph.experimental.do_not_convert
+def replica_gradients(
+    config: Config,
+    params: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    global_step: tf.Tensor,
+    *,
+    replica_id: tf.Tensor | int,
+    num_replicas: int,
+    weight: tf.Tensor,
+) -> tuple[Tensors, tf.Tensor]:
+    """One replica's part of the global batch's gradients; the sum over the replicas is all of them.
+
+    Args:
+        config, params, batch, global_step, replica_id, num_replicas: as `train_step`.
+        weight: `prediction_weight`, summed over the replicas.
+
+    Returns:
+        float32 gradients by name, and this replica's part of the reported means, float32 [4].
+    """
     params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)}
     sequences = int(batch["input_ids"].shape[0]) * num_replicas
-    weight = cross_replica_sum(tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32)))
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
-    gradients, sums = _accumulate(config, params, batch, key, _not_zero(weight), float(sequences))
-    gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
-    sums = tf.unstack(cross_replica_sum(sums))
+    return _accumulate(config, params, batch, key, _not_zero(weight), float(sequences))
+
+
+@tf.autograph.experimental.do_not_convert
+def apply_gradients(
+    config: Config,
+    params: Mapping[str, tf.Tensor],
+    slots: Mapping[str, Mapping[str, tf.Tensor]],
+    gradients: Mapping[str, tf.Tensor],
+    sums: tf.Tensor,
+    global_step: tf.Tensor,
+) -> tuple[Tensors, Slots, Tensors]:
+    """The update that the whole batch's gradients make.
+
+    Args:
+        config, params, slots, global_step: as `train_step`.
+        gradients, sums: of `replica_gradients`, summed over the replicas.
+
+    Returns:
+        As `train_step`.
+    """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients)
         rate = learning_rate(config.training, global_step)
-        metrics = _metrics(config, sums) | {"learning_rate": rate, "grad_norm": norm}
+        metrics = _metrics(config, tf.unstack(sums)) | {"learning_rate": rate, "grad_norm": norm}
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
-            params,
+            {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)},
             slots,
             gradients,
             decayed={name: spec.decay for name, spec in parameter_specs(config).items()},
@@ -116,7 +172,7 @@ def _accumulate(
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,
         add,
-        (tf.constant(0), zeros, tf.zeros([_NUM_SUMS])),
+        (tf.constant(0), zeros, tf.zeros([NUM_SUMS])),
         parallel_iterations=1,
     )
     return dict(zip(names, totals, strict=True)), sums
@@ -153,7 +209,7 @@ def _gradients(
 
 
 # What `_loss` sums up: masked-LM loss and accuracy, next-sentence loss and accuracy.
-_NUM_SUMS = 4
+NUM_SUMS = 4
 
 
 def _loss(

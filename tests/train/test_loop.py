@@ -14,6 +14,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.errors import Diverged
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.engines import Finished
+from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.housekeeping import Housekeeping
 from bigbird_ja.train.loop import Loop
@@ -118,7 +119,10 @@ class Training:
         config = config_lib.with_data_set(config, fixed.fixed())
         model = tmp_path / "model"
         model.mkdir(exist_ok=True)
-        request = Request(config, fixed, str(data), str(model), evaluates=evaluates)
+        request = Request(
+            config, fixed, str(data), str(model), Choice("numbers", "test", False, 1, "none"),
+            evaluates=evaluates,
+        )  # fmt: skip
         self.stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         self.recorder, self.saver = Recorder(start), Saver()
         self.evaluations = Evaluations(request, self.stop, lambda: None)

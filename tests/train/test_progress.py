@@ -14,7 +14,7 @@ import tty
 import pytest
 
 from bigbird_ja import console
-from bigbird_ja.train.progress import Pace, TrainProgress, peak_flops
+from bigbird_ja.train.progress import Pace, TrainProgress
 
 
 def make(peak: float | None = None, start: int = 0, before: float = 0.0) -> tuple:
@@ -117,9 +117,3 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
     progress.close()
     lines = stream.getvalue().splitlines()
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]
-
-
-def test_peaks_are_known_by_the_machines_own_names() -> None:
-    assert peak_flops("v3-8") == 61.5e12
-    assert peak_flops("v5litepod-8") == 197e12
-    assert peak_flops(None) is None and peak_flops("gpu") is None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.evaluation.forward import Model
 
 # (host, hosts) -> that host's part of each global batch, from the first step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
@@ -62,7 +62,7 @@ class Engine(Protocol):
     def snapshot(self) -> Snapshot:
         """The state now. The copy may go on beside the next steps."""
 
-    def forward(self) -> Forward:
+    def forward(self) -> Model:
         """The model now, for evaluation; good until the next `advance`."""
 
     def start_profile(self, directory: str) -> None:

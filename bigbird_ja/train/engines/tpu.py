@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import glob
+from collections.abc import Sequence
 from typing import Any
 
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
-
-# Where a TPU VM shows its chips: v2 to v4, and v5 and later.
-_DEVICES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 
 
-def check(config: Config, device_globs: tuple[str, ...] = _DEVICES) -> None:
+def check(config: Config, files: Sequence[str] = TPU_FILES) -> None:
     """Refuses `--use_tpu` where there is no TPU.
 
     Raises:
@@ -23,15 +21,20 @@ def check(config: Config, device_globs: tuple[str, ...] = _DEVICES) -> None:
     if config.tpu.name != "local":
         resolve(config)
         return
-    if not any(glob.glob(place) for place in device_globs):
+    if not is_there(files):
         raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
-    from tensorflow.python.framework import kernels
-
-    if not kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel:
+    if not is_supported():
         raise BadInput(
             "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
             f" (a tpu-vm-tf-2.15 runtime image): {advice}"
         )
+
+
+def is_supported() -> bool:
+    """Whether TensorFlow is built with support for the TPU of this machine."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
 
 
 def resolve(config: Config) -> Any:

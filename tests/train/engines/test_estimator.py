@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.train.engines import estimator, tpu
+from bigbird_ja.errors import StorageError
+from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
 
@@ -202,17 +202,3 @@ def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path: Any) 
     with pytest.raises(tf.errors.InvalidArgumentError, match="shard-7"):
         engine.advance(10)
     engine.close()
-
-
-def test_no_tpu_is_said_before_anything_else(tmp_path: Any) -> None:
-    config = tiny()
-    with pytest.raises(BadInput, match="this machine has no TPU"):
-        tpu.check(config, (str(tmp_path / "accel*"),))
-    (tmp_path / "accel0").touch()
-    with pytest.raises(BadInput, match="built without TPU support"):
-        tpu.check(config, (str(tmp_path / "accel*"),))
-    config.tpu.name = "somewhere"
-    config.tpu.project = "none"
-    config.tpu.zone = "none"
-    with pytest.raises(BadInput, match="no TPU 'somewhere'"):
-        tpu.check(config)

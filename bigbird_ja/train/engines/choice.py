@@ -1,0 +1,149 @@
+"""Which engine trains here, and why: `--engine=auto|estimator|pjrt`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.chips import CHIPS
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
+from bigbird_ja.train.engines.devices import Devices
+
+ENGINES = ("auto", "estimator", "pjrt")
+# The kinds of TPU that TensorFlow 2.15 is proven on.
+_ESTIMATOR_TPUS = ("v2", "v3")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine and what it will run on."""
+
+    name: str  # estimator | pjrt
+    why: str
+    use_tpu: bool
+    replicas: int  # of the step: the global batch divides over them
+    device: str  # for people and events
+    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, where known
+    found: Devices | None = None  # pjrt only
+
+    def __str__(self) -> str:
+        return f"engine: {self.name} on {self.device} ({self.why})"
+
+
+def choose(wanted: str, use_tpu: bool, config: Config) -> Choice:
+    """The engine for this machine; reads only.
+
+    Args:
+        wanted: one of `ENGINES`.
+        use_tpu: as the flag.
+        config: of the run.
+
+    Raises:
+        BadInput: the engine's packages are missing, or what it should run on is.
+    """
+    accelerator = accelerator_type()
+    if wanted == "auto":
+        name, why = _automatic(use_tpu, config, accelerator)
+    else:
+        name, why = wanted, f"--engine={wanted}"
+    if name == "pjrt":
+        found = devices.find(use_tpu)
+        count = len(found.devices)
+        return Choice(name, why, use_tpu, count, found.description, found.peak_flops, found)
+    return _estimator(why, use_tpu, config, accelerator)
+
+
+def start(
+    choice: Choice,
+    config: Config,
+    first_state: Callable[[], Mapping[str, Any]],
+    batches: MakeBatches,
+    scratch: str,
+    compiled: str,
+    log: Callable[[str], None],
+) -> Engine:
+    """The chosen engine, not yet begun.
+
+    Args:
+        choice: of `choose`.
+        config, first_state, batches: as the engines take them.
+        scratch: local directory for an engine's own files.
+        compiled: where compiled programs are kept for the next start, on disk or gs://.
+        log: for people.
+    """
+    if choice.found is not None:
+        from bigbird_ja.train.engines.compiled import CompiledPrograms
+        from bigbird_ja.train.engines.pjrt import PjrtEngine
+
+        programs = CompiledPrograms(compiled, scratch, choice.found.platform, log)
+        return PjrtEngine(config, first_state, batches, choice.found, programs)
+    from bigbird_ja.train.engines.estimator import EstimatorEngine
+
+    return EstimatorEngine(config, first_state, batches, choice.replicas, scratch, choice.use_tpu)
+
+
+def accelerator_type() -> str | None:
+    """What the machine calls its TPU ("v3-8", "v5litepod-8"), where it says so."""
+    return os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+
+
+def peak_flops(accelerator: str | None) -> float | None:
+    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
+    found = re.match(r"v\d+[a-z]*", accelerator or "")
+    name = {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
+    return CHIPS[name].peak_flops if name in CHIPS else None
+
+
+def has_estimator() -> bool:
+    """Whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator is installed."""
+    if importlib.util.find_spec("tensorflow_estimator") is None:
+        return False
+    for package in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(package).startswith("2.15.")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    import tensorflow as tf  # under another name
+
+    return str(tf.__version__).startswith("2.15.")
+
+
+def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
+    """The name of the engine that suits this machine, and why."""
+    if not has_estimator():
+        return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not here"
+    if use_tpu:
+        if config.tpu.name != "local":
+            return "estimator", "auto: a TPU of that name is reached by TensorFlow alone"
+        kind = (accelerator or "").partition("-")[0]
+        if kind and kind not in _ESTIMATOR_TPUS:
+            return "pjrt", f"auto: TPUEstimator is not proven on a TPU {kind}"
+        if not tpu.is_supported():
+            return "pjrt", "auto: this TensorFlow is built without TPU support"
+        return "estimator", f"auto: TensorFlow 2.15 and a TPU {kind or 'of the first kinds'}"
+    if not devices.is_installed():
+        return "estimator", "auto: jax is not installed"
+    if devices.has_gpu():
+        return "pjrt", "auto: a GPU, and jax to use it"
+    return "estimator", "auto: TensorFlow 2.15, on a CPU; results are those of earlier versions"
+
+
+def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
+    if not has_estimator():
+        raise BadInput(
+            "--engine=estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or say --engine=pjrt"
+        )
+    if not use_tpu:
+        return Choice("estimator", why, False, 1, "CPU or GPU")
+    tpu.check(config)
+    cores = config.tpu.num_cores
+    device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
+    return Choice("estimator", why, True, cores, device, peak_flops(accelerator))

@@ -1,0 +1,79 @@
+"""Compiled programs, kept next to the run: a restart on the same kind of machine compiles nothing.
+
+JAX keeps and finds them itself, by all that they depend on, in a local folder. For a run on a
+bucket that folder is brought from there before the first compilation and back after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from bigbird_ja import storage
+from bigbird_ja.errors import StorageError
+
+
+class CompiledPrograms:
+    """The kept programs of one run.
+
+    Args:
+        place: folder on disk or on gs://.
+        scratch: local folder, used where `place` is on a bucket.
+        platform: "cpu", "cuda" or "tpu".
+        log: told of what fails; a program that is not kept only costs time.
+    """
+
+    def __init__(self, place: str, scratch: str, platform: str, log: Callable[[str], None]) -> None:
+        if platform == "cpu":  # its programs hold instructions that another CPU may not have
+            place = storage.join(place, f"cpu-{_cpu_features()}")
+        self._place, self._log = place, log
+        self._local = os.path.join(scratch, "compiled") if storage.is_remote(place) else place
+        self._before: set[str] = set()
+
+    def begin(self) -> None:
+        """Brings what was kept, and tells JAX the folder."""
+        import jax
+
+        self._try(self._fetch)
+        jax.config.update("jax_compilation_cache_dir", self._local)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    def keep(self) -> None:
+        """Brings what was compiled since to the bucket."""
+        if storage.is_remote(self._place):
+            self._try(self._store)
+
+    def _fetch(self) -> None:
+        if not storage.is_remote(self._place):
+            return
+        os.makedirs(self._local, exist_ok=True)
+        names = storage.list_files(self._place)
+        for name in map(storage.check_inside, names):
+            storage.download(storage.join(self._place, name), os.path.join(self._local, name))
+        self._before = set(names)
+
+    def _store(self) -> None:
+        new = sorted(set(os.listdir(self._local)) - self._before)
+        for name in new:
+            storage.upload(os.path.join(self._local, name), storage.join(self._place, name))
+        self._before |= set(new)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (OSError, StorageError) as error:
+            self._log(f"compiled programs are not kept this time: {error}")
+
+
+def _cpu_features() -> str:
+    """Eight hex digits for what this machine's CPU can do."""
+    text = ""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
+        text = found[0] if found else ""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,124 @@
+"""The devices that JAX trains on: which there are, and in one line why there are none."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.chips import CHIPS
+from bigbird_ja.errors import BadInput
+
+# Where a TPU VM shows its chips: v2 to v4, and v5 and later.
+TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+GPU_FILES = ("/dev/nvidia[0-9]*",)
+_GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+# JAX's `device_kind` -> our name of the chip.
+_CHIPS = {
+    "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
+    "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+}  # fmt: skip
+_INSTALL = {
+    "tpu": "pip install 'bigbird-ja[tpu]'",
+    "cuda": "pip install 'bigbird-ja[gpu]'",
+    "cpu": "pip install 'bigbird-ja[cpu]'",
+}
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What one run trains on: all devices of one kind."""
+
+    platform: str  # "cpu", "cuda" or "tpu": as `jax.export` names them
+    devices: tuple[Any, ...]  # of all processes, in the order of the replicas
+
+    @property
+    def description(self) -> str:
+        """For people and events."""
+        kind = getattr(self.devices[0], "device_kind", self.platform)
+        return f"{len(self.devices)} x {kind}"
+
+    @property
+    def peak_flops(self) -> float | None:
+        """bfloat16 FLOP/s of one device, where it is known."""
+        chip = _CHIPS.get(getattr(self.devices[0], "device_kind", ""))
+        if chip is None:
+            return None
+        # Of v4 the table has one core; here a device is a chip, with both of them.
+        return CHIPS[chip].peak_flops * (2 if chip == "v4" else 1)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What a program may use on one device; None where that is not known, as on a CPU."""
+        stats = None if self.platform == "cpu" else self.devices[0].memory_stats()
+        return (stats or {}).get("bytes_limit")
+
+
+def is_there(files: Sequence[str]) -> bool:
+    """Whether this machine shows a device under one of these names."""
+    return any(glob.glob(pattern) for pattern in files)
+
+
+def is_installed() -> bool:
+    """Whether JAX is."""
+    return importlib.util.find_spec("jax") is not None
+
+
+def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
+    """The devices of this machine (of the whole slice, where it has several hosts).
+
+    JAX is told the platform: left to itself it asks every one that is installed, and libtpu takes
+    eight minutes to find out that there is no TPU.
+
+    Args:
+        use_tpu: wants a TPU; else a GPU is taken where there is one, or the CPU.
+        tpu_files: where a TPU shows.
+
+    Raises:
+        BadInput: a package is missing, there is no TPU, or it cannot be used.
+    """
+    platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
+    if use_tpu and not is_there(tpu_files):
+        raise BadInput(
+            "--use_tpu: this machine has no TPU: run on a TPU VM, or leave --use_tpu out"
+        )
+    if use_tpu and importlib.util.find_spec("libtpu") is None:
+        raise BadInput(f"--use_tpu needs libtpu, which is not installed: {_INSTALL['tpu']}")
+    if not is_installed():
+        raise BadInput(f"--engine=pjrt needs jax, which is not installed: {_INSTALL[platform]}")
+    # Before jax is imported, so that it also holds where something else has imported it by then.
+    os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
+    import jax
+
+    jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+    try:
+        devices = jax.devices("gpu" if platform == "cuda" else platform)
+    except RuntimeError as error:
+        raise BadInput(_why_not(platform, str(error))) from error
+    ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    return Devices(platform, tuple(ordered))
+
+
+def has_gpu() -> bool:
+    """A GPU that JAX has been given the means to use."""
+    return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
+
+
+def _why_not(platform: str, text: str) -> str:
+    """One line from what the runtime says."""
+    name = "the TPU" if platform == "tpu" else "the GPU"
+    words = " ".join(text.split())
+    if (
+        "already in use" in words
+        or "libtpu lockfile" in words
+        or "Device or resource busy" in words
+    ):
+        return (
+            f"{name} is in use by another process ({words[:160]}): end that process, or wait for it"
+        )
+    if "driver" in words:
+        return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
+    return f"{name} cannot be used ({words[:240]})"

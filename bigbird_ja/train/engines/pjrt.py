@@ -1,0 +1,281 @@
+"""The step on JAX's runtime: any TPU, GPU or CPU that JAX knows, with any newer TensorFlow.
+
+TensorFlow traces the step's two functions (`train.program`) and reads the input; JAX compiles them,
+with the sums over the replicas between them, into one program per device, and runs it. Steps are
+dispatched ahead of the one that is finished, so that nothing which happens between two steps on
+this side leaves the devices idle; of logged steps alone the metrics are fetched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bigbird_ja.config import Config
+from bigbird_ja.errors import OutOfMemory, StorageError
+from bigbird_ja.run.names import STEP
+from bigbird_ja.train import memory
+from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot
+from bigbird_ja.train.engines.compiled import CompiledPrograms
+from bigbird_ja.train.engines.devices import Devices
+from bigbird_ja.train.engines.feeder import Feeder
+from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
+from bigbird_ja.train.program import Program
+
+AXIS = "replica"
+_AHEAD = 2  # steps that are dispatched while one runs
+
+
+class State(NamedTuple):
+    """What a step takes and gives, the same on every device."""
+
+    parameters: list[jax.Array]  # in the program's order
+    slots: list[jax.Array]
+    step: jax.Array  # int32: steps made so far
+    first_bad: jax.Array  # int32: the first step that was not finite, or -1
+
+
+class Notes(NamedTuple):
+    """What the host may read of a step after its state is gone."""
+
+    metrics: jax.Array  # float32, in the order of `Program.metric_names`
+    first_bad: jax.Array
+
+
+Step = Callable[[State, Mapping[str, jax.Array]], tuple[State, Notes]]
+
+
+def make_step(program: Program, platform: str, mesh: Mesh) -> Any:
+    """The whole step over a mesh of devices, to be called or lowered: (state, batch) to (state,
+    notes). The state is donated; the batch is divided over the devices in their order."""
+    gradients = as_jax_function(program.gradients(), platform)
+    update = as_jax_function(program.update(), platform)
+    features, count = list(program.batch), len(program.parameters)
+
+    def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
+        weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
+        ordered = [batch[name] for name in features]
+        found = gradients(*state.parameters, *ordered, state.step, lax.axis_index(AXIS), weight)
+        *summed, sums = lax.psum(found, AXIS)
+        *new, metrics, finite = update(*state.parameters, *state.slots, *summed, sums, state.step)
+        step = state.step + 1
+        bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, step)
+        return State(new[:count], new[count:], step, bad), Notes(metrics, bad)
+
+    over_devices = shard_map(replica_step, mesh, (P(), P(AXIS)), P())
+    return jax.jit(over_devices, donate_argnums=(0,))
+
+
+class PjrtEngine:
+    """See the module.
+
+    Args:
+        config: completed by a data set.
+        first_state: gives every variable's first value, by name; called once.
+        batches: the input.
+        devices: to train on; the global batch divides over them.
+        programs: where compiled programs are kept, or None.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        first_state: Callable[[], Mapping[str, Any]],
+        batches: MakeBatches,
+        devices: Devices,
+        programs: CompiledPrograms | None = None,
+    ) -> None:
+        self._config, self._first_state, self._batches = config, first_state, batches
+        self._devices, self._programs = devices, programs
+        count = len(devices.devices)
+        self._program = Program(config, config.training.global_batch_size // count, count)
+        self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
+        self._everywhere = NamedSharding(self._mesh, P())
+        self._divided = NamedSharding(self._mesh, P(AXIS))
+        self._every = config.training.log_every_steps
+        self._under_way: deque[tuple[int, Notes]] = deque()
+        self._dispatched = 0
+        self._last: tuple[int, Notes] | None = None
+        self._feeder: Feeder | None = None
+        self._forward: Any = None
+
+    def begin(self) -> None:
+        """Traces and compiles the step, and brings the state to the devices."""
+        keep_tensorflow_off_the_devices()
+        if self._programs is not None:
+            self._programs.begin()
+        self._step = self._compile()
+        if self._programs is not None:
+            self._programs.keep()
+        self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
+        self._state = self._place_state(self._first_state())
+        self._dispatched = int(self._state.step)
+        self._feeder = Feeder(self._read, self._place_batch)
+        self._input = iter(self._feeder)
+
+    def advance(self, limit: int) -> Finished:
+        """Dispatches what may be under way, and waits for the oldest step of it."""
+        while self._dispatched < limit and len(self._under_way) <= _AHEAD:
+            self._dispatch()
+        metrics: dict[int, Mapping[str, float]] = {}
+        while True:
+            step, notes = self._under_way.popleft()
+            jax.block_until_ready(notes)
+            self._last = step, notes
+            bad = self._note(step, notes, metrics) if step % self._every == 0 else None
+            if bad is not None or not self._under_way or not self._next_is_ready():
+                return Finished(step, metrics, bad)
+
+    def settle(self) -> Finished:
+        """Waits for every step that is under way."""
+        metrics: dict[int, Mapping[str, float]] = {}
+        while self._under_way:
+            step, notes = self._under_way.popleft()
+            self._last = step, notes
+            if step % self._every == 0:
+                self._note(step, notes, metrics)
+        bad = None if self._last is None else self._note(*self._last, metrics)
+        return Finished(self._dispatched, metrics, bad)
+
+    def snapshot(self) -> Snapshot:
+        """Copies the state on the devices; it comes to the host while the next steps run."""
+        try:
+            copied = jax.block_until_ready(self._copy(self._state))
+        except Exception as error:  # no room for a copy: the devices wait for the host
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            values = self._to_host(self._state)
+            return lambda: values
+        return lambda: self._to_host(copied)
+
+    def forward(self) -> Any:
+        """The model on the devices."""
+        from bigbird_ja.train.engines.pjrt_forward import PjrtForward
+
+        if self._forward is None:
+            self._forward = PjrtForward(self._config, self._devices, self._mesh)
+        self._forward.parameters = self._state.parameters
+        return self._forward
+
+    def start_profile(self, directory: str) -> None:
+        """JAX's profiler; TensorBoard reads its files as it reads TensorFlow's."""
+        jax.profiler.start_trace(directory)
+
+    def stop_profile(self) -> None:
+        """Ends it."""
+        jax.profiler.stop_trace()
+
+    def close(self) -> None:
+        """Ends the input; the devices are given back with the process."""
+        if self._feeder is not None:
+            self._feeder.close()
+
+    def _compile(self) -> Step:
+        """Compiles ahead of the first step, so that what cannot run is known before it.
+
+        Raises:
+            OutOfMemory: the program does not fit.
+        """
+        jitted = make_step(self._program, self._devices.platform, self._mesh)
+        state = State(
+            [self._shape(spec) for spec in self._program.parameters.values()],
+            [self._shape(spec) for spec in self._program.slots.values()],
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=self._everywhere),
+            jax.ShapeDtypeStruct((), jnp.int32, sharding=self._everywhere),
+        )
+        count = len(self._devices.devices)
+        batch = {
+            name: jax.ShapeDtypeStruct(
+                (spec.shape[0] * count, *spec.shape[1:]), spec.dtype, sharding=self._divided
+            )
+            for name, spec in self._program.batch.items()
+        }
+        compiled = jitted.lower(state, batch).compile()
+        self._check_memory(compiled)
+        return compiled
+
+    def _check_memory(self, compiled: Any) -> None:
+        """Refuses a program that needs more than there is, by the compiler's own figures."""
+        found = compiled.memory_analysis()
+        if found is None:
+            return
+        needed = found.temp_size_in_bytes + found.argument_size_in_bytes
+        needed += found.output_size_in_bytes - found.alias_size_in_bytes
+        if self._devices.platform == "cpu":
+            local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
+            memory.refuse_if_too_large(needed * local)
+            return
+        there = self._devices.memory_bytes
+        if there is not None and needed > there:
+            raise OutOfMemory(memory.message(needed, there, "this device"))
+
+    def _shape(self, spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._everywhere)
+
+    def _place_state(self, values: Mapping[str, Any]) -> State:
+        def place(names: Any) -> list[jax.Array]:
+            return [
+                jax.device_put(np.asarray(values[name], np.float32), self._everywhere)
+                for name in names
+            ]
+
+        step = jax.device_put(np.int32(values[STEP]), self._everywhere)
+        bad = jax.device_put(np.int32(-1), self._everywhere)
+        return State(place(self._program.parameters), place(self._program.slots), step, bad)
+
+    def _read(self) -> Any:
+        """This process's part of each global batch, in the thread that feeds."""
+        batches = self._batches(jax.process_index(), jax.process_count())
+        return batches.prefetch(2).as_numpy_iterator()
+
+    def _place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        return {
+            name: jax.make_array_from_process_local_data(self._divided, batch[name])
+            for name in self._program.batch
+        }
+
+    def _dispatch(self) -> None:
+        batch = next(self._input, None)
+        if batch is None:
+            raise StorageError(
+                f"the input ended at step {self._dispatched}, before"
+                f" {self._config.training.num_train_steps}: check the data with"
+                " `bigbird-ja check-data`"
+            )
+        self._state, notes = self._step(self._state, batch)
+        self._dispatched += 1
+        self._under_way.append((self._dispatched, notes))
+
+    def _next_is_ready(self) -> bool:
+        return bool(self._under_way[0][1].metrics.is_ready())
+
+    def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
+        """Fetches a step's metrics into `metrics`; the first bad step so far."""
+        row = np.asarray(notes.metrics)
+        metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
+        bad = int(notes.first_bad)
+        return bad if bad >= 0 else None
+
+    def _to_host(self, state: State) -> dict[str, np.ndarray]:
+        names = [*self._program.parameters, *self._program.slots]
+        arrays = [*state.parameters, *state.slots]
+        local = [array.addressable_data(0) for array in arrays]
+        for array in local:
+            array.copy_to_host_async()
+        values = {name: np.asarray(array) for name, array in zip(names, local, strict=True)}
+        return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
+
+
+def keep_tensorflow_off_the_devices() -> None:
+    """TensorFlow reads the input, on the CPU: it must not take the memory of a GPU for that."""
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")

@@ -1,0 +1,77 @@
+"""Evaluation on the devices that train, with the parameters that lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bigbird_ja.config import Config
+from bigbird_ja.evaluation.forward import inference_config, padded
+from bigbird_ja.train import program
+from bigbird_ja.train.engines.devices import Devices
+from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
+
+
+class PjrtForward:
+    """A `evaluation.forward.Model` on JAX's devices; one program per shape that is asked.
+
+    Args:
+        config: of the run.
+        devices: a batch is divided over them.
+        mesh: of these devices, with one axis.
+    """
+
+    def __init__(self, config: Config, devices: Devices, mesh: Mesh) -> None:
+        self.config = inference_config(config)
+        self.parameters: list[jax.Array] = []
+        self._devices, self._mesh = devices, mesh
+        self._metrics: dict[int, tuple[Any, list[str]]] = {}
+        self._log_probabilities: dict[tuple[int, int, int], Any] = {}
+
+    def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """`eval_metrics` of one batch; rows that fill it up to a multiple of the devices are cut
+        off again."""
+        arrays = {name: np.asarray(value) for name, value in batch.items()}
+        rows, count = len(arrays["input_ids"]), len(self._devices.devices)
+        each = -(-rows // count)
+        missing = each * count - rows
+        if each not in self._metrics:
+            self._metrics[each] = self._compile_metrics(each)
+        function, names = self._metrics[each]
+        filled = {
+            name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
+            for name, value in arrays.items()
+        }
+        specs = program.batch_specs(self.config, each)
+        found = function(self.parameters, [filled[name] for name in specs])
+        return {name: np.asarray(v)[:rows] for name, v in zip(names, found, strict=True)}
+
+    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """As `Forward.log_probabilities`; each row is one document."""
+        ids = padded(self.config, input_ids)
+        places = np.asarray(positions, np.int32)
+        shape = len(ids), ids.shape[1], places.shape[1]
+        if shape not in self._log_probabilities:
+            traced = program.log_probabilities(self.config, *shape)
+            call = as_jax_function(traced, self._devices.platform)
+            self._log_probabilities[shape] = jax.jit(
+                lambda parameters, *rest: call(*parameters, *rest)
+            )
+        (found,) = self._log_probabilities[shape](self.parameters, ids, places)
+        return np.asarray(found.addressable_data(0))
+
+    def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
+        traced = program.evaluation(self.config, rows)
+        call = as_jax_function(traced, self._devices.platform)
+
+        def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
+            return call(*parameters, *batch)
+
+        axis = self._mesh.axis_names[0]
+        function = shard_map(each, self._mesh, (P(), P(axis)), P(axis))
+        return jax.jit(function), list(traced.outputs)

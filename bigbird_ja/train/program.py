@@ -1,0 +1,231 @@
+"""The step as two functions of one replica, traced by TensorFlow and lowered to HLO.
+
+What `engines.pjrt` compiles and runs, and what `preflight` compiles and prices, is this very thing.
+Between the two functions the gradients are summed over the replicas, by whoever runs them:
+
+    gradients(parameters, batch, step, replica, weight) -> gradients, sums
+    update(parameters, slots, gradients, sums, step)    -> parameters, slots, metrics, finite
+
+Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. All are
+arguments, none are variables: so the module is a function of its inputs, and whoever compiles it
+says what is donated (parameters and slots of `update`).
+
+It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
+same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
+differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.evaluation import forward
+from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.run.names import SLOTS, slot_name
+from bigbird_ja.train import step as step_lib
+
+_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One tensor: shape and numpy type."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
+
+    hlo: bytes
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+
+
+@dataclass(frozen=True)
+class Program:
+    """The step of a config on some replicas.
+
+    Args:
+        config: completed.
+        sequences: of one replica and step, over all micro-batches.
+        num_replicas: over which the global batch is divided.
+    """
+
+    config: Config
+    sequences: int
+    num_replicas: int
+
+    @property
+    def parameters(self) -> dict[str, Spec]:
+        """By name, float32."""
+        specs = parameter_specs(self.config)
+        return {name: Spec(spec.shape, np.float32) for name, spec in specs.items()}
+
+    @property
+    def slots(self) -> dict[str, Spec]:
+        """AdamW's state by name, all of the first slot before the second."""
+        parameters = self.parameters
+        return {slot_name(n, slot): spec for slot in SLOTS for n, spec in parameters.items()}
+
+    @property
+    def batch(self) -> dict[str, Spec]:
+        """What one replica gets per step, as `data.pipeline.batches` yields it."""
+        return batch_specs(self.config, self.sequences)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Of the places of `metrics`."""
+        names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
+        if self.config.data.nsp:
+            names += ["next_sentence_loss", "next_sentence_accuracy"]
+        return sorted(names)
+
+    def gradients(self) -> Traced:
+        """One replica's part of the gradients.
+
+        Raises:
+            BadInput: shapes that the model refuses.
+        """
+        parameters, batch = self.parameters, self.batch
+        scalar = {
+            "step": Spec((), np.int32),
+            "replica": Spec((), np.int32),
+            "weight": Spec((), np.float32),
+        }
+
+        def gradients(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            found, sums = step_lib.replica_gradients(
+                self.config,
+                {name: values[name] for name in parameters},
+                {name: values[name] for name in batch},
+                values["step"],
+                replica_id=values["replica"],
+                num_replicas=self.num_replicas,
+                weight=values["weight"],
+            )
+            return [*(found[name] for name in parameters), sums]
+
+        return trace(gradients, {**parameters, **batch, **scalar}, [*parameters, "sums"])
+
+    def update(self) -> Traced:
+        """The update that the whole batch's gradients make; `metrics` in `metric_names`' order."""
+        parameters, slots = self.parameters, self.slots
+        given = {f"{name}/gradient": spec for name, spec in parameters.items()}
+        rest = {"sums": Spec((step_lib.NUM_SUMS,), np.float32), "step": Spec((), np.int32)}
+
+        def update(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            new, new_slots, metrics = step_lib.apply_gradients(
+                self.config,
+                {name: values[name] for name in parameters},
+                {slot: {n: values[slot_name(n, slot)] for n in parameters} for slot in SLOTS},
+                {name: values[f"{name}/gradient"] for name in parameters},
+                values["sums"],
+                values["step"],
+            )
+            return [
+                *(new[name] for name in parameters),
+                *(new_slots[slot][name] for slot in SLOTS for name in parameters),
+                tf.stack([metrics[name] for name in self.metric_names]),
+                metrics["finite"],
+            ]
+
+        outputs = [*parameters, *slots, "metrics", "finite"]
+        return trace(update, {**parameters, **slots, **given, **rest}, outputs)
+
+
+def evaluation(config: Config, sequences: int) -> Traced:
+    """`evaluation.forward.eval_metrics` of a batch of that many sequences; parameters come first.
+
+    Args:
+        config: of evaluation: float32, no recomputation.
+    """
+    parameters = Program(config, sequences, 1).parameters
+    batch = batch_specs(config, sequences)
+    outputs = ["masked_lm_losses", "masked_lm_correct"]
+    if config.data.nsp:
+        outputs += ["next_sentence_losses", "next_sentence_correct"]
+
+    def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        params = {name: values[name] for name in parameters}
+        found = forward.eval_metrics(config, params, {name: values[name] for name in batch})
+        return [found[name] for name in outputs]
+
+    return trace(metrics, {**parameters, **batch}, outputs)
+
+
+def log_probabilities(config: Config, sequences: int, length: int, places: int) -> Traced:
+    """`evaluation.forward.masked_log_probabilities` of that many sequences, tokens and places."""
+    parameters = Program(config, sequences, 1).parameters
+    asked = {
+        "input_ids": Spec((sequences, length), np.int32),
+        "positions": Spec((sequences, places), np.int32),
+    }
+
+    def expected(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        params = {name: values[name] for name in parameters}
+        return [
+            forward.masked_log_probabilities(
+                config, params, values["input_ids"], values["positions"]
+            )
+        ]
+
+    return trace(expected, {**parameters, **asked}, ["log_probabilities"])
+
+
+def batch_specs(config: Config, sequences: int) -> dict[str, Spec]:
+    """A batch of that many sequences, as `data.pipeline.batches` yields it."""
+    length, predictions = config.data.seq_length or 0, config.data.max_predictions_per_seq or 0
+    whole, places = (sequences, length), (sequences, predictions)
+    return {
+        "input_ids": Spec(whole, np.int32),
+        "segment_ids": Spec(whole, np.int32),
+        "document_ids": Spec(whole, np.int32),
+        "masked_lm_positions": Spec(places, np.int32),
+        "masked_lm_ids": Spec(places, np.int32),
+        "masked_lm_weights": Spec(places, np.float32),
+        "next_sentence_labels": Spec((sequences,), np.int32),
+    }
+
+
+def trace(
+    function: Callable[[dict[str, tf.Tensor]], list[tf.Tensor]],
+    inputs: Mapping[str, Spec],
+    outputs: list[str],
+) -> Traced:
+    """Lowers a function of named tensors.
+
+    Args:
+        function: inputs by name to a list of outputs.
+        inputs: in the order of the module's arguments.
+        outputs: names of the outputs.
+
+    Raises:
+        BadInput: shapes that the model refuses.
+    """
+    found: list[tf.Tensor] = []
+
+    def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        found[:] = function(dict(zip(inputs, tensors, strict=True)))
+        return list(found)
+
+    specs = [tf.TensorSpec(spec.shape, spec.dtype) for spec in inputs.values()]
+    with tf.device("/CPU:0"):
+        traced = tf.function(flat, jit_compile=True, autograph=False)
+        try:
+            # Without a name TensorFlow draws a random number to find out where it lands.
+            lowered = traced.experimental_get_compiler_ir(*specs)
+            hlo: bytes = lowered(stage="hlo_serialized", device_name=_CPU)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    shapes = [Spec(tuple(value.shape.as_list()), value.dtype.as_numpy_dtype) for value in found]
+    return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

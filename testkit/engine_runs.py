@@ -1,0 +1,208 @@
+"""Trains some steps under an engine in this process, and compares what came out.
+
+`python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on that many
+virtual CPU devices, under the engine of JAX's runtime and as a reference, and prints one line of
+JSON: how far losses and weights are apart. A process of its own, because JAX counts its devices
+once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = (
+    "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
+    "model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1",
+    "training.global_batch_size=8", "training.learning_rate=2e-3", "training.warmup_steps=4",
+    "training.num_train_steps=20", "training.dtype=float32", "training.log_every_steps=1",
+    "data.shuffle_window=2",
+)  # fmt: skip
+
+
+def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Runs the cases in a child process.
+
+    Args:
+        devices: virtual CPU devices.
+        cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`.
+
+    Returns:
+        For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
+        losses.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(list(cases), file)
+        file.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "testkit.engine_runs", str(devices), file.name],
+            capture_output=True, text=True, cwd=ROOT, env=environment(devices),
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+def environment(devices: int) -> dict[str, str]:
+    """Of a process with that many virtual CPU devices, whose compiler does not take its time."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags += " --xla_llvm_disable_expensive_passes=true"
+    return {
+        **os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+
+
+def main(devices: str, path: str) -> None:
+    """The child process."""
+    with open(path, encoding="utf-8") as file:
+        cases = json.load(file)
+    with tempfile.TemporaryDirectory() as directory:
+        results = [
+            _compare(case, Path(directory, str(number)), int(devices))
+            for number, case in enumerate(cases)
+        ]
+    print(json.dumps(results))
+
+
+def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
+    import numpy as np
+
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.data import pipeline
+    from bigbird_ja.train.state import first_state
+    from testkit import synthetic
+
+    manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
+    config = config_lib.resolve(None, [*TINY, *case.get("settings", [])])[0]
+    config = config_lib.with_data_set(config, manifest.fixed())
+
+    def batches(host: int, count: int) -> Any:
+        return pipeline.batches(
+            manifest, str(directory / "data"), seed=config.data.seed,
+            global_batch_size=config.training.global_batch_size,
+            shuffle_window=config.data.shuffle_window, num_hosts=count, host_index=host,
+        )  # fmt: skip
+
+    def first() -> Any:
+        return first_state(config, None, None)
+
+    steps = config.training.num_train_steps
+    ours, our_losses = run_engine(_pjrt(config, first, batches, devices), steps)
+    if devices == 1 and case.get("reference") == "estimator":
+        from bigbird_ja.train.engines.estimator import EstimatorEngine
+
+        engine = EstimatorEngine(config, first, batches, 1, str(directory), use_tpu=False)
+        theirs, their_losses = run_engine(engine, steps)
+    else:
+        theirs, their_losses = _replicas(config, first(), batches(0, 1), devices, steps)
+    names = [name for name in theirs if name != "global_step"]
+    apart = _apart(ours, theirs, names)
+    losses = np.abs(np.subtract(our_losses, their_losses)) / np.abs(their_losses)
+    return {
+        "losses": float(losses.max()), "weights": float(max(apart)),
+        "worst": names[int(np.argmax(apart))], "first": our_losses[0], "last": our_losses[-1],
+    }  # fmt: skip
+
+
+def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
+    """How far each variable is off, relative to its own size.
+
+    A bias of attention keys adds the same to all scores of a query, which a softmax does not see:
+    its gradient is zero but for rounding. It is measured by the size of variables of its kind.
+    """
+    import numpy as np
+
+    def size(value: Any) -> float:
+        return float(np.sqrt(np.mean(np.square(value, dtype=np.float64))))
+
+    kinds = {name: name.rpartition("/")[2] if "/adam_" in name else "" for name in names}
+    usual = {
+        kind: float(np.median([size(theirs[n]) for n in names if kinds[n] == kind]))
+        for kind in set(kinds.values())
+    }
+    return [
+        size(np.subtract(ours[name], theirs[name]))
+        / (usual[kinds[name]] if "/key/bias" in name else size(theirs[name]))
+        for name in names
+    ]
+
+
+def _pjrt(config: Any, first: Any, batches: Any, devices: int) -> Any:
+    from bigbird_ja.train.engines import devices as devices_lib
+    from bigbird_ja.train.engines.pjrt import PjrtEngine
+
+    found = devices_lib.find(use_tpu=False)
+    assert len(found.devices) == devices, found
+    return PjrtEngine(config, first, batches, found)
+
+
+def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
+    """The state after some steps, and the losses of all of them."""
+    engine.begin()
+    try:
+        found: dict[int, Any] = {}
+        step = 0
+        while step < steps:
+            done = engine.advance(steps)
+            assert done.first_bad is None
+            found.update(done.metrics)
+            step = done.step
+        found.update(engine.settle().metrics)
+        state = engine.snapshot()()
+    finally:
+        engine.close()
+    return state, [found[number]["loss"] for number in sorted(found)]
+
+
+def _replicas(
+    config: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: int
+) -> tuple[dict[str, Any], list[float]]:
+    """The same steps by TensorFlow alone: one replica after another, sums between."""
+    import tensorflow as tf
+
+    from bigbird_ja.model.params import parameter_specs
+    from bigbird_ja.run.names import SLOTS, slot_name
+    from bigbird_ja.train import step as step_lib
+
+    names = list(parameter_specs(config))
+    params = {name: tf.constant(state[name]) for name in names}
+    slots = {s: {n: tf.constant(state[slot_name(n, s)]) for n in names} for s in SLOTS}
+
+    @tf.function(autograph=False)
+    def part(params: Any, batch: Any, step: Any, replica: Any, weight: Any) -> Any:
+        return step_lib.replica_gradients(
+            config, params, batch, step, replica_id=replica, num_replicas=replicas, weight=weight
+        )
+
+    @tf.function(autograph=False)
+    def apply(params: Any, slots: Any, gradients: Any, sums: Any, step: Any) -> Any:
+        return step_lib.apply_gradients(config, params, slots, gradients, sums, step)
+
+    losses = []
+    for step, batch in enumerate(batches.take(steps)):
+        weight = step_lib.prediction_weight(batch)
+        found = []
+        for replica in range(replicas):
+            own = {n: tf.split(value, replicas)[replica] for n, value in batch.items()}
+            found.append(
+                part(params, own, tf.constant(step, tf.int64), tf.constant(replica), weight)
+            )
+        gradients = {n: tf.add_n([gradient[n] for gradient, _ in found]) for n in names}
+        sums = tf.add_n([sums for _, sums in found])
+        params, slots, metrics = apply(params, slots, gradients, sums, tf.constant(step, tf.int64))
+        losses.append(float(metrics["loss"]))
+    result = {name: value.numpy() for name, value in params.items()}
+    for slot in SLOTS:
+        result |= {slot_name(n, slot): value.numpy() for n, value in slots[slot].items()}
+    return result, losses
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

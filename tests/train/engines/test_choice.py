@@ -1,0 +1,135 @@
+"""Which engine is taken, and what is said where one cannot be."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.errors import BadInput
+from bigbird_ja.train.engines import devices, tpu
+from bigbird_ja.train.engines.choice import choose, peak_flops
+
+CONFIG = config_lib.without_data_set(config_lib.resolve(None, [])[0])
+
+
+class Machine:
+    """What a machine has installed and shows; real lookups otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0", "jax": "0.4.34"}
+        self._patch = monkeypatch
+        self.files: tuple[str, ...] = ()
+        real = importlib.util.find_spec
+        ours = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin"}
+
+        def find_spec(name: str, *rest: Any) -> Any:
+            if name in ours:
+                return object() if name in self.packages else None
+            return real(name, *rest)
+
+        def version(name: str) -> str:
+            if name not in self.packages:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return self.packages[name]
+
+        monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        monkeypatch.setattr(devices, "is_there", lambda files: set(files) <= set(self.files))
+        monkeypatch.setattr(tpu, "is_there", lambda files: set(files) <= set(self.files))
+        monkeypatch.setattr(tpu, "is_supported", lambda: True)
+        monkeypatch.setattr(devices, "find", lambda use_tpu: Found(use_tpu))
+        for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
+            monkeypatch.delenv(name, raising=False)
+
+    def tpu(self, kind: str) -> None:
+        self.files = devices.TPU_FILES
+        self._patch.setenv("TPU_ACCELERATOR_TYPE", kind)
+
+
+class Found:
+    def __init__(self, use_tpu: bool) -> None:
+        self.devices, self.peak_flops = (1, 2), None
+        self.description = "2 x TPU v5 lite" if use_tpu else "2 x cpu"
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+def test_the_estimator_where_it_is_proven(machine: Machine) -> None:
+    found = choose("auto", False, CONFIG)
+    assert (found.name, found.replicas) == ("estimator", 1) and "TensorFlow 2.15" in found.why
+    machine.packages.pop("jax")  # never needed for it
+    assert choose("auto", False, CONFIG).name == "estimator"
+    machine.tpu("v3-8")
+    found = choose("auto", True, CONFIG)
+    assert (found.name, found.replicas, found.peak_flops) == ("estimator", 8, 61.5e12)
+    assert str(found).startswith("engine: estimator on TPU v3-8, 8 cores (auto: ")
+
+
+@pytest.mark.parametrize("kind", ["v5litepod-8", "v4-8", "v6e-1"])
+def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
+    machine.tpu(kind)
+    found = choose("auto", True, CONFIG)
+    assert (found.name, found.replicas) == ("pjrt", 2) and "not proven" in found.why
+
+
+def test_jax_where_there_is_no_estimator_or_a_gpu(machine: Machine) -> None:
+    machine.files = devices.GPU_FILES
+    assert choose("auto", False, CONFIG).name == "estimator"
+    machine.packages["jax_cuda12_plugin"] = "0.4.34"
+    assert choose("auto", False, CONFIG).name == "pjrt"
+    machine.packages = {"tensorflow-cpu": "2.20.0", "jax": "0.7.2"}
+    assert choose("auto", False, CONFIG).name == "pjrt"
+    with pytest.raises(BadInput, match=r"estimator\] *'|bigbird-ja\[estimator\]"):
+        choose("estimator", False, CONFIG)
+
+
+def test_what_was_asked_for_is_taken(machine: Machine) -> None:
+    assert choose("pjrt", False, CONFIG).name == "pjrt"
+    machine.tpu("v5litepod-8")
+    assert choose("estimator", True, CONFIG).name == "estimator"
+
+
+def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
+    nowhere = (str(tmp_path / "accel*"),)
+    with pytest.raises(BadInput, match="this machine has no TPU"):
+        tpu.check(CONFIG, nowhere)
+    with pytest.raises(BadInput, match="this machine has no TPU"):
+        devices.find(True, nowhere)
+    (tmp_path / "accel0").touch()
+    with pytest.raises(BadInput, match="built without TPU support"):
+        tpu.check(CONFIG, nowhere)
+
+
+def test_a_tpu_of_another_name_that_does_not_answer() -> None:
+    config = config_lib.copy(CONFIG)
+    config.tpu.name, config.tpu.project, config.tpu.zone = "somewhere", "none", "none"
+    with pytest.raises(BadInput, match="no TPU 'somewhere'"):
+        tpu.check(config)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("The TPU is already in use by process with pid 7", "in use by another process"),
+        ("Internal error when accessing libtpu multi-process lockfile. libtpu lockfile", "in use"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "do not match"),
+        ("Unable to initialize backend", "cannot be used"),
+    ],
+)
+def test_why_a_device_cannot_be_used_is_one_line(said: str, words: str) -> None:
+    line = devices._why_not("tpu", f"{said}\n  at place\n")
+    assert words in line and "\n" not in line
+
+
+def test_peaks_are_known_by_the_machines_own_names() -> None:
+    assert peak_flops("v3-8") == 61.5e12
+    assert peak_flops("v5litepod-8") == 197e12
+    assert peak_flops(None) is None and peak_flops("gpu") is None

@@ -1,0 +1,48 @@
+"""The step on JAX's runtime against TPUEstimator and against TensorFlow alone, over 20 steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from testkit import engine_runs
+
+pytest.importorskip("jax")
+
+CASES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "accumulation, checkpointing, next sentence": {
+        "settings": [
+            "training.gradient_accumulation_steps=2", "training.gradient_checkpointing=true"
+        ],
+        "data": {"nsp": True},
+    },
+    "independent, static": {
+        "settings": ["model.random_pattern=independent"],
+        "data": {"masking": "static"},
+    },
+    "full, google": {
+        "settings": ["model.attention_type=original_full", "training.update_rule=google"]
+    },
+}  # fmt: skip
+
+
+def check(devices: int, case: dict[str, Any]) -> None:
+    (result,) = engine_runs.compare(devices, [case])
+    assert result["losses"] < 1e-5, result
+    assert result["weights"] < 1e-5, result
+    assert result["last"] < result["first"], result
+
+
+@pytest.mark.estimator
+@pytest.mark.parametrize("name", list(CASES))
+def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
+    check(1, {**CASES[name], "reference": "estimator"})
+
+
+@pytest.mark.parametrize(
+    ("devices", "name"), [(2, list(CASES)[1]), (4, list(CASES)[2]), (8, "as it is")]
+)
+def test_on_several_devices_they_are_those_of_as_many_replicas(devices: int, name: str) -> None:
+    check(devices, CASES[name])
