@@ -151,8 +151,11 @@ def _chosen(keys: tf.Tensor, words: tf.Tensor, budget: tf.Tensor, rule: MaskingR
     in_word = tf.equal(words, _word_at(words, following)) & (keys >= 0) & (following >= 0)
     is_cut = tf.reduce_any(in_word & chosen, axis=1)
     rows = tf.where(is_cut)[:, 0]  # the others need no more work
-    parts = [tf.gather(values, rows) for values in (keys, words, budget, chosen, in_word)]
-    return tf.tensor_scatter_nd_update(chosen, rows[:, None], _whole_words(*parts, rule))
+    keys, words, budget, chosen_there, in_word = (
+        tf.gather(values, rows) for values in (keys, words, budget, chosen, in_word)
+    )
+    whole = _whole_words(keys, words, budget, chosen_there, in_word, rule)
+    return tf.tensor_scatter_nd_update(chosen, rows[:, None], whole)
 
 
 def _whole_words(
