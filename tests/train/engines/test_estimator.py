@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
+
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import StorageError
 from bigbird_ja.train.engines import estimator
