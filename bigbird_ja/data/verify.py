@@ -11,12 +11,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from bigbird_ja import storage
+from bigbird_ja.console import human_bytes, log
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.errors import SHARD_CHANGED, BadInput, StorageError
 
 SPLITS = ("train", "eval")
 _PIECE = 1 << 20
+_SAID_FROM = 4 << 30  # bytes that take seconds to read
 _OTHER = "is not the file that was made (its checksum differs)"
 
 
@@ -84,6 +86,9 @@ def content_problems(
 ) -> list[str]:
     """Compares the checksums of shards whose listing states none, which means reading them; all
     shards must be there."""
+    size = sum(found[s.name].size for split in splits for s in manifest.shards(split))
+    if size > _SAID_FROM and not storage.is_remote(data_dir):
+        log(f"{data_dir}: reading {human_bytes(size)} of shards to compare their checksums")
     return [
         f"{shard.name} {_OTHER}"
         for split in splits
