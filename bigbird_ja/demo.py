@@ -20,6 +20,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.config import names
 from bigbird_ja.config.schema import LENGTH_SETTINGS
 from bigbird_ja.errors import BadInput, of_reason
+from bigbird_ja.lease import Lease, held
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import outputs
 
@@ -37,7 +38,10 @@ _CHOSEN_HERE = ("training.num_train_steps", "checkpoints.save_every_steps")
 _MARKER = ".bigbird-ja-demo"
 _TOKENIZER_FILES = {f"tokenizer.{kind}" for kind in ("model", "vocab", "json")}
 _FOLDERS = {"data", "run", "run-uninterrupted"}
-_MADE = {_MARKER, "corpus.jsonl", "demo.json", "report.html", *_TOKENIZER_FILES, *_FOLDERS}
+_LOCK = ".bigbird-ja-demo.lock"
+_LOCKS = {_LOCK, ".corpus.jsonl.sample.lock", ".tokenizer.tokenize.lock"}  # after a kill
+_FILES = {_MARKER, "corpus.jsonl", "demo.json", "report.html"}
+_MADE = _FILES | _TOKENIZER_FILES | _FOLDERS | _LOCKS
 
 
 def run(
@@ -64,6 +68,13 @@ def run(
     start = time.monotonic()
     _check_settings(config, sets)
     _prepare(work_dir, overwrite)
+    with _alone(work_dir, overwrite):
+        return _walk(work_dir, num_train_steps, config, sets, start)
+
+
+def _walk(
+    work_dir: str, num_train_steps: int, config: str, sets: Sequence[str], start: float
+) -> dict[str, Any]:
     place = _make_data(work_dir, config, sets)
     train = [*_settings(_TRAINING, config, sets), "--data_dir", place["data"]]
     train += [f"--num_train_steps={num_train_steps}"]
@@ -262,25 +273,44 @@ def _prepare(work_dir: str, overwrite: bool) -> None:
     if os.path.isdir(work_dir) and os.listdir(work_dir) and not os.path.exists(marker):
         raise BadInput(f"--work_dir {work_dir}: holds something that no demo made: name another")
     if overwrite and os.path.exists(marker):
-        _remove_earlier_demo(work_dir)
+        _refuse_what_no_demo_made(work_dir)
+
+
+@contextlib.contextmanager
+def _alone(work_dir: str, overwrite: bool) -> Iterator[None]:
+    """The folder, for this demo alone; an earlier one's work is removed first with `overwrite`."""
     storage.make_directory(work_dir)
-    storage.write_bytes(marker, b"This folder was made by `bigbird-ja demo`.\n")
+
+    def busy(owner: str) -> str:
+        return f"--work_dir {work_dir}: {owner} runs the demo there: name another folder"
+
+    with held(Lease(storage.join(work_dir, _LOCK), busy, console.log)):
+        if overwrite:
+            _remove_earlier_demo(work_dir)
+        marker = storage.join(work_dir, _MARKER)
+        storage.write_bytes(marker, b"This folder was made by `bigbird-ja demo`.\n")
+        yield
 
 
-def _remove_earlier_demo(work_dir: str) -> None:
-    """Removes what a demo makes.
-
-    Raises:
-        BadInput: something else is among it; nothing is removed then.
-    """
-    names = os.listdir(work_dir)
-    foreign = sorted(set(names) - _MADE)
+def _refuse_what_no_demo_made(work_dir: str) -> None:
+    names = set(os.listdir(work_dir)) - _MADE
+    foreign = sorted(name for name in names if not name.startswith(storage.TEMPORARY_PREFIX))
     if foreign:
         raise BadInput(
             f"--work_dir {work_dir}: holds {foreign[0]}, which no demo made: move it, or name"
             " another folder"
         )
-    for name in sorted(names, key=lambda name: name == _MARKER):  # last: a kill can be gone on from
+
+
+def _remove_earlier_demo(work_dir: str) -> None:
+    """Removes what a demo makes. The marker goes last, so that a kill leaves a known folder.
+
+    Raises:
+        BadInput: something else is among it; nothing is removed then.
+    """
+    _refuse_what_no_demo_made(work_dir)
+    names = sorted(set(os.listdir(work_dir)) - {_LOCK}, key=lambda name: name == _MARKER)
+    for name in names:
         path = os.path.join(work_dir, name)
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)

@@ -48,6 +48,11 @@ def has_ended(owner: Mapping[str, Any]) -> bool:
     return _start_ticks(pid) != owner.get("started")
 
 
+def is_of_another_boot(owner: Mapping[str, Any]) -> bool:
+    """Whether a recorded process ran before this machine's last start, or on another machine."""
+    return str(owner.get("machine")).split()[:1] != _machine().split()[:1]
+
+
 def is_running(pid: int) -> bool:
     """Whether a process of this machine has this id now; one that is dead but unburied does not."""
     if pid <= 0:

@@ -20,15 +20,18 @@ _OWNER = "owner.json"  # the process that made the folder
 
 
 @contextlib.contextmanager
-def scratch_directory(parent: str | None = None, prefix: str = PREFIX) -> Iterator[str]:
+def scratch_directory(
+    parent: str | None = None, prefix: str = PREFIX, is_ours_alone: bool = False
+) -> Iterator[str]:
     """An empty local folder (0700) for this block; what killed processes left goes first.
 
     Args:
         parent: where; the system's folder for temporary files by default.
         prefix: of its name; folders of the same prefix are the ones that are swept.
+        is_ours_alone: whether nobody else can be at work with this prefix (a lease is held), so
+            that what processes of other machines left is swept too.
     """
-    parent = parent or tempfile.gettempdir()
-    sweep(parent, prefix)
+    _sweep(parent or tempfile.gettempdir(), prefix, is_ours_alone, is_shared=parent is not None)
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
         with cleanup.removed(outer):
@@ -41,16 +44,21 @@ def scratch_directory(parent: str | None = None, prefix: str = PREFIX) -> Iterat
         shutil.rmtree(outer, ignore_errors=True)
 
 
-def sweep(parent: str, prefix: str = PREFIX) -> None:
+def _sweep(parent: str, prefix: str, is_ours_alone: bool, is_shared: bool) -> None:
     """Removes the scratch folders of this user whose process has ended."""
     with os.scandir(parent) as entries:
         found = [entry for entry in entries if entry.name.startswith(prefix)]
     for entry in found:
-        with contextlib.suppress(OSError, ValueError, RecursionError):
+        with contextlib.suppress(OSError, ValueError):
             is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
             if not is_ours or not entry.is_dir(follow_symlinks=False):
                 continue
             with open(os.path.join(entry.path, _OWNER), encoding="utf-8") as file:
                 owner = json.load(file)
-            if isinstance(owner, dict) and processes.has_ended(owner):
+            if isinstance(owner, dict) and (
+                is_ours_alone
+                or processes.has_ended(owner)
+                # The system's temporary folder is of this machine alone.
+                or (not is_shared and processes.is_of_another_boot(owner))
+            ):
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -7,11 +7,10 @@ Reads from top to bottom: refuse what can be refused, take the lock, find where 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import re
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +20,6 @@ from bigbird_ja import storage
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import (
     STATUS_OF_REASON,
-    BadInput,
     CommandError,
     Interrupted,
     OutOfMemory,
@@ -34,6 +32,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.run.records import EventRecord
 from bigbird_ja.storage import outputs
+from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.streams import write_results
 from bigbird_ja.train import checks, engines, environment, run_directory
 from bigbird_ja.train.engines import choice
@@ -46,7 +45,7 @@ from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog, dump_stacks
 
 COMPILED = "compiled"  # programs, kept for the next start
-SCRATCH = ".scratch"  # in a MODEL_DIR on disk; wiped at each start
+_EARLIER_SCRATCH = re.compile(r"model\.ckpt-|events\.out\.tfevents|plugins$")
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
 _LAST_WORDS_SECONDS = 8.0
@@ -449,21 +448,23 @@ def _held(request: Request) -> Iterator[tuple[Lease, list[dict[str, Any]]]]:
 
 @contextlib.contextmanager
 def _scratch(model_dir: str) -> Iterator[str]:
-    """A local directory for this run, empty, gone at the end; a killed run's is wiped first.
+    """A local directory for this run, empty, gone at the end; a killed run's goes first.
 
-    On the disk of MODEL_DIR, where that is local: checkpoints are then moved, not copied.
+    On the disk of MODEL_DIR, where that is local: checkpoints are then moved, not copied. Call it
+    with the lock held.
     """
     if storage.is_remote(model_dir):
-        name = hashlib.sha256(model_dir.rstrip("/").encode()).hexdigest()[:16]
-        path = os.path.join(tempfile.gettempdir(), f"bigbird-ja-{os.getuid()}-{name}")
-    else:
-        path = os.path.join(model_dir, SCRATCH)
-        storage.clean_temporary(model_dir)
-    if os.path.islink(path):
-        raise BadInput(f"{path}: a link where a scratch directory belongs: remove it")
-    shutil.rmtree(path, ignore_errors=True)
-    os.mkdir(path, 0o700)
-    try:
+        with scratch_directory() as path:
+            yield path
+        return
+    storage.clean_temporary(model_dir)
+    _remove_earlier_scratch(os.path.join(model_dir, ".scratch"))
+    with scratch_directory(model_dir, ".scratch-", is_ours_alone=True) as path:
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_earlier_scratch(path: str) -> None:
+    """Removes what a killed run of an earlier version left, if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        if not os.path.islink(path) and all(map(_EARLIER_SCRATCH.match, os.listdir(path))):
+            shutil.rmtree(path, ignore_errors=True)

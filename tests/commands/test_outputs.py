@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli, config, demo, storage
+from bigbird_ja.errors import BadInput
 from tests.report import fake_run
 from tests.storage import odd_paths
 
@@ -112,5 +113,9 @@ def test_demo_overwrite_removes_what_a_demo_made_and_nothing_else(tmp_path, caps
     (tmp_path / "thesis.tex").unlink()
     (tmp_path / "run").symlink_to(model := _new(tmp_path.parent / f"{tmp_path.name}-elsewhere"))
     (model / "weights").touch()
-    demo._remove_earlier_demo(str(tmp_path))
-    assert os.listdir(tmp_path) == [] and os.listdir(model) == ["weights"]
+    with demo._alone(str(tmp_path), overwrite=True):
+        assert sorted(os.listdir(tmp_path)) == [".bigbird-ja-demo", ".bigbird-ja-demo.lock"]
+        again = pytest.raises(BadInput, match=f"process {os.getpid()} .* runs the demo there")
+        with again, demo._alone(str(tmp_path), overwrite=True):
+            pass
+    assert os.listdir(tmp_path) == [".bigbird-ja-demo"] and os.listdir(model) == ["weights"]
