@@ -20,6 +20,7 @@ from bigbird_ja import storage
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import (
     STATUS_OF_REASON,
+    BadInput,
     CommandError,
     Interrupted,
     OutOfMemory,
