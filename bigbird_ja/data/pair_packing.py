@@ -270,8 +270,11 @@ def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> lis
         is_whole = last - first + 1 <= free
         if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_PIECE):
             break
-        taken.append((first, min(last, first + free - 1)))
-        free -= taken[-1][1] - first + 1
+        end = min(last, first + free - 1)
+        if last - end == 1 and end - first > 1:
+            end -= 1  # one token alone could not be cut in two
+        taken.append((first, end))
+        free -= end - first + 1
     for span in taken:
         text.take(span)
     return taken
