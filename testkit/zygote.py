@@ -181,6 +181,7 @@ def _command(
     status = 1
     with contextlib.suppress(BaseException):
         os.setpgid(0, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
