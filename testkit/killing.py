@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import random
@@ -63,11 +64,14 @@ def import_trainer() -> None:
 
     tensorflow_env.prepare(os.environ)
     import tensorflow  # noqa: F401
-    import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
 
     from bigbird_ja.data import pipeline, verify  # noqa: F401
     from bigbird_ja.train import loop, run, tensorboard  # noqa: F401
-    from bigbird_ja.train.engines import estimator  # noqa: F401
+
+    if importlib.util.find_spec("tensorflow_estimator") is not None:
+        import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
+
+        from bigbird_ja.train.engines import estimator  # noqa: F401
 
 
 class Trainer:

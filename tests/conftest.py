@@ -98,6 +98,8 @@ def run_cli() -> Callable[..., command_line.Ended]:
 def zygote(fake_gcs: FakeGcs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Starts `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
     fake bucket."""
-    environ = fake_gcs.environ(PYTHONUNBUFFERED="1")
+    # The compiler for the CPU need not take its time over models of two layers.
+    flags = "--xla_llvm_disable_expensive_passes=true"
+    environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
     with Zygote(tmp_path_factory.mktemp("commands"), environ) as running:
         yield running

@@ -17,6 +17,7 @@ differently.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -222,9 +223,11 @@ def trace(
     with tf.device("/CPU:0"):
         traced = tf.function(flat, jit_compile=True, autograph=False)
         try:
-            # Without a name TensorFlow draws a random number to find out where it lands.
-            lowered = traced.experimental_get_compiler_ir(*specs)
-            hlo: bytes = lowered(stage="hlo_serialized", device_name=_CPU)
+            lower = traced.experimental_get_compiler_ir(*specs)
+            # Without a name TensorFlow 2.15 draws a random number to find out where it lands.
+            is_old = "platform_name" not in inspect.signature(lower).parameters
+            where = {"device_name": _CPU} if is_old else {"platform_name": "CPU"}
+            hlo: bytes = lower(stage="hlo_serialized", **where)
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.as_numpy_dtype) for value in found]

@@ -17,9 +17,10 @@ from testkit import command_line, engine_runs, killing
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Ended, Zygote
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 STEPS = 24
+KEEPS_PROGRAMS = jax.__version_info__ >= (0, 7)  # of a CPU; see `engines.compiled`
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights(
 ) -> None:
     model = tmp_path / "model"
     here = [*flags, "--model_dir", str(model)]
-    places = [("start-up", 1), ("input", 1), ("step", 8), ("save", 2), ("between-files", 7)]
+    places = [("start-up", 1), ("input", 1), ("step", 4), ("between-files", 2), ("save", 2)]
     for phase, count in places:
         running = zygote.start(*here, hang_at=[phase, count])
         running.wait_for(running.hung)
@@ -101,9 +102,12 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights(
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     steps = [record["step"] for record in run_log.read_metrics(str(model))]
     assert steps == [4, 8, 12, 16, 20, STEPS]
-    assert any((model / "compiled").rglob("*replica_step*")), "a restart compiles again"
+    if KEEPS_PROGRAMS:
+        kept = [path.name for path in (model / "compiled").rglob("*replica_step*-cache")]
+        assert len(kept) == 1, "each restart compiles again"
 
 
+@pytest.mark.estimator
 def test_sigterm_saves_and_the_other_engine_goes_on(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
 ) -> None:
@@ -159,7 +163,7 @@ def test_on_a_bucket_the_compiled_program_is_kept_there(
     running.send(signal.SIGKILL)
     running.wait()
     kept = [n for n in fake_gcs.names(bucket.removeprefix("gs://")) if "/compiled/" in n]
-    assert [name for name in kept if "replica_step" in name]
+    assert [name for name in kept if "replica_step" in name] or not KEEPS_PROGRAMS
     ended = zygote.run(*here)
     assert ended.status == 0, ended.err
     assert killing.digest(model) == killing.digest(str(finished[0]))

@@ -32,21 +32,30 @@ class CompiledPrograms:
             place = storage.join(place, f"cpu-{_cpu_features()}")
         self._place, self._log = place, log
         self._local = os.path.join(scratch, "compiled") if storage.is_remote(place) else place
+        self._platform = platform
         self._before: set[str] = set()
 
     def begin(self) -> None:
         """Brings what was kept, and tells JAX the folder."""
         import jax
 
+        if self._is_unsafe(jax.__version_info__):
+            return
         self._try(self._fetch)
         jax.config.update("jax_compilation_cache_dir", self._local)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        # Further caches of XLA's would make the folder's path a part of the key.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
     def keep(self) -> None:
         """Brings what was compiled since to the bucket."""
-        if storage.is_remote(self._place):
+        if storage.is_remote(self._place) and os.path.isdir(self._local):
             self._try(self._store)
+
+    def _is_unsafe(self, jax_version: tuple[int, ...]) -> bool:
+        """jaxlib 0.4.34 brings CPU programs back that write over donated memory and crash."""
+        return self._platform == "cpu" and jax_version < (0, 7)
 
     def _fetch(self) -> None:
         if not storage.is_remote(self._place):
