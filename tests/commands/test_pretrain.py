@@ -408,7 +408,9 @@ def test_bad_input_is_refused_before_anything_is_written(
     here = [*flags, "--model_dir", str(model)]
     odd = ["training.global_batch_size=6", "training.gradient_accumulation_steps=4"]
     refused([*here, "--set", odd[0], "--set", odd[1]], capsys, "not divisible")
-    refused([*here, "--use_tpu", "--set", "tpu.num_cores=8"], capsys, "no TPU")
+    cores = [*here, "--use_tpu", "--set", "tpu.num_cores=8"]
+    refused([*cores, "--engine", "estimator"], capsys, "4", "8 cores", "use 8")
+    refused(cores, capsys, "no TPU")  # auto: another engine counts the devices that it finds
     refused([*here, "--data_dir", str(tmp_path / "none")], capsys, "none")
     refused([*here, "--set", "model.vocab_size=300"], capsys, "vocab_size=300", "200")
     refused([*here, "--set", "data.seq_length=128"], capsys, "seq_length=128", "64")

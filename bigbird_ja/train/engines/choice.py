@@ -13,6 +13,7 @@ from typing import Any
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
+from bigbird_ja.train import hosts
 from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
 from bigbird_ja.train.engines.devices import Devices
 
@@ -143,7 +144,9 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         )
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
+    cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
+    accumulation = config.training.gradient_accumulation_steps
+    hosts.check_divides(config.training.global_batch_size, cores, accumulation)
     tpu.check(config)
-    cores = config.tpu.num_cores
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     return Choice("estimator", why, True, cores, device, peak_flops(accelerator))
