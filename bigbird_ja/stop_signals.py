@@ -92,6 +92,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._hands or self.is_settled:
             return
+        # Here too: the listening thread may get its turn only after the exception has arrived.
+        self.number = self.number or number
         if self._holding:
             self._held = number
         else:
@@ -112,8 +114,8 @@ class StopSignals:
     def _received(self, number: int) -> None:
         if self._echoes:
             self._echoes -= 1
-        elif not self.number:
-            self.number, self._asked = number, time.monotonic()
+        elif not self._asked:
+            self.number, self._asked = self.number or number, time.monotonic()
             threading.Thread(target=self._see_to_it, name="stop-patience", daemon=True).start()
         elif time.monotonic() - self._asked > _AGAIN_SECONDS:
             self._leave_once(f"interrupted again ({name_of(number)}): left at once")

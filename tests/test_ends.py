@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja.stop_signals import Stop, StopSignals
 from testkit import ROOT, any_command
 from testkit.runs import SmallRun
 from testkit.zygote import Zygote
@@ -106,6 +107,14 @@ def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
     for path in " ".join(before).split():
         assert not Path(path).exists(), "left behind"
+
+
+def test_the_signal_is_known_before_its_exception_arrives() -> None:
+    # Not only once the listening thread had its turn: on a busy machine that comes too late.
+    signals = StopSignals(leave=lambda message: None)
+    with pytest.raises(Stop):
+        signals._handle(signal.SIGINT, None)
+    assert signals.name == "Ctrl-C"
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
