@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # The other two environments that are tested: newer TensorFlow and jax, so no TPUEstimator.
 OTHERS := .venv-kaggle .venv-newest
+# Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
+WORKERS := -n 2 --dist loadfile
 
 .PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
 	probe soak plan-plots \
@@ -32,16 +34,16 @@ demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on tw
 	@$(BIN)/bigbird-ja demo
 
 test: $(STAMP) ## the tests (the slow ones: make test-slow)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(WORKERS)
 
 test-slow: $(STAMP) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m slow $(WORKERS)
 
 test-kaggle: .venv-kaggle/.installed ## the tests with what Kaggle's TPU image ships
-	@.venv-kaggle/bin/python -m pytest $(PYTEST)
+	@.venv-kaggle/bin/python -m pytest $(WORKERS) $(PYTEST)
 
 test-newest: .venv-newest/.installed ## the tests with the newest TensorFlow, jax and libtpu
-	@.venv-newest/bin/python -m pytest $(PYTEST)
+	@.venv-newest/bin/python -m pytest $(WORKERS) $(PYTEST)
 
 lint: $(STAMP) ## ruff, lint and format; the order of packages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
