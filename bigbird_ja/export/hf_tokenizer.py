@@ -1,9 +1,10 @@
 """Our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
 
-`AutoTokenizer` loads `tokenizer.json` into `BigBirdTokenizerFast`. We write that file ourselves:
-the conversion that transformers would do on loading strips spaces in front of the markers, does not
-compose half-width kana with their voicing marks, and needs another protobuf than TensorFlow 2.15.
-What makes the ids the same:
+`AutoTokenizer` loads `tokenizer.json` as it is, because `tokenizer_class` names the class that adds
+nothing of its own. BigBird's class does: in transformers 5 it takes the pieces alone and puts
+another normaliser before them (without NFKC), in transformers 4 its conversion strips spaces in
+front of the markers and does not compose half-width kana with their voicing marks. What makes the
+ids the same:
 
 - the whole text is normalised first (the model's own rules, then NFC, which composes what the
   rules leave apart because Hugging Face applies them per character), and only then cut at the
@@ -165,7 +166,9 @@ def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
 
 def _config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
     return {
-        "tokenizer_class": "BigBirdTokenizer",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # As BigBird's own tokenizer has it: no segments unless they are asked for.
+        "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": False,
         "added_tokens_decoder": {

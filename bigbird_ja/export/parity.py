@@ -8,6 +8,7 @@ runs (outside training it points every random block at block 0), and of its full
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import logging
 from collections.abc import Iterator
@@ -49,7 +50,8 @@ def compare(directory: str, source: Source, num_sequences: int) -> dict[str, Any
     except ImportError:
         report["not_compared"] = "transformers is not installed: neither token ids nor scores"
         return report
-    report["versions"]["transformers"] = transformers.__version__
+    for name in ("transformers", "tokenizers", "sentencepiece"):
+        report["versions"][name] = importlib.metadata.version(name)
     with _quiet():
         report["tokenizer"] = _compare_tokenizers(directory, source, transformers)
         try:

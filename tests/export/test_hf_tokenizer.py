@@ -43,14 +43,14 @@ def _ids(theirs, texts):
     return theirs(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def test_it_is_the_fast_bigbird_tokenizer_with_our_special_tokens(theirs, ours):
-    assert type(theirs).__name__ == "BigBirdTokenizerFast"
+def test_it_has_our_special_tokens(theirs, ours):
     special = ours.special
     assert (theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id) == (
         special.pad, special.cls, special.sep,
     )  # fmt: skip
     assert (theirs.mask_token_id, theirs.unk_token_id) == (special.mask, special.unk)
     assert theirs.model_max_length == 4096
+    assert theirs.model_input_names == ["input_ids", "attention_mask"]
     assert len(theirs) == ours.vocab_size
     one = theirs("日本")["input_ids"]
     assert one == [special.cls, *ours.encode("日本"), special.sep]
@@ -65,6 +65,17 @@ def test_hard_texts(theirs, ours, text):
 
 def test_the_generated_corpus(theirs, ours, sample_corpus):
     texts = [document.text for document in open_corpus([sample_corpus]).documents()]
+    assert _ids(theirs, texts) == ours.encode_batch(texts)
+
+
+def test_saved_again_it_is_the_same(theirs, ours, tmp_path):
+    theirs.save_pretrained(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert _ids(again, HARD) == ours.encode_batch(HARD)
+
+
+def test_some_of_the_real_text(theirs, ours, real_text_path):
+    texts = [document.text for document in open_corpus([real_text_path]).documents()][::100]
     assert _ids(theirs, texts) == ours.encode_batch(texts)
 
 

@@ -35,6 +35,8 @@ def test_everything_agrees(exported):
     assert report["original_full"]["agrees"], report["original_full"]
     assert report["block_sparse"]["compared"] and report["block_sparse"]["agrees"]
     losses = report["masked_lm_loss"]
+    assert {"transformers", "tokenizers", "sentencepiece", "torch"} <= report["versions"].keys()
+    assert f"transformers {transformers.__version__}" in parity.as_markdown(report)
     assert set(losses) == {"ours", "hugging_face_original_full", "hugging_face_block_sparse"}
     assert "not_compared" not in report
 
