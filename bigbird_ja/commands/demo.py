@@ -4,7 +4,7 @@ Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills 
 with SIGKILL midway, resumes it, compares the curve with an uninterrupted run's, evaluates, fills a
 masked sentence and writes a report. Every step is one of the commands, run as you would run it.
 
-Reads nothing. Writes everything under --work_dir. Takes under five minutes on two cores.
+Reads nothing. Writes everything under --work_dir. Takes under 5 minutes on two cores.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: check
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
 Running the same command again continues where the last checkpoint was saved; on finished work it
 says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first (status 75). The
-tiny preset takes minutes on two CPU cores, the base one weeks on a v3-8: `bigbird-ja plan` says how
-long and how much.
+tiny preset takes minutes on two CPU cores, the base one 1.7 days on a v3-8: `bigbird-ja plan` says
+how long and how much.
 """
 
 from __future__ import annotations

@@ -1,0 +1,100 @@
+"""How long things take, from docs/times.yaml and from `plan`, as the documents say it.
+
+    python -m scripts.times     # prints each figure, and every sentence that quotes one
+
+Nothing is measured here: the commands that measure are named beside the figures in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.cloud import cost, plan, prices
+
+ROOT = Path(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PATH = ROOT / "docs/times.yaml"
+_PRESET = "base-4096"
+
+
+def load() -> dict[str, Any]:
+    """The content of docs/times.yaml."""
+    return yaml.safe_load(PATH.read_text(encoding="utf-8"))
+
+
+def figures(measured: dict[str, float]) -> dict[str, str]:
+    """Name -> the figure as it is written, in English and (`_ja`) in Japanese."""
+    wiki40b = cost.WIKI40B_JA_BYTES / 1e6
+    tokenize = measured["tokenize_seconds"] * wiki40b / measured["tokenize_megabytes"]
+    make_data = wiki40b / measured["make_data_megabytes_per_second"]
+    found = {
+        "tokenize_real_text": f"{measured['tokenize_seconds']:.0f} seconds",
+        "tokenize_wiki40b": f"{tokenize / 3600:.1f} hours",
+        "tokenize_wiki40b_ja": f"{tokenize / 3600:.1f} 時間",
+        "make_data_wiki40b": _minutes(make_data, "minute"),
+        "make_data_wiki40b_ja": f"{make_data / 60:.0f} 分",
+        "demo": _minutes(60 * measured["demo_minutes"], "minute"),
+        "demo_ja": f"{measured['demo_minutes']:.0f} 分",
+        "probe": _minutes(60 * measured["probe_minutes"], "minute"),
+    }
+    return {**found, **_rented()}
+
+
+def _minutes(seconds: float, unit: str) -> str:
+    count = round(seconds / 60)
+    return f"{count} {unit}" + ("s" if count != 1 else "")
+
+
+def _rented() -> dict[str, str]:
+    """What `plan --config base-4096` says of spot TPUs."""
+    config = config_lib.without_data_set(config_lib.resolve(_PRESET)[0])
+    rows = plan.make_rows(
+        config,
+        config.training.num_train_steps,
+        plan.estimated_data(config),
+        prices.load(),
+        cost.Overheads(),
+    )
+    found = {}
+    for row in rows:
+        name = row.accelerator.removesuffix("-8")
+        if row.pricing == "spot" and row.wall_hours and row.cost_usd:
+            found[f"{name}_days"] = f"{row.wall_hours / 24:.1f} days"
+            found[f"{name}_days_ja"] = f"{row.wall_hours / 24:.1f} 日"
+            found[f"{name}_dollars"] = f"{row.cost_usd:.0f} US dollars"
+            found[f"{name}_dollars_ja"] = f"{row.cost_usd:.0f} 米ドル"
+    return found
+
+
+def sentences() -> list[tuple[str, str]]:
+    """(page, sentence that it has to hold) of every quotation."""
+    times = load()
+    known = figures(times["measured"])
+    return [
+        (page, text.format(**known)) for page, texts in times["quoted"].items() for text in texts
+    ]
+
+
+def missing() -> list[str]:
+    """`page: sentence` for each that is not there; line breaks of a page do not count."""
+    return [
+        f"{page}: {text}"
+        for page, text in sentences()
+        if " ".join(text.split()) not in " ".join((ROOT / page).read_text("utf-8").split())
+    ]
+
+
+def main() -> None:
+    """Prints figures and quotations."""
+    for name, text in sorted(figures(load()["measured"]).items()):
+        print(f"{name:24} {text}")
+    for page, text in sentences():
+        print(f"{page}: {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Every page that says how long something takes says what docs/times.yaml and `plan` say."""
+
+from __future__ import annotations
+
+import re
+
+from scripts import times
+from testkit import ROOT
+
+# How long something takes, as a comment behind a command of the README's road.
+DURATION = re.compile(r"# .*\b(hours?|days?|weeks?|half|日|時間)")
+
+
+def test_the_documents_quote_the_figures_as_they_are():
+    assert times.missing() == []
+
+
+def test_a_quotation_that_is_not_there_is_found(monkeypatch):
+    monkeypatch.setattr(times, "load", lambda: {
+        "measured": {**MEASURED, "demo_minutes": 7}, "quoted": {"README.md": ["under {demo}"]},
+    })  # fmt: skip
+    assert times.missing() == ["README.md: under 7 minutes"]
+
+
+def test_the_roads_hold_no_other_long_times():
+    quoted = " ".join(text for _, text in times.sentences())
+    for page in ("README.md", "README.ja.md", "docs/guide.md"):
+        for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+            if found := DURATION.search(line):
+                assert found[0].removeprefix("# ") in quoted, f"{page}: {line}"
+
+
+MEASURED = times.load()["measured"]
