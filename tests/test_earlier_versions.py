@@ -17,6 +17,7 @@ import pytest
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.train.engines import choice
 from testkit import ROOT
 from testkit.command_line import Ended, run_cli
 
@@ -104,6 +105,7 @@ def test_a_run_goes_on_and_ends_as_the_first_version_took_it(made: Path) -> None
         "--num_train_steps=8", *PRETRAIN, "--json",
     )  # fmt: skip
     assert ended.status == 0, ended.stderr
+    assert ("(auto: this run was begun under it" in ended.stderr) == choice.has_estimator()
     events = (made / "model/events.jsonl").read_text()
     assert '"resumed"' in events and ended.json["global_step"] == 8
 

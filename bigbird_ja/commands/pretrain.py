@@ -39,7 +39,8 @@ def define_flags(flags: Flags) -> None:
     flags.choice(
         "engine", ("auto", "estimator", "pjrt"),
         "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
-        " (CPU, GPU, any TPU). auto takes the first that suits this machine and says why.",
+        " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, and"
+        " where it began the run; else JAX's runtime. It says which and why.",
     )  # fmt: skip
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
@@ -107,7 +108,12 @@ def _prepare_and_train(
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.request import Request, Surroundings
 
-    engine = choice.choose(args.engine, args.use_tpu, config)
+    engine = choice.choose(
+        args.engine,
+        args.use_tpu,
+        config,
+        None if args.overwrite else run_directory.engine_before(args.model_dir),
+    )
     log(str(engine))
     request = Request(
         config=config,

@@ -55,6 +55,7 @@ class EventRecord(_Event, total=False):
     reason: str | None
     interruptions: Count
     engine: str
+    environment: dict[str, Any]
     replicas: Count
     cost_usd: Usd | None
     config_fingerprint: str

@@ -19,6 +19,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config
 from bigbird_ja.run.records import EventRecord
+from bigbird_ja.train.engines.choice import Before
 
 LOCK = "lock.json"
 
@@ -170,6 +171,15 @@ def last_start(model_dir: str) -> EventRecord | None:
     """The event of the last start of a run, or None."""
     starts = [e for e in run_log.read_events(model_dir) if e["event"] in ("started", "resumed")]
     return starts[-1] if starts else None
+
+
+def engine_before(model_dir: str) -> Before | None:
+    """What the run in MODEL_DIR was trained by and on; None for a new one."""
+    start = last_start(model_dir) if _has_work(model_dir) else None
+    if start is None:
+        return None
+    device = str(start.get("environment", {}).get("device", ""))
+    return Before(start.get("engine", "estimator"), device)  # earlier versions had no other
 
 
 def is_recorded_as_finished(model_dir: str) -> bool:

@@ -17,8 +17,10 @@ from bigbird_ja import cli
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
+from bigbird_ja.train.engines import choice
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
+from testkit.runs import ENGINE
 from testkit.zygote import Ended, Zygote
 
 STEPS = 30
@@ -34,7 +36,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def flags(inputs: tuple[str, str]) -> list[str]:
     config, data = inputs
-    return ["pretrain", "--config", config, "--data_dir", data, "--num_train_steps", str(STEPS)]
+    return [
+        "pretrain", ENGINE, "--config", config, "--data_dir", data, "--num_train_steps", str(STEPS)
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +132,9 @@ def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
     assert "SIGTERM" in ended.err.splitlines()[-1]
     beat = run_log.read_heartbeat(str(model))
     assert beat is not None and beat["reason"] == "interrupted"
-    resumed = zygote.run(*here)
+    resumed = zygote.run(*here, "--engine=auto")
     assert resumed.status == 0 and resumed.result["interruptions"] == 1
+    assert not choice.has_estimator() or "(auto: this run was begun under it" in resumed.err
     assert resumed.result["train_seconds"] > ended.result["train_seconds"]
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     steps = [record["step"] for record in run_log.read_metrics(str(model))]

@@ -153,7 +153,7 @@ def test_next_sentence_models_load_as_for_pretraining(
          f"--output_dir={data}", "--seq_length=256", "--max_predictions_per_seq=40",
          "--eval_fraction=0.1", "--num_shards=2"],
         ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=2",
-         *runs.SETTINGS],
+         runs.ENGINE, *runs.SETTINGS],
     ):  # fmt: skip
         ended = run_cli(*arguments)
         assert ended.status == 0, ended.stderr

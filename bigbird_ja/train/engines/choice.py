@@ -20,6 +20,7 @@ from bigbird_ja.train.engines.devices import Devices
 ENGINES = ("auto", "estimator", "pjrt")
 # The kinds of TPU that TensorFlow 2.15 is proven on.
 _ESTIMATOR_TPUS = ("v2", "v3")
+_EXACTLY = "and goes on with the same weights, bit for bit"
 
 
 @dataclass(frozen=True)
@@ -38,20 +39,29 @@ class Choice:
         return f"engine: {self.name} on {self.device} ({self.why})"
 
 
-def choose(wanted: str, use_tpu: bool, config: Config) -> Choice:
+@dataclass(frozen=True)
+class Before:
+    """What a run was trained by and on until now, as its events say."""
+
+    engine: str
+    device: str
+
+
+def choose(wanted: str, use_tpu: bool, config: Config, before: Before | None = None) -> Choice:
     """The engine for this machine; reads only.
 
     Args:
         wanted: one of `ENGINES`.
         use_tpu: as the flag.
         config: of the run.
+        before: of the run that is continued; None for a new one.
 
     Raises:
         BadInput: the engine's packages are missing, or what it should run on is.
     """
     accelerator = accelerator_type()
     if wanted == "auto":
-        name, why = _automatic(use_tpu, config, accelerator)
+        name, why = _automatic(use_tpu, config, accelerator, before)
     else:
         name, why = wanted, f"--engine={wanted}"
     if name == "pjrt":
@@ -97,8 +107,7 @@ def accelerator_type() -> str | None:
 
 def peak_flops(accelerator: str | None) -> float | None:
     """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
-    found = re.match(r"v\d+[a-z]*", accelerator or "")
-    name = {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
+    name = _chip(accelerator or "")
     return CHIPS[name].peak_flops if name in CHIPS else None
 
 
@@ -116,24 +125,51 @@ def has_estimator() -> bool:
     return str(tf.__version__).startswith("2.15.")
 
 
-def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
+def _automatic(
+    use_tpu: bool, config: Config, accelerator: str | None, before: Before | None
+) -> tuple[str, str]:
     """The name of the engine that suits this machine, and why."""
     if not has_estimator():
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not here"
-    if use_tpu:
-        if config.tpu.name != "local":
-            return "estimator", "auto: a TPU of that name is reached by TensorFlow alone"
-        kind = (accelerator or "").partition("-")[0]
-        if kind and kind not in _ESTIMATOR_TPUS:
-            return "pjrt", f"auto: TPUEstimator is not proven on a TPU {kind}"
-        if not tpu.is_supported():
-            return "pjrt", "auto: this TensorFlow is built without TPU support"
-        return "estimator", f"auto: TensorFlow 2.15 and a TPU {kind or 'of the first kinds'}"
-    if not devices.is_installed():
+    if use_tpu and config.tpu.name != "local":
+        return "estimator", "auto: a TPU of that name is reached by TensorFlow alone"
+    if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
-    if devices.has_gpu():
-        return "pjrt", "auto: a GPU, and jax to use it"
-    return "estimator", "auto: TensorFlow 2.15, on a CPU; results are those of earlier versions"
+    if before is not None and _can_go_on(before, use_tpu, accelerator):
+        return before.engine, f"auto: this run was begun under it, {_EXACTLY}"
+    if not use_tpu:
+        return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
+    chip = _chip(accelerator or "")
+    if chip and chip not in _ESTIMATOR_TPUS:
+        return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
+    if not tpu.is_supported():
+        return "pjrt", "auto: this TensorFlow is built without TPU support"
+    return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
+
+
+def _can_go_on(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
+    """Whether this is the kind of device that the run was on, and its engine works there."""
+    here = _chip(accelerator or "") if use_tpu else "GPU" if devices.has_gpu() else "CPU"
+    if not here or here != _kind(before.device):
+        return False
+    if before.engine == "estimator":
+        return not use_tpu or tpu.is_supported()
+    return before.engine == "pjrt" and devices.is_installed()
+
+
+def _kind(device: str) -> str:
+    """The chip of a device as events describe it, "CPU" or "GPU"; "" for a TPU of old events."""
+    name = device.partition("TPU")[2].strip(" ,")
+    if "TPU" in device:
+        return _chip(name.replace("v5 lite", "v5e").replace("v6 lite", "v6e"))
+    # TPUEstimator's runs say "CPU or GPU", where jax found nothing better.
+    return "CPU" if "cpu" in device.lower() else "GPU"
+
+
+def _chip(accelerator: str) -> str:
+    """ "v5e" of "v5litepod-8"; "" where it is not known."""
+    found = re.match(r"v\d+[a-z]*", accelerator)
+    return {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
 
 
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:

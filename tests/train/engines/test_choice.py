@@ -12,7 +12,7 @@ import pytest
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.train.engines import devices, tpu
-from bigbird_ja.train.engines.choice import choose, peak_flops
+from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
 CONFIG = config_lib.without_data_set(config_lib.resolve(None, [])[0])
 
@@ -63,14 +63,63 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 def test_the_estimator_where_it_is_proven(machine: Machine) -> None:
-    found = choose("auto", False, CONFIG)
-    assert (found.name, found.replicas) == ("estimator", 1) and "TensorFlow 2.15" in found.why
-    machine.packages.pop("jax")  # never needed for it
-    assert choose("auto", False, CONFIG).name == "estimator"
     machine.tpu("v3-8")
     found = choose("auto", True, CONFIG)
     assert (found.name, found.replicas, found.peak_flops) == ("estimator", 8, 61.5e12)
-    assert str(found).startswith("engine: estimator on TPU v3-8, 8 cores (auto: ")
+    assert str(found) == (
+        "engine: estimator on TPU v3-8, 8 cores (auto: TensorFlow 2.15 and a TPU v3)"
+    )
+    machine.packages.pop("jax")  # never needed for it
+    assert choose("auto", True, CONFIG).name == "estimator"
+    found = choose("auto", False, CONFIG)
+    assert (found.name, found.replicas, found.why) == ("estimator", 1, "auto: jax is not installed")
+
+
+def test_jax_on_a_cpu(machine: Machine) -> None:
+    found = choose("auto", False, CONFIG)
+    assert (found.name, found.replicas) == ("pjrt", 2) and "no TPU v2 or v3" in found.why
+    machine.packages.pop("tensorflow_estimator")
+    assert choose("auto", False, CONFIG).name == "pjrt"
+
+
+ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8 cores")
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "engine", "why"),
+    [
+        (ON_CPU, None, "estimator", "begun under it"),
+        (ON_CPU, "v3-8", "estimator", "a TPU v3"),  # the rule for new runs
+        (ON_CPU, "v5litepod-8", "pjrt", "not proven on a TPU v5e"),
+        (EARLIER, None, "pjrt", "no TPU v2 or v3"),
+        (EARLIER, "v2-8", "estimator", "a TPU v2"),
+        (Before("estimator", "TPU v4-8, 4 cores"), "v4-8", "estimator", "begun under it"),
+        (Before("estimator", "TPU v4-8, 4 cores"), "v5litepod-8", "pjrt", "not proven"),
+        (Before("pjrt", "8 x TPU v3"), "v3-8", "pjrt", "begun under it"),
+        (Before("pjrt", "8 x TPU v5 lite"), "v5litepod-8", "pjrt", "begun under it"),
+        (Before("pjrt", "8 x TPU v5 lite"), "v3-8", "estimator", "a TPU v3"),
+        (Before("pjrt", "2 x cpu"), "v3-8", "estimator", "a TPU v3"),
+        (Before("pjrt", "2 x cpu"), None, "pjrt", "begun under it"),
+        (Before("pjrt", "1 x NVIDIA A100"), None, "pjrt", "no TPU v2 or v3"),
+    ],
+)
+def test_a_run_goes_on_under_its_engine_on_the_same_kind_of_device(
+    machine: Machine, before: Before, kind: str | None, engine: str, why: str
+) -> None:
+    if kind is not None:
+        machine.tpu(kind)
+    found = choose("auto", kind is not None, CONFIG, before)
+    assert found.name == engine and why in found.why
+
+
+def test_a_run_changes_its_engine_where_that_is_not_possible_any_more(machine: Machine) -> None:
+    machine.packages.pop("tensorflow_estimator")
+    assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
+    machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
+    assert choose("auto", False, CONFIG, Before("pjrt", "2 x cpu")).name == "estimator"
+    machine.packages |= {"jax": "0.4.34", "jax_cuda12_plugin": "0.4.34"}
+    machine.files = devices.GPU_FILES  # that was the CPU, whatever the old words say
+    assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
 
 
 @pytest.mark.parametrize("kind", ["v5litepod-8", "v4-8", "v6e-1"])
@@ -82,7 +131,6 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
 
 def test_jax_where_there_is_no_estimator_or_a_gpu(machine: Machine) -> None:
     machine.files = devices.GPU_FILES
-    assert choose("auto", False, CONFIG).name == "estimator"
     machine.packages["jax_cuda12_plugin"] = "0.4.34"
     assert choose("auto", False, CONFIG).name == "pjrt"
     machine.packages = {"tensorflow-cpu": "2.20.0", "jax": "0.7.2"}
