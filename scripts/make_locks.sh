@@ -27,10 +27,10 @@ upgrade=("$@")
 more=$(mktemp --suffix=.in)
 trap 'rm -f -- "$more"' EXIT
 
-compile requirements.lock 3.10 "estimator huggingface words dev preflight" \
+compile requirements.lock 3.10 "estimator huggingface launch words dev preflight" \
   'transformers<5' # the last that runs with numpy 1
 
-compile requirements-kaggle.lock 3.12 "tpu huggingface words plot test" \
+compile requirements-kaggle.lock 3.12 "tpu huggingface launch words plot test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has
-compile requirements-newest.lock 3.12 "cpu tpu huggingface words plot test"
+compile requirements-newest.lock 3.12 "cpu tpu huggingface launch words plot test"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bigbird_ja import cli
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):
@@ -22,7 +24,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Lock -> the extras that it holds, and the Pythons that it is for.
-COMMON = ("huggingface", "words")
+COMMON = ("huggingface", "launch", "words")
 LOCKS = {
     "requirements.lock": (("estimator", "preflight", "dev", *COMMON), ("3.10", "3.11")),
     "requirements-kaggle.lock": (("tpu", "plot", "test", *COMMON), ("3.12", "3.13")),
@@ -104,9 +106,55 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
         assert not capped, f"{required}: could replace what a machine has"
 
 
+# What Kaggle's image has, as far as it is known; of protobuf, the least that its TensorFlow takes.
+KAGGLE = {
+    "tensorflow": "2.20.0", "tensorflow-cpu": "2.20.0", "jax": "0.7.2", "jaxlib": "0.7.2",
+    "libtpu": "0.0.17", "protobuf": "5.28.0", "numpy": "2.0.2",
+}  # fmt: skip
+
+
+def test_nothing_of_a_plain_install_asks_for_newer_packages_than_kaggle_has() -> None:
+    """By the metadata of the versions that are installed here."""
+    asked = [
+        (ours.name, Requirement(text))
+        for ours in requirements()
+        for text in importlib.metadata.requires(ours.name) or []
+    ]
+    assert {name for name, _ in asked} > {"google-cloud-storage", "tensorflow-datasets"}
+    for name, required in asked:
+        version = KAGGLE.get(canonicalize_name(required.name))
+        if version is None or not is_for_kaggle(required):
+            continue
+        assert required.specifier.contains(version), f"{name} requires {required}"
+
+
+def is_for_kaggle(required: Requirement) -> bool:
+    return required.marker is None or required.marker.evaluate(
+        {"extra": "", "python_version": "3.12", "python_full_version": "3.12.11"}
+    )
+
+
+def test_the_cloud_client_that_would_is_an_extra() -> None:
+    names = {required.name for required in requirements()}
+    assert not names & {"google-cloud-tpu", "grpcio", "grpcio-status", "protobuf"}
+    (client,) = [r for r in requirements("launch") if r.name not in names]
+    assert client.name == "google-cloud-tpu"
+
+
+@pytest.mark.parametrize("command", ["launch --dry_run", "status --project=p", "down --project=p"])
+def test_without_it_launch_says_what_to_install(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.tpu_v2", None)
+    monkeypatch.delattr("google.cloud.tpu_v2", raising=False)
+    assert cli.run_command_line(command.split()) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "google-cloud-tpu is not installed here: pip install 'bigbird-ja[launch]'" in said
+
+
 def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
     kaggle = pins("requirements-kaggle.lock", "3.12")
-    for required in requirements("tpu", "preflight", "huggingface", "words", "plot"):
+    for required in requirements("tpu", "preflight", "huggingface", "words", "plot", "launch"):
         assert required.name not in ("tensorflow", "tensorflow-cpu"), required
         version = kaggle[canonicalize_name(required.name)]
         assert required.specifier.contains(version), (required, version)

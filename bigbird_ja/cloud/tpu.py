@@ -124,8 +124,7 @@ def create_request(
     project: str, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]
 ) -> Any:
     """The request that rents a TPU: `CreateNodeRequest` or `CreateQueuedResourceRequest`."""
-    from google.cloud import tpu_v2
-
+    tpu_v2 = library()
     parent = f"projects/{project}/locations/{zone}"
     node = tpu_v2.Node(
         accelerator_type=spec.accelerator_type,
@@ -157,15 +156,30 @@ def create_request(
     )
 
 
+def library() -> Any:
+    """`google.cloud.tpu_v2`.
+
+    Raises:
+        BadInput: it is not installed.
+    """
+    try:
+        from google.cloud import tpu_v2
+    except ImportError as error:
+        raise BadInput(
+            "google-cloud-tpu is not installed here: pip install 'bigbird-ja[launch]'"
+        ) from error
+    return tpu_v2
+
+
 def connect(project: str) -> GcpTpus:
     """The service with the user's own credentials, or an emulator on this machine.
 
     Raises:
-        BadInput: no credentials; the message says how to get them.
+        BadInput: no credentials, or no client library; the message says how to get them.
     """
     from google.auth.exceptions import GoogleAuthError
-    from google.cloud import tpu_v2
 
+    tpu_v2 = library()
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return GcpTpus(project, emulator_client(emulator))
