@@ -34,6 +34,7 @@ from bigbird_ja.errors import (
     Interrupted,
     OutOfMemory,
     classify,
+    one_line,
     telling_line,
 )  # fmt: skip
 from bigbird_ja.stop_signals import StopSignals
@@ -208,7 +209,7 @@ class _End:
             message = redaction.redact(f"{type(error).__name__}: {error}")
         else:
             status, reason = known.status, known.reason
-            message = redaction.redact(" ".join(str(known).split()))
+            message = redaction.redact(one_line(str(known)))
             text = f"bigbird-ja: {message}\n"
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()

@@ -87,6 +87,8 @@ SHARD_CHANGED = "shard ended early or was changed:"
 # What errors of the standard streams carry in place of a file's name (see `bigbird_ja.streams`).
 STREAMS = ("standard input", "standard output", "standard error")
 
+_LONGEST_WORD = 300  # of a message; more than any path that a person types
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A disk, a network file system or a connection that failed.
 _FAILED = {
@@ -268,7 +270,17 @@ def _is_network(error: OSError) -> bool:
 
 
 def _shown_path(path: object) -> str:
-    """A path of an exception (text, bytes or a descriptor), on one line that can be printed."""
+    """A path of an exception (text, bytes or a descriptor), in characters that can be printed."""
     text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= 300 else f"{text[:150]}...{text[-100:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def one_line(message: str) -> str:
+    """A message on one line, its overlong words (paths, values) shortened."""
+    return " ".join(map(_shortened, message.split()))
+
+
+def _shortened(word: str) -> str:
+    if len(word) <= _LONGEST_WORD:
+        return word
+    return f"{word[:150]}...({len(word):,} characters)...{word[-50:]}"

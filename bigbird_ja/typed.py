@@ -20,11 +20,11 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
+from bigbird_ja.storage import paths
 
 T = TypeVar("T")
 
 MAX_DEPTH = 64  # lists and objects inside each other; our own files need six
-MAX_BYTES = 256 << 20  # a manifest of 100,000 shards has 20 MB
 MAX_YAML_BYTES = 256 << 10  # PyYAML reads some 100 kB a second; our largest preset has 3 kB
 
 # Ranges that many files share.
@@ -34,7 +34,7 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class _Unfit(Exception):
-    """Too large, or nested too deeply."""
+    """Nested too deeply."""
 
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, _Unfit)
@@ -65,7 +65,6 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
         BadInput: it holds something else.
     """
     try:
-        _check_size(len(data), MAX_BYTES)
         _check_depth(data)
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
@@ -126,22 +125,7 @@ def read_json(path: str, kind: type[T], advice: str = "") -> T:
         FileNotFoundError: there is none.
         BadInput: it holds something else.
     """
-    return decode_json(read_bounded(path), kind, path, advice)
-
-
-def read_bounded(path: str, limit: int = MAX_BYTES) -> bytes:
-    """A file's content, which is not read at all where it is larger than `limit` bytes.
-
-    Raises:
-        FileNotFoundError: there is none.
-        BadInput: it is larger.
-    """
-    if not storage.is_remote(path):  # a bucket's objects are ours, and asking costs a request
-        try:
-            _check_size(storage.size(path), limit)
-        except _Unfit as error:
-            raise BadInput(f"{path}: {error}") from error
-    return storage.read_bytes(path)
+    return decode_json(storage.read_bytes(path), kind, path, advice)
 
 
 def describe(error: Exception) -> str:
@@ -170,11 +154,6 @@ def _type_name(text: str) -> str:
 
 def _message(where: str, problem: str, advice: str) -> str:
     return f"{where}: {problem[:300]}" + (f": {advice}" if advice else "")
-
-
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise _Unfit(f"{size:,} bytes, where at most {limit:,} make sense: not the right file")
 
 
 def _check_depth(data: bytes) -> None:
@@ -217,11 +196,9 @@ def read_yaml(text: str, where: str) -> Any:
     Raises:
         BadInput: naming the line.
     """
+    paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
-        _check_size(len(text), MAX_YAML_BYTES)
         loader = _Loader(text)
-    except _Unfit as error:
-        raise BadInput(f"{where}: {error}") from error
     except yaml.YAMLError as error:  # a character that no YAML file may hold
         raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())}") from error
     try:

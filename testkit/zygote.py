@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from testkit import ROOT
+from testkit.privileges import obey_permissions
 
 
 @dataclass
@@ -124,7 +125,7 @@ class Zygote:
                 create the file `hung`, until that is removed; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
                 working folder; `streams={"1": "/dev/full", "0": "closed"}` replaces standard
-                streams; `uid` is the user that it runs as.
+                streams; with `obeys_permissions` root is refused what it may not read too.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -176,7 +177,7 @@ def _command(
     limits: Mapping[str, int] | None = None,
     cwd: str | None = None,
     streams: Mapping[str, str] | None = None,
-    uid: int | None = None,
+    obeys_permissions: bool = False,
 ) -> None:
     status = 1
     with contextlib.suppress(BaseException):
@@ -187,10 +188,8 @@ def _command(
             os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         if cwd is not None:
             os.chdir(cwd)
-        if uid is not None:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
+        if obeys_permissions:
+            obey_permissions()
         for number, target in (streams or {}).items():
             _redirect(int(number), target)
         for name, value in (limits or {}).items():

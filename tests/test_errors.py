@@ -9,7 +9,7 @@ import ssl
 
 import pytest
 
-from bigbird_ja.errors import STATUS_OF_REASON, classify, of_reason, telling_line
+from bigbird_ja.errors import STATUS_OF_REASON, classify, of_reason, one_line, telling_line
 
 PATH = "/data/東京.txt"
 
@@ -118,8 +118,12 @@ def test_a_reason_names_its_end() -> None:
     assert of_reason("something else", "x").status == 1
 
 
-def test_a_path_of_any_length_or_bytes_can_be_told() -> None:
-    end = classify(system_error(errno.ENAMETOOLONG, "x" * 10_000))
-    assert end is not None and len(str(end)) < 500
+def test_words_of_any_length_are_shortened_in_the_line_that_is_shown() -> None:
+    end = classify(system_error(errno.ENAMETOOLONG, "x/" * 5_000))
+    line = one_line(f"{end}\nchoose another")
+    assert len(line) < 500 and "(10,0" in line and line.endswith("shorter name choose another")
+
+
+def test_a_path_of_any_bytes_can_be_told() -> None:
     end = classify(OSError(errno.ENOENT, "No such file", b"\xff.txt"))
     assert end is not None and str(end).isprintable()

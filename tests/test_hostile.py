@@ -25,11 +25,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that a case which runs as another user can reach."""
-    found = tmp_path_factory.mktemp("hostile")
-    for folder in (found, found.parent, found.parent.parent):
-        os.chmod(folder, 0o755)
-    return found
+    return tmp_path_factory.mktemp("hostile")
 
 
 @pytest.fixture(scope="module")

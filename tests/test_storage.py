@@ -170,6 +170,18 @@ def test_create_exclusive_where_links_do_not_exist(
     assert storage.read_bytes(path) == b"1" and os.listdir(tmp_path) == ["lock"]
 
 
+def test_what_is_read_whole_is_looked_at_first(tmp_path: Path) -> None:
+    path = tmp_path / "ja.model"
+    path.write_bytes(b"model")
+    os.truncate(path, 64 << 30)  # a hole, which no memory holds
+    with pytest.raises(BadInput, match=r"ja\.model: more than 268,435,456 bytes"):
+        storage.read_bytes(str(path))
+    path.write_bytes(b"model")
+    assert storage.read_bytes(str(path), 5) == b"model"
+    with pytest.raises(BadInput, match="more than 4 bytes"):
+        storage.read_text(str(path), 4)
+
+
 def test_compare_and_swap(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     storage.write_bytes(path, b"A")

@@ -109,6 +109,14 @@ def test_a_stream_reads_in_pieces_and_seeks(bucket: str) -> None:
         assert file.read() == data
 
 
+def test_what_is_read_whole_is_not_fetched_beyond_its_limit(bucket: str) -> None:
+    path = f"{bucket}/ja.model"
+    storage.write_bytes(path, bytes(100_000))
+    assert storage.read_bytes(path, 100_000) == bytes(100_000)
+    with pytest.raises(BadInput, match=r"ja\.model: more than 99,999 bytes"):
+        storage.read_bytes(path, 99_999)
+
+
 def test_locks_are_created_once_and_swapped_by_their_owner(bucket: str) -> None:
     path, wins = f"{bucket}/lock", []
 

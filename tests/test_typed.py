@@ -122,7 +122,7 @@ def test_a_file_too_large_is_not_read(tmp_path) -> None:
     path = tmp_path / "huge.json"
     with open(path, "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(BadInput, match=r"huge\.json: 1,099,511,627,776 bytes"):
+    with pytest.raises(BadInput, match=r"huge\.json: more than 268,435,456 bytes"):
         typed.read_json(str(path), _Record)
 
 
@@ -162,7 +162,7 @@ def test_yaml_is_read_as_before() -> None:
         ("a: [", "not YAML: "),
         ("a: \x00", "not YAML: "),
         ("--- 1\n--- 2\n", "not YAML: expected a single document"),
-        ("a" * 300_000, "300,000 bytes, where at most 262,144 make sense"),
+        ("a" * 300_000, "more than 262,144 bytes, which makes no sense here"),
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip

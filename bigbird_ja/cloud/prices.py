@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bigbird_ja import typed
+from bigbird_ja import storage, typed
 from bigbird_ja.cloud.accelerators import region_of
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
@@ -91,7 +91,7 @@ def load(override_path: str | None = None) -> Prices:
 
 def _read(path: str) -> str:
     try:
-        return typed.read_bounded(path, typed.MAX_YAML_BYTES).decode("utf-8")
+        return storage.read_bytes(path, typed.MAX_YAML_BYTES).decode("utf-8")
     except FileNotFoundError as error:
         raise BadInput(f"--prices {path}: no such file") from error
     except UnicodeDecodeError as error:

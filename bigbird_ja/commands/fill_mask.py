@@ -19,6 +19,8 @@ from absl import flags as absl_flags
 from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput
 
+_MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
+
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
 
 
@@ -68,12 +70,14 @@ def _read_text(text: str | None, path: str | None) -> str:
     if path is not None and path != "-":
         from bigbird_ja import storage
 
-        return storage.read_text(path).rstrip("\n")
+        return storage.read_text(path, _MOST_TEXT).rstrip("\n")
     try:
-        data = sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(_MOST_TEXT + 1)
     except OSError as error:
         why = error.strerror or "cannot be read"
         raise BadInput(f"standard input: {why}: give --text or --file") from error
+    if len(data) > _MOST_TEXT:
+        raise BadInput(f"standard input: more than {_MOST_TEXT:,} bytes: give a part of the text")
     return _as_utf_8(data, "standard input").rstrip("\n")
 
 

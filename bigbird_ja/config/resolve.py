@@ -200,10 +200,10 @@ def load_resolved(path: str) -> Config:
 
 
 def _read_file(path: str, source: str) -> list[Override]:
-    from bigbird_ja import typed
+    from bigbird_ja import storage, typed
 
     try:
-        text = typed.read_bounded(path, typed.MAX_YAML_BYTES).decode("utf-8")
+        text = storage.read_bytes(path, typed.MAX_YAML_BYTES).decode("utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(f"--config {path}: no such file{presets.hint(path)}") from error
     except UnicodeDecodeError as error:

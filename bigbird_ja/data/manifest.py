@@ -203,7 +203,7 @@ def load(data_dir: str) -> Manifest:
     """
     path = storage.join(data_dir, FILE_NAME)
     try:
-        data = typed.read_bounded(path)
+        data = storage.read_bytes(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"

@@ -18,7 +18,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import children, cleanup, typed
+from bigbird_ja import children, cleanup, storage, typed
 from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
@@ -161,7 +161,7 @@ def _load(cache_dir: str, key: str) -> tuple[dict[str, Any], str] | None:
     try:
         path = os.path.join(cache_dir, f"{key}.json.gz")
         with gzip.open(path, "rb") as stream:
-            value = typed.decode_json(stream.read(typed.MAX_BYTES), _Cached, path)
+            value = typed.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
         return value.result, value.hlo
     except (OSError, EOFError, zlib.error, BadInput):
         return None  # absent or damaged: compile again

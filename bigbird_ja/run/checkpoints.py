@@ -129,7 +129,7 @@ class CheckpointStore:
         """
         path = self._path(_sidecar(step))
         try:
-            meta = typed.decode_json(typed.read_bounded(path), Meta, f"{path}: damaged")
+            meta = typed.decode_json(storage.read_bytes(path), Meta, f"{path}: damaged")
         except FileNotFoundError as error:
             raise BadInput(f"{path}: no such checkpoint") from error
         if meta.step != step:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -117,7 +117,7 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
     """
     path = storage.join(model_dir, HEARTBEAT)
     try:
-        data = typed.read_bounded(path)
+        data = storage.read_bytes(path)
     except FileNotFoundError:
         return None
     return _whole(data, typed.decode_json(data, HeartbeatRecord, path, _ADVICE))
@@ -140,7 +140,7 @@ def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
 def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
     """Lines with their records; what kills leave is left out (`typed.numbered_lines`)."""
     try:
-        data = typed.read_bounded(path)
+        data = storage.read_bytes(path)
     except FileNotFoundError:
         return iter(())
     return typed.numbered_lines(data, kind, path, _ADVICE)
@@ -271,7 +271,12 @@ def _ends_with_newline(path: str) -> bool:
     if storage.is_remote(path):
         return True
     try:
-        data = storage.read_bytes(path)
+        with storage.open_read(path) as file:
+            return file.seek(0, os.SEEK_END) == 0 or _last_byte(file) == b"\n"
     except FileNotFoundError:
         return True
-    return not data or data.endswith(b"\n")
+
+
+def _last_byte(file: BinaryIO) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1)

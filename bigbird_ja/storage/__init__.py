@@ -35,6 +35,7 @@ from bigbird_ja.storage.names import (
 from bigbird_ja.storage.stat import Stat
 
 __all__ = [
+    "MAX_BYTES",
     "TEMPORARY_PREFIX",
     "Stat",
     "StorageError",
@@ -48,19 +49,27 @@ __all__ = [
 ]
 
 
-def read_bytes(path: str) -> bytes:
-    """The whole file (one request on a bucket)."""
-    return of(path).read_with_token(path)[0]
+# What is read whole is smaller: a tokenizer has a few MB, a manifest of 100,000 shards 20.
+MAX_BYTES = 256 << 20
 
 
-def read_text(path: str) -> str:
+def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
+    """The whole file (one request on a bucket).
+
+    Raises:
+        BadInput: it has more than `limit` bytes, so it is not what it was taken for.
+    """
+    return of(path).read_with_token(path, limit)[0]
+
+
+def read_text(path: str, limit: int = MAX_BYTES) -> str:
     """The whole file as UTF-8.
 
     Raises:
-        BadInput: not UTF-8.
+        BadInput: not UTF-8, or larger than `limit` bytes.
     """
     try:
-        return read_bytes(path).decode("utf-8")
+        return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 (byte {error.start})") from error
 
@@ -92,7 +101,7 @@ def create_exclusive(path: str, data: bytes) -> bool:
 
 def read_with_token(path: str) -> tuple[bytes, str]:
     """The content and the token of this version, for `replace_if` and `delete_if`."""
-    return of(path).read_with_token(path)
+    return of(path).read_with_token(path, MAX_BYTES)
 
 
 def replace_if(path: str, data: bytes, token: str) -> str | None:

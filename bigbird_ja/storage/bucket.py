@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from bigbird_ja.errors import StorageError
 from bigbird_ja.storage import client as clients
-from bigbird_ja.storage import local, retry, stream
+from bigbird_ja.storage import local, paths, retry, stream
 from bigbird_ja.storage.checksum import crc32c_of_file, crc32c_text
 from bigbird_ja.storage.names import SCHEME, base_name, split_remote
 from bigbird_ja.storage.scratch import scratch_directory
@@ -26,14 +26,31 @@ _MOST_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object wa
 _FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
 
 
-def read_with_token(path: str) -> tuple[bytes, str]:
-    """The whole object in one request, which is one generation by nature, and that generation."""
+class _Bounded(io.BytesIO):
+    """Bytes in memory, at most `limit` of them."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        super().__init__()
+        self._path, self._limit = path, limit
+
+    def write(self, data: Any) -> int:
+        paths.check_size(self._path, self.tell() + len(data), self._limit)
+        return super().write(data)
+
+
+def read_with_token(path: str, limit: int) -> tuple[bytes, str]:
+    """The whole object in one request, which is one generation by nature, and that generation.
+
+    Raises:
+        BadInput: more than `limit` bytes; what lies beyond is not fetched.
+    """
 
     def attempt(_: int) -> tuple[bytes, str]:  # the library would not verify a resumed download
-        blob = clients.blob(path)
-        data = blob.download_as_bytes(
-            raw_download=True, checksum=None, timeout=_timeout(), retry=None
+        blob, content = clients.blob(path), _Bounded(path, limit)
+        blob.download_to_file(
+            content, raw_download=True, checksum=None, timeout=_timeout(), retry=None
         )
+        data = content.getvalue()
         generation, crc = blob.generation, blob.crc32c
         if crc is not None and crc32c_text(data) != crc:
             raise retry.CorruptError(f"checksum mismatch ({len(data)} bytes came)")

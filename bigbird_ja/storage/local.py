@@ -156,9 +156,14 @@ def _create_without_link(path: str, data: bytes) -> bool:
     return True
 
 
-def read_with_token(path: str) -> tuple[bytes, str]:
-    """The content, and a token that changes with every write."""
+def read_with_token(path: str, limit: int) -> tuple[bytes, str]:
+    """The content, and a token that changes with every write.
+
+    Raises:
+        BadInput: more than `limit` bytes; nothing is read then.
+    """
     with open_read(path) as file:
+        paths.check_size(path, os.fstat(file.fileno()).st_size, limit)
         data = file.read()
         return data, _token_of(os.fstat(file.fileno()))
 

@@ -125,6 +125,17 @@ def refuse_special(path: str, flag: str, found: os.stat_result, advice: str) -> 
             raise refusal(path, flag, f"{name}, not a file: {advice}")
 
 
+def check_size(path: str, size: int, limit: int) -> None:
+    """Refuses a file that is too large to be what it was taken for.
+
+    Raises:
+        BadInput: `size` bytes are more than `limit`.
+    """
+    if size > limit:
+        reason = f"more than {limit:,} bytes, which makes no sense here: not the right file"
+        raise refusal(path, "", reason)
+
+
 def refusal(path: str, flag: str, reason: str) -> BadInput:
     """The exception whose line is the flag, the path and the reason."""
     return BadInput(_line(path, flag, reason))

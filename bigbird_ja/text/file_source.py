@@ -35,6 +35,19 @@ _BLANK_LINES = re.compile(_NEWLINE + rb"(?:" + _BLANK + _NEWLINE + rb")+")
 _BOM = b"\xef\xbb\xbf"
 
 
+class _Line:
+    """The line in which blocks of text end: where it starts, and how long it is so far."""
+
+    start = _at = 0
+
+    def add(self, block: bytes) -> int:
+        """Its length after one more block."""
+        if last := max(block.rfind(b"\n"), block.rfind(b"\r")) + 1:
+            self.start = self._at + last
+        self._at += len(block)
+        return self._at - self.start
+
+
 @dataclass(frozen=True)
 class FileSource:
     """A file of documents; picklable."""
@@ -70,16 +83,20 @@ class FileSource:
         """SHA-256 of the bytes of the file, and of how they are read where that is not plain.
 
         A .txt file that could be a .jsonl one (it begins with "{") must not count as that. All
-        others need no mark, so fingerprints of earlier versions stay valid.
+        others need no mark, so fingerprints of earlier versions stay valid. A line that is too long
+        ends it: a file of terabytes that a copy left unfinished is not hashed to its end.
         """
         digest = hashlib.sha256()
         if self.is_text and self.txt_documents != BLANK_LINE:
             digest.update(f"txt_documents={self.txt_documents}\0".encode())
         elif self.is_text and self._begins_with(b"{"):
             digest.update(b"txt\0")
+        line = _Line()
         with storage.open_read(self.path) as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
+                if not self.path.endswith(".gz") and line.add(block) > MAX_DOCUMENT_BYTES:
+                    self._refuse_long(line.start)
         return digest.digest()
 
     def lines_of_single_document(self) -> int:

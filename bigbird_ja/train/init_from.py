@@ -25,6 +25,7 @@ from bigbird_ja.run.model import load_parameters
 from bigbird_ja.storage.scratch import scratch_directory
 
 _WEIGHTS = "model.safetensors"
+_MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
 _INITIAL = "random first value"
 _POSITIONS = "bert/embeddings/position_embeddings"
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
@@ -190,7 +191,7 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found
         ) from error
     path = storage.join(source, _WEIGHTS)
     try:
-        state = load(storage.read_bytes(path))
+        state = load(storage.read_bytes(path, _MOST_WEIGHTS))
     except (SafetensorError, KeyError) as error:
         raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
     kind = _model_type(source)

@@ -54,7 +54,7 @@ class Case:
         statuses: the exit statuses that are right.
         prepare: called with the folders of inputs and outputs before the command runs.
         streams: file descriptor -> "closed" or a path to open it on.
-        uid: the user that it runs as, where the tests run as root.
+        obeys_permissions: root is refused what it may not read or write, as any user.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Case:
     statuses: frozenset[int] = REFUSED
     prepare: Callable[[Path, Path], None] | None = None
     streams: dict[int, str] = field(default_factory=dict)
-    uid: int | None = None
+    obeys_permissions: bool = False
 
 
 def commands(*left_out: str) -> list[str]:

@@ -91,8 +91,6 @@ class Judge:
         place.mkdir()
         shutil.copytree(self._world, place / "in", symlinks=True)
         (place / "out").mkdir()
-        for folder, _, _ in os.walk(place):  # cases that run as another user write here too
-            os.chmod(folder, 0o777)
         try:
             yield place
         finally:
@@ -110,7 +108,7 @@ class Judge:
             *words,
             cwd=str(place),
             streams={str(number): target for number, target in case.streams.items()},
-            uid=case.uid,
+            obeys_permissions=case.obeys_permissions,
             limits={"AS": _MEMORY},
         )
         return command.wait(PATIENCE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -57,6 +58,19 @@ def test_bad_input_is_one_line(arguments, message, small_run, capsys):
     status = cli.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}", *arguments])
     error = capsys.readouterr().err
     assert status == 2 and message in error and "Traceback" not in error
+
+
+def test_a_text_without_an_end_is_not_read_to_it(small_run, capsys, monkeypatch, tmp_path):
+    flags = ["fill-mask", f"--model_dir={small_run.model_dir}"]
+    with open("/dev/zero", "rb") as zeros:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros))
+        assert cli.run_command_line(flags) == 2
+    assert "standard input: more than 1,048,576 bytes" in capsys.readouterr().err
+    huge = tmp_path / "t.txt"
+    huge.write_bytes(b"[MASK]")
+    os.truncate(huge, 64 << 30)
+    assert cli.run_command_line([*flags, f"--file={huge}"]) == 2
+    assert "t.txt: more than 1,048,576 bytes" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text(small_run, capsys, monkeypatch):

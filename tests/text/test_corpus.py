@@ -268,6 +268,15 @@ def test_what_is_longer_than_a_document_may_be_is_refused(
         list(open_corpus([write(tmp_path / "a.jsonl", lines_of("a", "x" * (2 << 20)))]).documents())
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_corpus_is_not_hashed_beyond_a_line_that_is_too_long(tmp_path: Path, name: str) -> None:
+    good = lines_of("一") if name == "a.jsonl" else "一\n\n二\n".encode()
+    path = write(tmp_path / name, good)
+    os.truncate(path, 64 << 30)  # a hole: as an unfinished copy leaves it
+    with pytest.raises(BadInput, match=r"line [23]: .*longer than 64 MB"):
+        _ = open_corpus([path]).fingerprint
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
