@@ -167,12 +167,14 @@ def test_bfloat16_is_near_float32(random_pattern):
     config = _config("block_sparse", random_pattern, 96)
     exact = _run(config, _inputs(96))
     config.training.dtype = "bfloat16"
-    for name, got in _run(config, _inputs(96)).items():
+    # Compiled, as a train step is. TensorFlow's own kernels round after every operation, and add in
+    # bfloat16 on processors without instructions for it: up to 0.06 here, 0.035 compiled. Most of
+    # it is the scores, up to 20 here: rounded to eight bits they move a weight by some percent.
+    for name, got in _run(config, _inputs(96), jit=True).items():
         if not name.endswith("key/bias"):
             expected = np.asarray(exact[name])
             error = np.abs(np.asarray(got) - expected).mean()
-            # Up to 0.06 was seen on one of two kinds of processor; why they differ is not known.
-            assert error < 0.08 * np.abs(expected).mean(), name
+            assert error < 0.04 * np.abs(expected).mean(), name
 
 
 def test_short_sequences_get_full_attention():
