@@ -78,9 +78,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "problems": problems,
     }
     print(_report(manifest, found, args.data_dir, results))
-    if args.plot:
-        show.draw(args.plot, manifest, found["train"])
-        print(f"picture: {args.plot}")
     if problems:
         for problem in problems:
             print(f"problem: {problem}", file=sys.stderr)
@@ -90,6 +87,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
         error.results = results  # type: ignore[attr-defined]
         raise error
+    if args.plot:
+        show.draw(args.plot, manifest, found["train"])
+        print(f"picture: {args.plot}")
     _show_examples(args, manifest)
     return results
 

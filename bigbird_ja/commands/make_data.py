@@ -78,10 +78,13 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build, workers
     from bigbird_ja.data.spec import spec_of, unasked_fields
     from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.text.tokenizer_files import Files
 
     _check_length(config)
     num_workers = args.num_workers or workers.available_cores()
     tokenizer = tokenizer_lib.load(args.tokenizer)
+    if args.tokenizer.endswith(".model"):
+        Files(args.tokenizer.removesuffix(".model")).check_model(tokenizer)
     corpus = corpus_input.open_input(args)
     spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
     request = build.Request(

@@ -133,6 +133,18 @@ class Files:
         outputs.write(self.model, tokenizer.model_bytes)
         return made
 
+    def check_model(self, tokenizer: Tokenizer) -> None:
+        """Refuses a model that is not the one that its record, where there is one, tells of.
+
+        A flipped bit seldom makes a model unreadable: it makes another tokenizer.
+        """
+        there = self.read_record()
+        if there is not None and there.model_sha256 != tokenizer.sha256:
+            raise BadInput(
+                f"{self.model}: not the model that {self.record} tells of: restore it from a copy,"
+                f" or remove {self.record} where you have put another model there"
+            )
+
     @contextlib.contextmanager
     def held(self) -> Iterator[Lease]:
         """One `tokenize` at a time for a prefix; see `lease.held`.

@@ -46,8 +46,9 @@ def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys)
     shutil.copytree(data, tmp_path / "data")
     shard = next((tmp_path / "data").glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}")
-    assert status == 2 and result["reason"] == "bad_input"
+    picture = tmp_path / "x.png"
+    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}", f"--plot={picture}")
+    assert status == 2 and result["reason"] == "bad_input" and not picture.exists()
     assert any(shard.name in problem for problem in result["problems"])
     assert result["sequences"] > 0
     assert shard.name in captured.err.strip().splitlines()[-1]

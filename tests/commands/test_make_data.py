@@ -69,6 +69,19 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, inputs, change, 
     assert not output.exists()
 
 
+def test_a_model_that_its_record_does_not_know_is_refused(tmp_path, inputs, run_cli):
+    given = Path(inputs[1].removeprefix("--tokenizer="))
+    for suffix in (".model", ".json"):
+        (tmp_path / f"ja{suffix}").write_bytes(given.with_suffix(suffix).read_bytes())
+    data = bytearray((tmp_path / "ja.model").read_bytes())
+    data[len(data) // 2] ^= 1  # still a model, but another one
+    (tmp_path / "ja.model").write_bytes(data)
+    command = ["make-data", inputs[0], f"--tokenizer={tmp_path}/ja.model", *SMALL]
+    ended = run_cli(*command, f"--output_dir={tmp_path / 'data'}")
+    assert ended.status == 2 and "ja.model: not the model that" in ended.stderr, ended.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_directory_that_may_not_be_written_is_bad_input(tmp_path, inputs, capsys):
     from bigbird_ja import cli
 
