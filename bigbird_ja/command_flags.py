@@ -298,7 +298,10 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     from bigbird_ja import config as config_lib
 
     uses = declared(args["set"]).uses
-    config, overrides = config_lib.resolve(args.config, args.set, given_settings(args), uses)
+    changes = args.continue_with if "continue_with" in args else ()
+    config, overrides = config_lib.resolve(
+        args.config, args.set, given_settings(args), uses, changes
+    )
     for override in overrides:
         need = OPTIONS[override.key].needs_flag
         has_it = need.partition("=")[0] in args

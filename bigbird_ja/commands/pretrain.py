@@ -5,16 +5,17 @@ r"""train or resume, on CPU, GPU or TPU
 
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
-Running the same command again continues where the last checkpoint was saved; on finished work it
-says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first (status 75). The
-tiny preset takes minutes on two CPU cores, the base one 1.7 days on a v3-8: `bigbird-ja plan` says
-how long and how much.
+Running the same command again continues where the last checkpoint was saved, also without --config;
+on finished work it says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first
+(status 75). The tiny preset takes minutes on two CPU cores, the base one 1.7 days on a v3-8:
+`bigbird-ja plan` says how long and how much.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -48,6 +49,13 @@ def define_flags(flags: Flags) -> None:
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
         " TensorFlow checkpoint. Not for resuming, which needs no flag.",
+    )
+    flags.text(
+        "continue_with",
+        "Changes a setting of a run in mid run, its optimiser's state kept (repeatable):"
+        " --continue_with training.learning_rate=5e-5. Of use: training.*, but not its seed.",
+        many=True,
+        excludes=("overwrite", "init_from"),
     )
     flags.choice(
         "mode", ("train", "train_and_eval"),
@@ -87,9 +95,12 @@ def _prepare_and_train(
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.data import verify
-    from bigbird_ja.train import run_directory
+    from bigbird_ja.train import continuation, run_directory
 
+    _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
+    changes = [o for o in overrides if o.source == "--continue_with"]
+    continuation.check(changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
     config = config_lib.with_data_set(
@@ -103,7 +114,7 @@ def _prepare_and_train(
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
         stop.answered()
-        raise Interrupted("stopped before training: run the same command again")
+        raise Interrupted("stopped before training: nothing was written")
     from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.request import Request, Surroundings
@@ -122,6 +133,7 @@ def _prepare_and_train(
         model_dir=args.model_dir,
         engine=engine,
         init_from=args.init_from,
+        continue_with=frozenset(change.key for change in changes),
         evaluates=args.mode == "train_and_eval",
         profile_steps=profile,
         overwrite=args.overwrite,
@@ -130,6 +142,17 @@ def _prepare_and_train(
         surroundings=surroundings or Surroundings(),
     )
     return run_lib.pretrain(request, stop)
+
+
+def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> None:
+    """Without --config, a run that is in MODEL_DIR goes on with its own settings."""
+    from bigbird_ja.train import run_directory
+
+    if args.config is None and not args.overwrite:
+        path = run_directory.settings_of(args.model_dir)
+        if path is not None:
+            log(f"no --config: the run in {args.model_dir} goes on with its own settings")
+            args["config"].value = path
 
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:

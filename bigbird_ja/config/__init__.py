@@ -6,7 +6,13 @@ then the data set), `validate`, `fingerprint`, `echo`.
 """
 
 from bigbird_ja.config.echo import echo
-from bigbird_ja.config.fingerprint import differences, digest, fingerprint
+from bigbird_ja.config.fingerprint import (
+    differences,
+    digest,
+    fingerprint,
+    is_free,
+    may_change_in_mid_run,
+)
 from bigbird_ja.config.names import nearest
 from bigbird_ja.config.presets import preset_path
 from bigbird_ja.config.resolve import (
@@ -54,7 +60,9 @@ __all__ = [
     "flatten",
     "from_dict",
     "get",
+    "is_free",
     "load_resolved",
+    "may_change_in_mid_run",
     "nearest",
     "predictions_of",
     "preset_path",

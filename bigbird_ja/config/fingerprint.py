@@ -72,6 +72,12 @@ def differences(old: Config, new: Config) -> list[str]:
     ]
 
 
+def may_change_in_mid_run(key: str) -> bool:
+    """Whether `pretrain --continue_with` may give a run another value: what neither the shape of
+    its state nor the order of its data depends on."""
+    return OPTIONS[key].section == "training" and key != "training.seed"
+
+
 def is_free(key: str) -> bool:
     """Whether a run that goes on may have another value of this setting."""
     # The sections `tokenize` and `make_data` say how data is made; a run depends on its manifest.

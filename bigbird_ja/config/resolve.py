@@ -38,6 +38,7 @@ def resolve(
     sets: Iterable[str] = (),
     flags: Iterable[Override] = (),
     uses: Sequence[str] = SECTIONS,
+    changes: Iterable[str] = (),
 ) -> tuple[Config, list[Override]]:
     """Builds the config from a file, `key=value` strings and flags; the last wins.
 
@@ -48,6 +49,7 @@ def resolve(
         flags: the settings that flags of their own gave.
         uses: sections, and single keys, that the command uses: `sets` of others are refused. A
             file may hold all sections.
+        changes: `key=value` strings of `--continue_with`.
 
     Returns:
         The config, not yet completed by a data set, and every override in order.
@@ -62,6 +64,7 @@ def resolve(
     for text in sets:
         overrides.append(_read_set(text, uses))
     overrides += flags
+    overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
     read = [_read(override) for override in overrides]
     applied = _without_stale_predictions(read)
@@ -216,18 +219,18 @@ def _read_file(path: str, source: str) -> list[Override]:
     return _overrides_of(values, source)
 
 
-def _read_set(text: str, uses: Sequence[str]) -> Override:
+def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
     from bigbird_ja import typed
 
     key, separator, value = text.partition("=")
     key = key.strip()
     if not separator:
-        raise BadInput(f"--set {shortened(text)}: write it as section.key=value")
-    _check_known(key, "--set")
+        raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
+    _check_known(key, flag)
     if not names.is_used(key, uses):
         used = ", ".join(name if "." in name else f"{name}.*" for name in uses)
-        raise BadInput(f"--set {key}: this command does not use it; it uses {used}")
-    return Override(key, typed.read_yaml(value, f"--set {key}"), "--set")
+        raise BadInput(f"{flag} {key}: this command does not use it; it uses {used}")
+    return Override(key, typed.read_yaml(value, f"{flag} {key}"), flag)
 
 
 def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:

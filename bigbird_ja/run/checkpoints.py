@@ -56,6 +56,8 @@ class Meta:
     time: Time  # UNIX seconds
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
     tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: none, or not recorded
+    next_batch: Count | None = None  # of the data's order; None: `step`, as without changes
+    global_batch_size: Count | None = None  # in whose batches `next_batch` counts
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ that are not those are refused, because everything that reads the model would go
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
+from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, read_variables
 from bigbird_ja.run.names import parameters_of
 from bigbird_ja.storage.scratch import scratch_directory
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
+CONTINUED = "continued_with"  # the event of `pretrain --continue_with`
 
 
 def load_parameters(
@@ -68,18 +70,30 @@ def load_config(model_dir: str, meta: Meta) -> Config:
         if not storage.exists(path):
             raise BadInput(f"{path}: missing: restore it from a copy of the run") from error
         raise
-    check_config(config, meta, path)
+    check_config(config, meta, path, earlier_configs(run_log.read_events(model_dir)))
     return config
 
 
-def check_config(config: Config, meta: Meta, where: str) -> None:
+def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Fingerprints of the configs that a run had before `--continue_with` changed them; the model
+    is the same in all."""
+    return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
+
+
+def check_config(config: Config, meta: Meta, where: str, earlier: Collection[str] = ()) -> None:
     """Refuses a config that is not the checkpoint's.
+
+    Args:
+        config: the run's.
+        meta: the checkpoint's sidecar.
+        where: the config's file, for the message.
+        earlier: fingerprints of configs that the run had before; see `earlier_configs`.
 
     Raises:
         BadInput: the fingerprints differ.
     """
     found = config_lib.fingerprint(config)
-    if found != meta.config_fingerprint:
+    if meta.config_fingerprint not in {found, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
             f" {found[:12]}, not {meta.config_fingerprint[:12]}): it was changed since: put the"

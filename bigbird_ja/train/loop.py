@@ -129,6 +129,8 @@ class Loop:
             interruptions=totals["interruptions"],
             time=round(self.request.surroundings.clock(), 3),
             tokenizer_sha256=self.request.manifest.tokenizer_sha256,
+            next_batch=self.recorder.next_batch(),
+            global_batch_size=self.request.config.training.global_batch_size,
         )
         self.saver.save(meta, self.engine.snapshot)
         self.watchdog.tick()

@@ -56,7 +56,15 @@ class Recorder:
 
     def tokens_seen(self) -> int:
         """Tokens trained on so far, padding left out (by the data set's density)."""
-        return round(self.step * self._pace.tokens_per_step)
+        before = self._found.checkpoint
+        if before is None or before.meta.step == self._found.next_batch:
+            return round(self.step * self._pace.tokens_per_step)
+        new = (self.step - before.meta.step) * self._pace.tokens_per_step
+        return before.meta.tokens_seen + round(new)  # steps before were of another size
+
+    def next_batch(self) -> int:
+        """The batch of the data's order that comes next, in batches of this config."""
+        return self._found.next_batch + self.step - self._found.step
 
     def totals(self) -> dict[str, Any]:
         """The run's totals so far, as in `--json`."""

@@ -39,6 +39,7 @@ class Request:
     model_dir: str
     engine: Choice
     init_from: str | None = None
+    continue_with: frozenset[str] = frozenset()  # settings that may differ from the run's so far
     evaluates: bool = False  # --mode=train_and_eval
     profile_steps: tuple[int, int] | None = None
     overwrite: bool = False

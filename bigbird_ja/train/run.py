@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 import threading
@@ -30,12 +31,12 @@ from bigbird_ja.errors import (
 )
 from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.run.model import CONTINUED, check_tokenizer
 from bigbird_ja.run.records import EventRecord
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.streams import write_results
-from bigbird_ja.train import checks, engines, environment, run_directory
+from bigbird_ja.train import checks, continuation, engines, environment, run_directory
 from bigbird_ja.train.engines import choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
@@ -66,7 +67,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
     around.mark("start-up")
     outputs.check_folder_place(model_dir, "--model_dir")
     if not request.overwrite:
-        run_directory.check_settings(model_dir, config)
+        run_directory.check_settings(model_dir, config, request.continue_with)
     guard = checks.check(request)
     warm_start = _load_warm_start(request)
     if request.overwrite:
@@ -79,7 +80,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
 
         store = CheckpointStore(model_dir, scratch, report, around.mark)
         found = run_directory.find_resumption(
-            store, config, request.manifest.fingerprint, around.log
+            store, config, request.manifest.fingerprint, around.log, bool(request.continue_with)
         )
         check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
         recorder = Recorder(request, found, scratch)
@@ -87,7 +88,10 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
             recorder.event(**note)
         part = _Part(request, stop, lock, guard, store, scratch, found, recorder, warm_start)
         if found.step >= config.training.num_train_steps:
-            around.log(f"{model_dir}: already at step {found.step:,}: nothing left to do")
+            around.log(
+                f"{model_dir}: already at step {found.step:,}: nothing left to do (a larger"
+                " --num_train_steps continues)"
+            )
             return part.complete()
         return part.train()
 
@@ -160,13 +164,26 @@ class _Part:
                 self._recorder.evaluated(step, found)
         if is_due or not run_directory.is_recorded_as_finished(self._request.model_dir):
             self._recorder.ended("finished", None)
+        self._say_what_next()
         return self._results("finished")
+
+    def _say_what_next(self) -> None:
+        """Where the model is, how good, and the command that comes next."""
+        request, loss = self._request, self._recorder.loss
+        at = f"step {self._recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
+        data, model = shlex.quote(request.data_dir), shlex.quote(request.model_dir)
+        if request.evaluates or not request.manifest.eval.sequences:
+            command = f"export --model_dir {model} --output_dir NEW_FOLDER"
+        else:
+            command = f"evaluate --model_dir {model} --data_dir {data}"
+        self._around.log(f"finished: {at}, in {request.model_dir}; next: bigbird-ja {command}")
 
     def _write_start(self) -> None:
         request, found = self._request, self._found
         self._there_before = set(storage.list_files(request.model_dir))
         before = run_directory.last_start(request.model_dir)
         tokenizer = storage.join(request.data_dir, run_directory.TOKENIZER)
+        self._tell_settings()
         run_directory.write_settings(request.model_dir, self._config, tokenizer)
         self._recorder.event(
             "started" if found.checkpoint is None else "resumed",
@@ -182,6 +199,26 @@ class _Part:
         if before is not None:
             self._tell_changes(before)
         self._recorder.heartbeat.write(state="starting")
+
+    def _tell_settings(self) -> None:
+        """Says and records with what other settings the run goes on; before they are written."""
+        path = run_directory.settings_of(self._request.model_dir)
+        if path is None or self._found.checkpoint is None:
+            return
+        before, step = config_lib.load_resolved(path), self._found.step
+        if changed := continuation.changes(before, self._config):
+            named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
+            self._around.log(f"from step {step:,} on with {named}")
+            self._recorder.event(
+                CONTINUED,
+                global_step=step,
+                settings=changed,
+                was=config_lib.fingerprint(before),
+                now=config_lib.fingerprint(self._config),
+            )
+        if words := continuation.schedule_words(before, self._config, step):
+            self._around.log(words)
+            self._recorder.event("schedule_changed", global_step=step, message=words)
 
     def _tell_changes(self, before: EventRecord) -> None:
         """Says where another engine or device count goes on with the run."""
@@ -261,7 +298,7 @@ class _Part:
             self._request.data_dir,
             seed=self._config.data.seed,
             global_batch_size=self._config.training.global_batch_size,
-            start_step=self._found.step,
+            start_step=self._found.next_batch,
             shuffle_window=self._config.data.shuffle_window,
             mask_unit=self._config.data.mask_unit,
             num_hosts=count,
@@ -339,12 +376,14 @@ class _Part:
         """Records the end of a loop that came to one."""
         self._recorder.ended(reason, None)
         if reason == "interrupted":
-            stopped = Interrupted(
-                f"{self._stop.name}: saved at step {self._recorder.step}: run the same command"
-                " again to continue"
-            )
+            step, model_dir = self._recorder.step, self._request.model_dir
+            what = f"saved at step {step} in {model_dir}: run the same command again to continue"
+            if not step:
+                what = "no step was made, so there is nothing to continue"
+            stopped = Interrupted(f"{self._stop.name}: {what}")
             stopped.results = self._results(reason)  # type: ignore[attr-defined]
             raise stopped
+        self._say_what_next()
         return self._results(reason)
 
     def _results(self, reason: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,28 +17,56 @@ from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
-from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config
+from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
+from bigbird_ja.train.continuation import changes, next_batch
 from bigbird_ja.train.engines.choice import Before
 
 LOCK = "lock.json"
 
 
-def check_settings(model_dir: str, config: Config) -> None:
+def settings_of(model_dir: str) -> str | None:
+    """The file of settings of the run that is in MODEL_DIR; None where there is no run."""
+    path = storage.join(model_dir, CONFIG)
+    try:
+        return path if storage.exists(path) and _has_work(model_dir) else None
+    except NotADirectoryError:
+        return None  # refused, in words, where MODEL_DIR is to be written
+
+
+def check_settings(model_dir: str, config: Config, changed: Collection[str] = ()) -> None:
     """Refuses a MODEL_DIR whose run has other settings; reads only.
 
+    Args:
+        model_dir: MODEL_DIR.
+        config: with which it is to go on.
+        changed: keys that may differ: those of `--continue_with`.
+
     Raises:
-        BadInput: naming each setting that differs.
+        BadInput: naming each setting that differs, and how it can be had.
     """
-    path = storage.join(model_dir, CONFIG)
-    if not storage.exists(path) or not _has_work(model_dir):
+    path = settings_of(model_dir)
+    if path is None:
+        if changed:
+            raise BadInput(
+                f"--continue_with: {model_dir} holds no run to go on with: check --model_dir"
+            )
         return
-    different = config_lib.differences(config_lib.load_resolved(path), config)
-    if different:
-        raise BadInput(
-            f"{model_dir} holds a run of other settings ({'; '.join(different)}): use those, or"
-            " another --model_dir, or --overwrite to move that run aside"
-        )
+    before = config_lib.load_resolved(path)
+    different = {key: value for key, value in changes(before, config).items() if key not in changed}
+    if not different:
+        return
+    named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
+    if all(map(config_lib.may_change_in_mid_run, different)):
+        example = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
+        advice = f"to change them in mid run, {example}"
+    else:
+        advice = f"to start another run from its weights, --init_from {model_dir} with another"
+        advice += " --model_dir"
+    raise BadInput(
+        f"{model_dir} holds a run of other settings ({named}): use those; {advice}; or --overwrite"
+        " to move that run aside"
+    )
 
 
 def check_data(checkpoint: Checkpoint, data_fingerprint: str, model_dir: str) -> None:
@@ -101,12 +129,9 @@ def with_mask_unit_of(model_dir: str, config: Config, log: Callable[[str], None]
     Earlier versions took `make_data.mask_unit` and not the data set's unit: such a run goes on as
     it began.
     """
-    path = storage.join(model_dir, CONFIG)
-    try:
-        if not storage.exists(path) or not _has_work(model_dir):
-            return config
-    except NotADirectoryError:
-        return config  # refused, in words, by `check_settings`
+    path = settings_of(model_dir)
+    if path is None:
+        return config
     before = config_lib.load_resolved(path).data.mask_unit
     if before is None or before == config.data.mask_unit or config.data.masking == "static":
         return config
@@ -136,6 +161,7 @@ class Resumption:
 
     checkpoint: Checkpoint | None
     interruptions: int  # ends other than `finished`, of the whole run
+    next_batch: int = 0  # of the data's order, in batches of the config
 
     @property
     def step(self) -> int:
@@ -149,22 +175,38 @@ class Resumption:
 
 
 def find_resumption(
-    store: CheckpointStore, config: Config, data_fingerprint: str, log: Callable[[str], None]
+    store: CheckpointStore,
+    config: Config,
+    data_fingerprint: str,
+    log: Callable[[str], None],
+    changes_it: bool = False,
 ) -> Resumption:
     """The newest good checkpoint, checked against config and data. Call with the lock held.
+
+    Args:
+        store: of MODEL_DIR.
+        config: with which the run goes on; `check_settings` allowed it.
+        data_fingerprint: of the data set.
+        log: told what was found.
+        changes_it: with `--continue_with`, so that the checkpoint may be of MODEL_DIR's config.
 
     Raises:
         BadInput: it belongs to another config or data set.
         StorageError: checkpoints exist and none is good.
     """
     checkpoint = store.latest_good()
-    ends = _unfinished_starts(run_log.read_events(store.model_dir))
+    events = run_log.read_events(store.model_dir)
+    ends = _unfinished_starts(events)
     if checkpoint is None:
         return Resumption(None, ends)
     check_data(checkpoint, data_fingerprint, store.model_dir)
-    check_config(config, checkpoint.meta, storage.join(store.model_dir, CONFIG))
+    path, earlier = storage.join(store.model_dir, CONFIG), earlier_configs(events)
+    if changes_it:
+        earlier.add(config_lib.fingerprint(config_lib.load_resolved(path)))
+    check_config(config, checkpoint.meta, path, earlier)
     log(f"{store.model_dir}: checkpoint {checkpoint.meta.step} verified")
-    return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions))
+    batch = next_batch(checkpoint.meta, config, events)
+    return Resumption(checkpoint, max(ends, checkpoint.meta.interruptions), batch)
 
 
 def last_start(model_dir: str) -> EventRecord | None:

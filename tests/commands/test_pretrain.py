@@ -78,7 +78,7 @@ def test_a_run_leaves_what_the_contract_names(finished: tuple[Path, Ended]) -> N
     assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
     assert not [name for name in names if name.startswith(".") or name == "lock.json"]
     assert CheckpointStore(str(model)).steps() == [25, 30]
-    line = ended.err.splitlines()[-1]
+    line = ended.err.splitlines()[-2]  # the last one says what comes next
     for part in (f"step {STEPS} of {STEPS}", "100.0%", "loss", "accuracy", "tokens/s", "ETA"):
         assert part in line
     assert "Traceback" not in ended.err
@@ -451,6 +451,54 @@ def test_a_model_dir_of_another_run_is_refused(
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
     refused([*here, "--data_dir", str(tmp_path / "other")], capsys, "other data")
     assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+
+
+def test_other_settings_are_refused_with_what_serves(
+    flags: list[str], finished: tuple[Path, Ended], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    here = [*flags, "--model_dir", str(finished[0])]
+    change = ["--set", "training.learning_rate=1e-3"]
+    refused([*here, *change], capsys, "--continue_with training.learning_rate=0.001")
+    refused([*here, "--set", "data.seed=7"], capsys, f"--init_from {finished[0]}")
+    refused([*here, "--continue_with", "model.num_layers=3"], capsys, "training", "--init_from")
+    refused([*here, "--continue_with", "training.log_every_steps=3"], capsys, "--set")
+    new = [*flags, "--model_dir", str(tmp_path / "new")]
+    refused([*new, "--continue_with", "training.clip_norm=2"], capsys, "no run to go on with")
+
+
+def test_a_run_goes_on_with_another_rate_and_batch_and_without_its_config(
+    zygote: Zygote, inputs: tuple[str, str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = copy(finished, tmp_path)
+    here = ["pretrain", "--data_dir", inputs[1], "--model_dir", str(model), "--json"]
+    changes = {"training.learning_rate": [0.002, 0.001], "training.global_batch_size": [4, 8]}
+    asked = [f"--continue_with={key}={new}" for key, (_, new) in changes.items()]
+    ended = zygote.run(*here, "--num_train_steps=35", *asked)
+    assert ended.status == 0, ended.err
+    assert "ends at step 35, no longer at 30" in ended.err and str(model) in ended.err
+    recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
+    assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]
+    store = CheckpointStore(str(model))
+    meta, before = store.read_meta(35), store.read_meta(30)
+    assert (before.next_batch, before.global_batch_size) == (30, 4)
+    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were seen, and 5 more
+    assert meta.tokens_seen == pytest.approx(before.tokens_seen * (1 + 10 / 30), abs=2)
+    rates = [m["learning_rate"] for m in run_log.read_metrics(str(model)) if m["step"] > 30]
+    assert max(rates) < 0.001 * 6 / 30
+    load_parameters(str(model), 30)  # of before the change: the same model
+    # Again, without and with the change: it goes on as it is.
+    for flags in (here, [*here, *asked]):
+        again = zygote.run(*flags, "--num_train_steps=35")
+        assert again.status == 0 and "nothing left to do" in again.err, again.err
+    assert len([e for e in events(model) if e == "continued_with"]) == 1
+
+
+def test_an_end_names_the_folder_the_loss_and_the_next_command(
+    finished: tuple[Path, Ended], inputs: tuple[str, str]
+) -> None:
+    model, ended = finished
+    (line,) = [line for line in ended.err.splitlines() if "finished: " in line]
+    assert f"step 30, loss {ended.result['loss']:.4f}, in {model}; next: bigbird-ja " in line
 
 
 def test_overwrite_moves_the_old_run_aside(

@@ -9,7 +9,8 @@ import pytest
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.train import run_directory
+from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.train import continuation, run_directory
 
 
 def config(*sets: str) -> config_lib.Config:
@@ -55,3 +56,17 @@ def test_every_start_that_did_not_finish_is_an_interruption() -> None:
     assert count("started", "interrupted", "resumed", "failed") == 2
     assert count("started", "finished", "resumed", "finished") == 0
     assert count("created", "started", "preempted", "resumed", "finished", "deleted") == 1
+
+
+def test_batches_of_another_size_begin_behind_all_that_was_seen() -> None:
+    def after(step: int, before: int, now: int, **known: int) -> int:
+        meta = Meta(step, "old", "data", 0.0, 0, 0, 0.0, **known)
+        event = {"event": "continued_with", "was": "old", "settings": {key: [before, now]}}
+        return continuation.next_batch(meta, config(f"{key}={now}"), [event])
+
+    key = "training.global_batch_size"
+    assert after(7, 16, 16) == 7
+    assert after(7, 16, 32) == 4  # 3.5
+    assert after(7, 16, 5) == 23  # 22.4
+    assert after(9, 1, 32, next_batch=4, global_batch_size=32) == 4
+    assert after(9, 1, 16, next_batch=4, global_batch_size=32) == 8

@@ -1,0 +1,91 @@
+"""A run that goes on otherwise than it began: `--continue_with`, and more or fewer steps.
+
+The optimiser's state is kept. The order of the data is cut into batches of another size from where
+it had come to: the next batch begins at the first multiple of the new size that lies behind every
+record that was seen, so none is seen twice and less than one batch is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import Config, Override
+from bigbird_ja.errors import BadInput
+from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.run.model import CONTINUED
+
+_BATCH = "training.global_batch_size"
+
+
+def check(changes: Iterable[Override]) -> None:
+    """Refuses what cannot change in mid run.
+
+    Raises:
+        BadInput: naming the setting, and what to do instead.
+    """
+    for override in changes:
+        key = override.key
+        if config_lib.is_free(key):
+            raise BadInput(
+                f"--continue_with {key}: a run accepts that at any time: give it with --set"
+            )
+        if not config_lib.may_change_in_mid_run(key):
+            raise BadInput(
+                f"--continue_with {key}: only the settings of `training`, but for its seed, can"
+                " change in mid run: start another run with --init_from and another --model_dir"
+            )
+
+
+def next_batch(meta: Meta, config: Config, events: Sequence[Mapping[str, Any]]) -> int:
+    """The batch of the data's order, in batches of `config`, with which a checkpoint goes on.
+
+    Args:
+        meta: the checkpoint's sidecar; one of before `--continue_with` does not say its batch.
+        config: with which the run goes on.
+        events: of the run.
+    """
+    made = meta.step if meta.next_batch is None else meta.next_batch
+    size = config.training.global_batch_size
+    before = meta.global_batch_size or _batch_of(meta.config_fingerprint, events) or size
+    return made if before == size else -(-made * before // size)
+
+
+def _batch_of(fingerprint: str, events: Sequence[Mapping[str, Any]]) -> int | None:
+    for event in events:
+        if event.get("event") == CONTINUED and event.get("was") == fingerprint:
+            change = (event.get("settings") or {}).get(_BATCH)
+            return int(change[0]) if change else None
+    return None
+
+
+def changes(before: Config, now: Config) -> dict[str, list[Any]]:
+    """Setting -> [old, new] of everything that a run does not accept without being told."""
+    old, new = config_lib.flatten(before), config_lib.flatten(now)
+    return {
+        key: [old[key], new[key]]
+        for key in old
+        if old[key] != new[key] and not config_lib.is_free(key)
+    }
+
+
+def schedule_words(before: Config, now: Config, step: int) -> str | None:
+    """What other steps or another schedule do to the learning rate; None where it goes on."""
+    old, new = before.training, now.training
+    was, rate = _rate(before, step), _rate(now, step)
+    if was == rate and old.num_train_steps == new.num_train_steps:
+        return None
+    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
+    if old.num_train_steps != new.num_train_steps:
+        ends += f", no longer at {old.num_train_steps:,}"
+    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}"
+
+
+def _rate(config: Config, step: int) -> float:
+    import tensorflow as tf
+
+    from bigbird_ja.train import schedule
+
+    with tf.device("/CPU:0"):
+        return float(schedule.learning_rate(config.training, tf.constant(step)))
