@@ -33,7 +33,9 @@ def define_flags(flags: Flags) -> None:
     """This command's flags; most are settings."""
     corpus_input.define_flags(flags)
     flags.path(
-        "tokenizer", "SentencePiece .model file that `tokenize` wrote, on disk or gs://.",
+        "tokenizer",
+        "SentencePiece .model file that `tokenize` wrote, or that you have, or a Hugging Face"
+        " folder with one, on disk or gs://.",
         required=True,
     )  # fmt: skip
     flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
@@ -75,6 +77,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
+    from bigbird_ja.console import log
     from bigbird_ja.data import build, workers
     from bigbird_ja.data.spec import spec_of, unasked_fields
     from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -82,8 +85,10 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
 
     _check_length(config)
     num_workers = args.num_workers or workers.available_cores()
-    tokenizer = tokenizer_lib.load(args.tokenizer)
-    if args.tokenizer.endswith(".model"):
+    tokenizer = tokenizer_lib.load_any(args.tokenizer)
+    for name, change in tokenizer.changes.items():
+        log(f"{tokenizer.source}: {name}: {change}")
+    if args.tokenizer.endswith(".model") and not tokenizer.changes:
         Files(args.tokenizer.removesuffix(".model")).check_model(tokenizer)
     corpus = corpus_input.open_input(args)
     spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)

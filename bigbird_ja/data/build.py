@@ -333,6 +333,8 @@ def _finish(
     """Puts the shards in their place, then the tokenizer and, last, the manifest."""
     output = request.output_dir
     result = shards.manifest_of(request.spec, request.corpus.sources, plans, made)
+    if changes := request.tokenizer.changes:
+        result.statistics["tokenizer_changes"] = changes
     work.put_in_place(_names(plans))
     storage.write_bytes(
         storage.join(output, manifest_lib.TOKENIZER_NAME), request.tokenizer.model_bytes

@@ -76,6 +76,7 @@ class Statistics(TypedDict, total=False):
     documents_per_sequence: list[Count]
     sequences_left_out: Count
     eval_sub_corpora: list[SubCorpus]
+    tokenizer_changes: dict[str, str]  # special piece -> how another project's model got it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
         "normalizer": _normalizer(settings),
         "pre_tokenizer": _pre_tokenizer(settings),
         "post_processor": _post_processor(ids),
-        "decoder": _metaspace("always" if settings.add_dummy_prefix else "never"),
+        "decoder": _decoder(tokenizer, settings),
         "model": _model(tokenizer, settings),
     }
 
@@ -136,7 +136,7 @@ def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[st
             "type": "Unigram",
             "unk_id": tokenizer.special.unk,
             "vocab": [list(pair) for pair in zip(tokenizer.pieces, scores, strict=True)],
-            "byte_fallback": False,
+            "byte_fallback": _has_bytes(tokenizer),
         }
     vocabulary = {piece: i for i, piece in enumerate(tokenizer.pieces)}
     return {
@@ -146,11 +146,23 @@ def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[st
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
         "fuse_unk": True,
-        "byte_fallback": False,
+        "byte_fallback": _has_bytes(tokenizer),
         "ignore_merges": True,  # a marker is one piece that no merge makes
         "vocab": vocabulary,
         "merges": _merges(vocabulary, scores),
     }
+
+
+def _has_bytes(tokenizer: Tokenizer) -> bool:
+    """Whether unknown characters are spelt in bytes: in models of other projects."""
+    return "<0x00>" in tokenizer.pieces
+
+
+def _decoder(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[str, Any]:
+    spaces = _metaspace("always" if settings.add_dummy_prefix else "never")
+    if not _has_bytes(tokenizer):
+        return spaces
+    return {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]}
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 UNIGRAM, BPE = 1, 2
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 
 # Scores become multiples of this many nats: see `round_scores`.
 SCORE_STEP = 1 / 64
@@ -18,7 +19,7 @@ SCORE_STEP = 1 / 64
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Fields of ModelProto, of SentencePiece, of TrainerSpec, of NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_SCORE = 2
+_PIECE, _SCORE, _KIND = 1, 2, 3
 _MODEL_TYPE = 3
 _NAME, _CHARSMAP, _DUMMY_PREFIX, _EXTRA_WHITESPACE = 1, 2, 3, 4
 
@@ -66,6 +67,55 @@ def scores(model: bytes) -> list[float]:
             assert isinstance(score, bytes)
             found.append(float(struct.unpack("<f", score)[0]))
     return found
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of a vocabulary; its id is its place."""
+
+    name: str
+    score: float
+    kind: int  # NORMAL, CONTROL, ...
+
+
+def pieces(model: bytes) -> list[Piece]:
+    """All pieces, in the order of their ids."""
+    found = []
+    for number, value, start in _fields(model, 0, len(model)):
+        if number == _PIECES and isinstance(value, bytes):
+            parts = {n: v for n, v, _ in _fields(model, start, start + len(value))}
+            name, score = parts.get(_PIECE, b""), parts.get(_SCORE, b"\0\0\0\0")
+            assert isinstance(name, bytes) and isinstance(score, bytes)
+            kind = int(parts.get(_KIND, NORMAL))
+            found.append(Piece(name.decode(), float(struct.unpack("<f", score)[0]), kind))
+    return found
+
+
+def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
+    """The same model with another vocabulary, in the order of its ids."""
+    made = bytearray()
+    for piece in pieces:
+        name = piece.name.encode()
+        body = _key(_PIECE, _BYTES) + _as_varint(len(name)) + name
+        body += _key(_SCORE, _FIXED32) + struct.pack("<f", piece.score)
+        body += _key(_KIND, _VARINT) + _as_varint(piece.kind)
+        made += _key(_PIECES, _BYTES) + _as_varint(len(body)) + body
+    for number, value, _ in _fields(model, 0, len(model)):
+        if number != _PIECES and isinstance(value, bytes):  # the others are messages, too
+            made += _key(number, _BYTES) + _as_varint(len(value)) + value
+    return bytes(made)
+
+
+def _key(number: int, kind: int) -> bytes:
+    return _as_varint(number << 3 | kind)
+
+
+def _as_varint(value: int) -> bytes:
+    made = bytearray()
+    while value > 127:
+        made.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*made, value])
 
 
 def round_scores(model: bytes) -> bytes:

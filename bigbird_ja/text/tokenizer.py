@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.text import model_proto, wiki40b
+from bigbird_ja.text import foreign_tokenizer, model_proto, wiki40b
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.
@@ -54,6 +55,7 @@ class Tokenizer:
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         self.model_bytes = model
         self.source = source
+        self.changes: dict[str, str] = {}  # of another project's model; see `load_any`
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             if not model:
@@ -202,13 +204,57 @@ def load(path: str) -> Tokenizer:
     Raises:
         BadInput: missing, not a SentencePiece model, or without the special pieces.
     """
+    return Tokenizer(_read(path), path)
+
+
+def _read(path: str) -> bytes:
     try:
-        model = storage.read_bytes(path)
+        return storage.read_bytes(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise BadInput(
             f"no tokenizer {path}: train one with `bigbird-ja tokenize`, which writes PREFIX.model"
         ) from error
-    return Tokenizer(model, path)
+
+
+def load_any(path: str) -> Tokenizer:
+    """Reads a `.model` file, or a Hugging Face folder that holds one, of whatever project.
+
+    A model with other special pieces than ours is given ours; `changes` says how.
+
+    Raises:
+        BadInput: no SentencePiece model is there.
+    """
+    parts: dict[str, str] = {}
+    found = foreign_tokenizer.read_folder(path) if not path.endswith(".model") else None
+    if found is None and not storage.is_remote(path) and os.path.isdir(path):
+        raise BadInput(
+            f"{path}: no SentencePiece model in this folder"
+            f" ({', '.join(foreign_tokenizer.MODEL_NAMES)}): other tokenizers cannot be used"
+        )
+    if found is not None:
+        model, path, parts = found
+    else:
+        model = _read(path)
+    if not _is_model(model):
+        return Tokenizer(model, path)  # says what is wrong
+    if _has_ours(model):
+        return Tokenizer(model, path)
+    adapted, changes = foreign_tokenizer.adapt(model, parts, USER_PIECES, path)
+    tokenizer = Tokenizer(adapted, path)
+    tokenizer.changes = changes
+    return tokenizer
+
+
+def _is_model(model: bytes) -> bool:
+    try:
+        return bool(model) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(model)
+    except RuntimeError:
+        return False
+
+
+def _has_ours(model: bytes) -> bool:
+    names = [piece.name for piece in model_proto.pieces(model)]
+    return set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>"
 
 
 def check_encodable(texts: Sequence[str]) -> None:
