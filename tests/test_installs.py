@@ -24,7 +24,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Lock -> the extras that it holds, and the Pythons that it is for.
-COMMON = ("huggingface", "launch", "words")
+COMMON = ("huggingface", "launch", "words", "arrow")
 LOCKS = {
     "requirements.lock": (("estimator", "preflight", "dev", *COMMON), ("3.10", "3.11")),
     "requirements-kaggle.lock": (("tpu", "plot", "test", *COMMON), ("3.12", "3.13")),

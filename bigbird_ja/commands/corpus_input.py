@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 def define_flags(flags: Flags) -> None:
     """Flags of both commands."""
     flags.path(
-        "input", "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl[.gz], .txt, a glob, on disk or gs://.",
+        "input",
+        "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl or .txt (also .gz, .zst), .parquet, .arrow, a"
+        " folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://.",
         many=True, required=True,
+    )  # fmt: skip
+    flags.text(
+        "text_field", "Field or column of the text in .jsonl, .parquet and .arrow files.",
+        default="text",
     )  # fmt: skip
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     define_txt_documents(flags)
@@ -39,7 +45,7 @@ def open_input(args: absl_flags.FlagValues) -> Corpus:
     from bigbird_ja.console import log
     from bigbird_ja.text.corpus import open_corpus
 
-    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents)
+    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
     for warning in corpus.warnings():
         log(f"warning: {warning}")
     return corpus

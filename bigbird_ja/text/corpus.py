@@ -1,6 +1,6 @@
 """A corpus: documents from files, globs, buckets and TFDS, streamed in a fixed order.
 
-    corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.txt"])
+    corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
     for document in corpus.documents(): ...
 
 Document n is the same at every reading.
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
-from bigbird_ja.text import file_source, tfds_source
-from bigbird_ja.text.file_source import BLANK_LINE, FileSource
+from bigbird_ja.text import arrow_source, file_source, tfds_source
+from bigbird_ja.text.arrow_source import ArrowSource
+from bigbird_ja.text.file_source import BLANK_LINE, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
 
-Source = FileSource | TfdsSource
+Source = FileSource | ArrowSource | TfdsSource
+SUFFIXES = (*file_source.SUFFIXES, *arrow_source.SUFFIXES)
 
 # Text files that are looked into for the warning: enough to see how a corpus was written.
 _FILES_LOOKED_INTO = 16
@@ -89,7 +92,10 @@ class Corpus:
 
 
 def open_corpus(
-    sources: Sequence[str], tfds_data_dir: str | None = None, txt_documents: str = BLANK_LINE
+    sources: Sequence[str],
+    tfds_data_dir: str | None = None,
+    txt_documents: str = BLANK_LINE,
+    text_field: str = TEXT_FIELD,
 ) -> Corpus:
     """Opens sources of the forms in the module's docstring; the first document is read as a check.
 
@@ -97,6 +103,7 @@ def open_corpus(
         sources: at least one.
         tfds_data_dir: where TFDS data sets lie prepared.
         txt_documents: what ends a document in a .txt file: `blank_line` or `line`.
+        text_field: the field or column of text in .jsonl, parquet and Arrow files.
 
     Raises:
         BadInput: no source, a missing or unreadable one, one given twice, or no text in any.
@@ -108,8 +115,8 @@ def open_corpus(
         if source.startswith(tfds_source.PREFIX):
             opened += tfds_source.open_source(source, tfds_data_dir)
         else:
-            opened += [FileSource(path, txt_documents) for path in _paths(source)]
-    if tfds_data_dir and all(isinstance(source, FileSource) for source in opened):
+            opened += [_open_file(path, txt_documents, text_field) for path in _paths(source)]
+    if tfds_data_dir and not any(isinstance(source, TfdsSource) for source in opened):
         raise BadInput(f"--tfds_data_dir={tfds_data_dir}: no --input is tfds:...: leave it out")
     for label, count in Counter(source.label for source in opened).items():
         if count > 1:
@@ -118,6 +125,8 @@ def open_corpus(
         isinstance(source, FileSource) and source.is_text for source in opened
     ):
         raise BadInput(f"--txt_documents={txt_documents}: no --input is a .txt file: leave it out")
+    if text_field != TEXT_FIELD and not any(map(_has_fields, opened)):
+        raise BadInput(f"--text_field={text_field}: no --input has fields: leave it out")
     if not any(map(_has_text, opened)):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
     return Corpus(opened)
@@ -129,19 +138,55 @@ def _has_text(source: Source) -> bool:
     A TFDS split is only asked for its size: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
     """
-    if isinstance(source, FileSource):
+    if not isinstance(source, TfdsSource):
         return any(text.strip() for text in source.texts())
     return source.num_documents > 0
 
 
+def _open_file(path: str, txt_documents: str, text_field: str) -> Source:
+    if path.endswith(arrow_source.SUFFIXES):
+        return ArrowSource(path, text_field)
+    return FileSource(path, txt_documents, text_field)
+
+
+def _has_fields(source: Source) -> bool:
+    return isinstance(source, ArrowSource) or (
+        isinstance(source, FileSource) and not source.is_text
+    )
+
+
 def _paths(source: str) -> list[str]:
-    is_pattern = any(c in source for c in "*?[")
-    if not is_pattern or (not storage.is_remote(source) and storage.exists(source)):
-        file_source.check_readable(source)  # or a file whose name holds [ or *
-        return [source]
-    paths = storage.glob(source)
-    if not paths:
-        raise BadInput(f"no file matches {source}: check --input")
+    """The files that a source names: itself, those of a folder, or those that match a pattern."""
+    if (paths := _files_of_folder(source)) is not None:
+        pass
+    elif _is_file(source) or not any(c in source for c in "*?["):
+        paths = [source]  # or a file whose name holds [ or *
+    else:
+        paths = storage.glob(source)
+        if not paths:
+            raise BadInput(f"no file matches {source}: check --input")
     for path in paths:
         file_source.check_readable(path)
+        if not path.endswith(SUFFIXES):
+            raise BadInput(
+                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
+            )
     return paths
+
+
+def _is_file(source: str) -> bool:
+    return not storage.is_remote(source) and storage.exists(source)
+
+
+def _files_of_folder(source: str) -> list[str] | None:
+    """The files of a folder in the order of their names; None where it is none."""
+    is_folder = source.endswith("/") if storage.is_remote(source) else os.path.isdir(source)
+    if not is_folder:
+        return None
+    folder = source.rstrip("/")
+    if (saved := arrow_source.files_of(folder)) is not None:
+        return saved
+    names = [name for name in storage.list_tree(folder) if name.endswith(SUFFIXES)]
+    if not names:
+        raise BadInput(f"--input {source}: a folder without files of {', '.join(SUFFIXES)}")
+    return [storage.join(folder, name) for name in names]

@@ -1,8 +1,8 @@
-"""Documents out of one `.jsonl[.gz]` or `.txt[.gz]` file, on disk or gs://, in constant memory.
+"""Documents out of one `.jsonl` or `.txt` file, also as `.gz` or `.zst`, in constant memory.
 
-`.jsonl`: one object with a string `text` per line; blank lines are skipped. `.txt`: documents with
-a blank line between them, the line breaks inside one kept as "\\n"; or, where it is said, each line
-is a document. Line breaks of both may be \\n, \\r\\n or \\r, mixed.
+`.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
+`.txt`: documents with a blank line between them, the line breaks inside one kept as "\\n"; or,
+where it is said, each line is a document. Line breaks of both may be \\n, \\r\\n or \\r, mixed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from bigbird_ja import storage
 from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import paths
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
+SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
+TEXT_FIELD = "text"
 BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("blank_line", "line")  # of --txt_documents
 
 # A document is handled whole, so that one has to end; lines of ten megabytes are common enough.
@@ -54,6 +55,7 @@ class FileSource:
 
     path: str
     txt_documents: str = BLANK_LINE
+    text_field: str = TEXT_FIELD  # of a .jsonl file
 
     @property
     def label(self) -> str:
@@ -63,7 +65,7 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Whether it is a .txt file, not a .jsonl one."""
-        return self.path.removesuffix(".gz").endswith(".txt")
+        return self.path.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
 
     @property
     def is_by_line(self) -> bool:
@@ -91,11 +93,13 @@ class FileSource:
             digest.update(f"txt_documents={self.txt_documents}\0".encode())
         elif self.is_text and self._begins_with(b"{"):
             digest.update(b"txt\0")
+        elif not self.is_text and self.text_field != TEXT_FIELD:
+            digest.update(f"text_field={self.text_field}\0".encode())
         line = _Line()
         with storage.open_read(self.path) as stream:
             while block := stream.read(_BLOCK):
                 digest.update(block)
-                if not self.path.endswith(".gz") and line.add(block) > MAX_DOCUMENT_BYTES:
+                if not self.path.endswith((".gz", ".zst")) and line.add(block) > MAX_DOCUMENT_BYTES:
                     self._refuse_long(line.start)
         return digest.digest()
 
@@ -147,7 +151,7 @@ class FileSource:
         if self.is_text:
             return content.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
         try:
-            return _text_of_json(content)
+            return _text_of_json(content, self.text_field)
         except BadInput as error:
             raise BadInput(f"{self.path} line {_line_of(self.path, offset)}: {error}") from error
 
@@ -156,7 +160,7 @@ def check_readable(path: str) -> None:
     """Refuses what cannot be a source before anything is started.
 
     Raises:
-        BadInput: missing, not a regular file, no permission, or a name that says no known format.
+        BadInput: missing, not a regular file, no permission, or it needs a library that is missing.
     """
     paths.check_input_file(path, "--input")
     try:
@@ -168,13 +172,23 @@ def check_readable(path: str) -> None:
         raise BadInput(
             f"no permission to read {path}: check its mode or your credentials"
         ) from error
-    if not path.endswith(SUFFIXES):
-        raise BadInput(f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds")
+    if path.endswith(".zst"):
+        _import_pyarrow(path)
 
 
 def _open(path: str) -> IO[bytes]:
     stream = storage.open_read(path)
+    if path.endswith(".zst"):
+        return cast("IO[bytes]", _import_pyarrow(path).CompressedInputStream(stream, "zstd"))
     return cast("IO[bytes]", gzip.open(stream)) if path.endswith(".gz") else stream
+
+
+def _import_pyarrow(path: str) -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise BadInput(f"{path} needs pyarrow: pip install 'bigbird-ja[arrow]'") from error
+    return pyarrow
 
 
 def _blocks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
@@ -184,6 +198,12 @@ def _blocks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(
             f"{path}: damaged or truncated gzip file ({error}): fetch or write it again"
+        ) from error
+    except OSError as error:
+        if not path.endswith(".zst") or error.errno is not None:  # the library's errors have none
+            raise
+        raise BadInput(
+            f"{path}: damaged or truncated zstd file ({error}): fetch or write it again"
         ) from error
 
 
@@ -264,8 +284,8 @@ def _trimmed(text: bytes) -> bytes:
     return text[re.match(_BLANK + rb"(?:[\r\n]" + _BLANK + rb")*", text).end() :]  # type: ignore[union-attr]
 
 
-def _text_of_json(content: str) -> str:
-    """The `text` of a line of a .jsonl file.
+def _text_of_json(content: str, field: str) -> str:
+    """The text of a line of a .jsonl file.
 
     Raises:
         BadInput: what is wrong with the line.
@@ -274,9 +294,12 @@ def _text_of_json(content: str) -> str:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from error
-    text = value.get("text") if isinstance(value, dict) else None
+    text = value.get(field) if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise BadInput('no string `text`: each line must be an object such as {"text": "..."}')
+        raise BadInput(
+            f'no string `{field}`: each line must be an object such as {{"{field}": "..."}}'
+            " (--text_field names another one)"
+        )
     if "\\ud" in content or "\\uD" in content:
         try:
             text.encode()

@@ -312,7 +312,7 @@ def test_missing_files_directories_and_permissions(tmp_path: Path) -> None:
         texts(f"{tmp_path}/none.jsonl")
     with pytest.raises(BadInput, match="no file matches"):
         texts(f"{tmp_path}/*.jsonl")
-    with pytest.raises(BadInput, match="a folder: name a file in it"):
+    with pytest.raises(BadInput, match="a folder without files of"):
         texts(str(tmp_path))
     with pytest.raises(BadInput, match="no --input"):
         texts()

@@ -1,0 +1,123 @@
+"""Text in the formats of other tools: parquet, Arrow, `datasets` on disk, zstd, folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text.corpus import open_corpus
+
+pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
+TEXTS = ["一つ目。", "二つ目。\n改行も。", *(f"文書{i}。" for i in range(600))]
+
+
+def table(texts=TEXTS, field="text"):
+    return pyarrow.table({"id": list(range(len(texts))), field: texts})
+
+
+def write_stream(path: Path, content) -> None:
+    with (
+        pyarrow.OSFile(str(path), "wb") as sink,
+        pyarrow.ipc.new_stream(sink, content.schema) as out,
+    ):
+        out.write_table(content, 250)
+
+
+def write_file(path: Path, content) -> None:
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, content.schema) as out:
+        out.write_table(content, 250)
+
+
+def write_parquet(path: Path, content) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(content, path, row_group_size=100)
+
+
+WRITERS = {"a.parquet": write_parquet, "a.arrow": write_stream, "b.arrow": write_file}
+
+
+def texts(*sources, **about) -> list[str]:
+    return [d.text for d in open_corpus([str(s) for s in sources], **about).documents()]
+
+
+def save_data_set(folder: Path, parts) -> None:
+    """As `datasets.Dataset.save_to_disk` does."""
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        write_stream(folder / name, table(part))
+    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_row_is_a_document(tmp_path, name):
+    WRITERS[name](tmp_path / name, table())
+    assert texts(tmp_path / name) == TEXTS
+    WRITERS[name](tmp_path / name, table(["", None, "x"], "body"))
+    assert texts(tmp_path / name, text_field="body") == ["x"]
+    with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
+        texts(tmp_path / name)
+    with pytest.raises(BadInput, match="row 1: id holds no text"):
+        texts(tmp_path / name, text_field="id")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_damage_is_one_line(tmp_path, name):
+    WRITERS[name](tmp_path / name, table())
+    data = (tmp_path / name).read_bytes()
+    for damaged in (data[: len(data) // 2], b"", b"not such a file at all"):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(BadInput, match=r"cannot be read|no text in"):
+            texts(tmp_path / name)
+
+
+def test_a_data_set_on_disk(tmp_path):
+    save_data_set(tmp_path / "plain", [TEXTS[:2], TEXTS[2:]])
+    assert texts(tmp_path / "plain") == TEXTS
+    save_data_set(tmp_path / "splits/train", [TEXTS[:1]])
+    save_data_set(tmp_path / "splits/test", [TEXTS[1:2]])
+    (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert texts(tmp_path / "splits") == TEXTS[:1]
+    assert texts(tmp_path / "splits/test") == TEXTS[1:2]
+    (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["test"]}')
+    with pytest.raises(BadInput, match=r"no split `train`: give one of .*splits/test"):
+        texts(tmp_path / "splits")
+    (tmp_path / "plain/state.json").write_text('{"_data_files": [{"filename": "../x.arrow"}]}')
+    with pytest.raises(BadInput):
+        texts(tmp_path / "plain")
+
+
+def test_zstd_lines_and_a_folder_of_everything(tmp_path):
+    folder = tmp_path / "corpus"
+    (folder / "more").mkdir(parents=True)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    packed = pyarrow.compress(lines, codec="zstd", asbytes=True)
+    (folder / "a.jsonl.zst").write_bytes(packed)
+    write_parquet(folder / "more/b.parquet", table(["p"]))
+    (folder / "c.txt").write_text("q\n\nr")
+    (folder / "README.md").write_text("left out")
+    assert texts(folder / "a.jsonl.zst") == TEXTS
+    assert texts(folder) == [*TEXTS, "q", "r", "p"]
+    (folder / "a.jsonl.zst").write_bytes(packed[:-20])
+    with pytest.raises(BadInput, match="damaged or truncated zstd"):
+        texts(folder / "a.jsonl.zst")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="a folder without files of"):
+        texts(tmp_path / "empty")
+
+
+def test_another_field_is_another_corpus(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "body": "y"}\n')
+    assert texts(path, text_field="body") == ["y"]
+    plain, other = open_corpus([str(path)]), open_corpus([str(path)], text_field="body")
+    assert plain.fingerprint != other.fingerprint
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(BadInput, match="no --input has fields: leave it out"):
+        texts(tmp_path / "a.txt", text_field="body")
