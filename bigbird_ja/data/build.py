@@ -230,7 +230,7 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
     )
     numbers = dict.fromkeys(SPLITS, 0)
     total = sum(
-        storage.size(s) * (_GZIP_RATIO if s.endswith(".gz") else 1)
+        storage.size(s) * (_GZIP_RATIO if s.endswith((".gz", ".zst", ".parquet")) else 1)
         for s in request.corpus.sources
         if not s.startswith("tfds:")
     )
