@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bigbird_ja import cli
+from bigbird_ja.cloud import wheel
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):
@@ -104,6 +105,15 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
         assert not LEAVE_ALONE.match(required.name), required
         capped = [s for s in required.specifier if s.operator not in (">=", "!=")]
         assert not capped, f"{required}: could replace what a machine has"
+
+
+def test_the_vm_of_launch_gets_the_packages_of_the_extras() -> None:
+    extras = {r.name: r.specifier for r in requirements("tpu", "tensorflow", "estimator")}
+    beside = map(Requirement, wheel.engine_requirements("pjrt", "tpu-vm-tf-2.15.0-pjrt"))
+    assert all(extras[required.name] == required.specifier for required in beside)
+    newer = {r.name: r.specifier for r in requirements("tpu", "tensorflow")}
+    for required in map(Requirement, wheel.engine_requirements("pjrt", "v2-alpha-tpuv6e")):
+        assert newer[required.name.removesuffix("-cpu")] == required.specifier
 
 
 # What Kaggle's image has, as far as it is known; of protobuf, the least that its TensorFlow takes.

@@ -56,19 +56,20 @@ DEFAULT_ZONES: dict[str, tuple[str, ...]] = {
 _TYPE = re.compile(r"(v[0-9]+[a-z]*(?:pod|litepod)?)-([0-9]+)")
 
 
-def check_rentable(accelerator_type: str, force: bool = False) -> list[str]:
+def check_rentable(accelerator_type: str, force: bool = False, engine: str = "auto") -> list[str]:
     """Refuses what cannot work, before anything is created.
 
     Args:
         accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
         force: the user insists (`--force`).
+        engine: as `pretrain --engine`.
 
     Returns:
         Warnings to show.
 
     Raises:
-        BadInput: not a TPU type, a GPU, a pod, or a generation that TensorFlow 2.15's estimator
-            is known to fail on.
+        BadInput: not a TPU type, a GPU, a pod, or a generation that the engine is known to fail
+            on.
     """
     match = _TYPE.fullmatch(accelerator_type)
     if match is None:
@@ -82,13 +83,18 @@ def check_rentable(accelerator_type: str, force: bool = False) -> list[str]:
         )
     generation = generation_of(accelerator_type)
     warnings = []
-    if generation >= 5:
+    if engine_on(accelerator_type, engine) == "pjrt":
+        warnings.append(
+            f"{accelerator_type}: trained by JAX's runtime, which no run of ours has used on a TPU"
+            " yet: watch its first hour"
+        )
+    elif generation >= 5:
         reason = (
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
             " (tensorflow/tensorflow#90807, open)"
         )
         if not force:
-            raise BadInput(f"{reason}: use v2-8, v3-8 or v4-8, or insist with --force")
+            raise BadInput(f"{reason}: use --engine=auto, or insist with --force")
         warnings.append(f"{reason}; going on because of --force")
     elif generation == 4:
         warnings.append(
@@ -102,6 +108,13 @@ def check_rentable(accelerator_type: str, force: bool = False) -> list[str]:
             raise BadInput(f"{reason}: use an -8 type, or insist with --force")
         warnings.append(f"{reason}; going on because of --force")
     return warnings
+
+
+def engine_on(accelerator_type: str, engine: str) -> str:
+    """The engine that `pretrain --engine` takes on a TPU of this type, for a new run."""
+    if engine == "auto":
+        return "estimator" if generation_of(accelerator_type) in (2, 3) else "pjrt"
+    return engine
 
 
 def generation_of(accelerator_type: str) -> int:

@@ -56,6 +56,7 @@ class Options:
     vm_ended_seconds: int
     vm_stalled_seconds: int
     vm_install: bool
+    engine: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def prepare(options: Options, config: Config, needs_all: bool) -> Prepared:
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    warnings = accelerators.check_rentable(options.accelerator_type, options.force)
+    warnings = accelerators.check_rentable(options.accelerator_type, options.force, options.engine)
     if options.pricing == "preemptible" and options.queued:
         raise BadInput("--queued has no preemptible TPUs: use --pricing=spot (same price)")
     name = check_name(options.name if options.name or needs_all else "my-run")
@@ -167,6 +168,9 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
     """What the start-up script is told."""
     options, paths = prepared.options, prepared.paths
     device = ["--use_tpu", "--tpu_name=local"] if options.vm_device == "tpu" else ["--nouse_tpu"]
+    # A package of before this flag is not told of its default.
+    device += [] if options.engine == "auto" else [f"--engine={options.engine}"]
+    engine = accelerators.engine_on(options.accelerator_type, options.engine)
     return Startup(
         run_name=paths.name,
         supervisor_dir=storage.join(paths.run_dir, "supervisor"),
@@ -180,6 +184,9 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
             *device,
         ],
         requirements=wheel.requirements() if options.vm_install else (),
+        lacking=wheel.engine_requirements(engine, prepared.spec.runtime_version)
+        if options.vm_install
+        else (),
         python=options.vm_python,
         service_manager=options.vm_service_manager,
         api=options.vm_api,
@@ -323,6 +330,7 @@ def record(prepared: Prepared) -> tuple[str, str]:
         "accelerator_type": options.accelerator_type,
         "pricing": options.pricing,
         "queued": options.queued,
+        "engine": options.engine,
         "usd_per_hour": prepared.usd_per_hour,
         "target_step": prepared.settings.target_step,
         "data_dir": options.data_dir,

@@ -27,6 +27,7 @@ class Startup:
     wheel_sha256: str
     pretrain_flags: Sequence[str]
     requirements: Sequence[str] = ()
+    lacking: Sequence[str] = ()  # installed where the image has no version of them
     python: str = "python3"
     service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
     api: str = "https://tpu.googleapis.com/v2"
@@ -53,6 +54,7 @@ def fill(startup: Startup, project: str, zone: str, attempt: int, queued: bool) 
         "WHEEL": startup.wheel,
         "WHEEL_SHA256": startup.wheel_sha256,
         "REQUIREMENTS": " ".join(startup.requirements),
+        "LACKING": " ".join(startup.lacking),
         "PYTHON": startup.python,
         "SERVICE_MANAGER": startup.service_manager,
         "API": startup.api,

@@ -20,6 +20,7 @@ readonly MODEL_DIR=@@MODEL_DIR@@
 readonly WHEEL=@@WHEEL@@
 readonly WHEEL_SHA256=@@WHEEL_SHA256@@
 readonly REQUIREMENTS=@@REQUIREMENTS@@       # pinned, separated by spaces; never TensorFlow
+readonly LACKING=@@LACKING@@                 # the engine's packages, for an image without them
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
 readonly PYTHON=@@PYTHON@@
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
@@ -77,38 +78,54 @@ report() {
   mv -f -- "$WORK_DIR/exit.json.$$" "$WORK_DIR/exit.json"
 }
 
-# The image brings TensorFlow, built for its TPU driver: what pip installs must leave it alone, so
-# what is there is a constraint, and the version is compared afterwards.
+# The image brings TensorFlow or jax, built for its TPU driver: what pip installs must leave them
+# alone, so what is there is a constraint, and the versions are compared afterwards.
 install() {
-  local wheel_file tensorflow
+  local wheel_file before after lacking one
   if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$WHEEL_SHA256" ]]; then
     return 0 # a reboot: the same bytes are there
   fi
-  tensorflow=$(tensorflow_version)
+  before=$(versions)
   wheel_file="$WORK_DIR/$(basename -- "$WHEEL")"
   get "$WHEEL" "$wheel_file"
   printf '%s  %s\n' "$WHEEL_SHA256" "$wheel_file" | sha256sum --check --quiet -
-  if [[ -n "$REQUIREMENTS" ]]; then
-    "$PYTHON" -m pip freeze --all | grep -E '^(tensorflow|keras|numpy|protobuf|libtpu)[A-Za-z_-]*==' \
+  lacking=""
+  if [[ -n "$LACKING" ]]; then
+    # shellcheck disable=SC2086 # one word per requirement
+    lacking=$(absent $LACKING)
+  fi
+  if [[ -n "$REQUIREMENTS$lacking" ]]; then
+    "$PYTHON" -m pip freeze --all | grep -E '^(tensorflow|keras|numpy|protobuf|libtpu|jax|ml.dtypes)[A-Za-z_-]*==' \
       >"$WORK_DIR/constraints.txt" || true
     # shellcheck disable=SC2086 # one word per requirement
     "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check \
-      --constraint "$WORK_DIR/constraints.txt" $REQUIREMENTS
+      --constraint "$WORK_DIR/constraints.txt" $REQUIREMENTS $lacking
   fi
   rm -rf -- "$WORK_DIR/package"
   "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --no-index --no-deps \
     --target "$WORK_DIR/package" "$wheel_file"
-  if [[ "$(tensorflow_version)" != "$tensorflow" ]]; then
-    say "installing the package has replaced the image's TensorFlow $tensorflow"
-    return 1
-  fi
+  after=$(versions)
+  for one in $before; do
+    if [[ " $after " != *" $one "* ]]; then
+      say "installing the package has replaced the image's $one"
+      return 1
+    fi
+  done
   printf '%s\n' "$WHEEL_SHA256" >"$WORK_DIR/package/.sha256"
 }
 
-tensorflow_version() {
+versions() { # of what the image may bring
   "$PYTHON" -c 'import importlib.metadata as m
 names = [d.metadata["Name"] + "==" + d.version for d in m.distributions()]
-print(" ".join(sorted(n for n in names if n.lower().startswith("tensorflow"))))'
+kinds = ("tensorflow", "jax", "libtpu")
+print(" ".join(sorted(n for n in names if n.lower().startswith(kinds))))'
+}
+
+absent() { # absent REQUIREMENT...: those of which no version is there; one TensorFlow is enough
+  "$PYTHON" -c 'import importlib.metadata as m, re, sys
+here = {re.sub("[-_.]+", "-", d.metadata["Name"]).lower() for d in m.distributions()}
+here |= {"tensorflow-cpu"} if here & {"tensorflow", "tensorflow-gpu", "tensorflow-tpu"} else set()
+print(*(one for one in sys.argv[1:] if re.split("[=<>]", one)[0] not in here))' "$@"
 }
 
 train() {

@@ -30,6 +30,9 @@ _NEEDED = (
     "pyyaml",
     "sentencepiece",
 )
+# For the engine of JAX's runtime, as in pyproject.toml's extras: beside TensorFlow 2.15, or newer.
+_BESIDE_TENSORFLOW_2_15 = ("jax==0.4.34", "jaxlib==0.4.34", "libtpu>=0.0.2,<0.0.12")
+_NEWER = ("tensorflow-cpu>=2.15", "jax>=0.4.34", "libtpu>=0.0.2")
 _METADATA = "Metadata-Version: 2.1\nName: bigbird-ja\n"
 _EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
 
@@ -96,6 +99,18 @@ def requirements() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             pins.append(name)
     return pins
+
+
+def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
+    """What the VM installs of which its image has no version at all.
+
+    Args:
+        engine: "estimator" or "pjrt".
+        runtime_version: of the VM's image.
+    """
+    if engine == "estimator":
+        return ()
+    return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
 
 
 def _files(root: str) -> Iterator[str]:

@@ -128,6 +128,39 @@ def test_systemd_units_start_watch_before_and_train_after_installing(tmp_path: o
     assert os.path.exists(f"{root}/vm/package/bigbird_ja/cloud/prices.yaml")
 
 
+def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_replaced(
+    tmp_path: object,
+) -> None:
+    """With a pip that notes what it is told and what it must leave alone."""
+    root = str(tmp_path)
+    os.makedirs(f"{root}/bin")
+    python = f"{root}/bin/python3"
+    with open(python, "w", encoding="utf-8") as file:
+        file.write(
+            f'#!/bin/bash\ncase "$*" in\n*--constraint*) echo "$*" >{root}/told;'
+            f' cp "{root}/vm/constraints.txt" {root}/constraints ;;\n'
+            f'*) exec {sys.executable} "$@" ;;\nesac\n'
+        )
+    os.chmod(python, 0o755)
+    changed = local(
+        root, python=python, requirements=["one==1"],
+        lacking=["numpy==0.0.1", "Not-There>=2,<3", "tensorflow-cpu>=99"],
+    )  # fmt: skip
+    os.makedirs(f"{root}/vm")
+    with open(f"{root}/script", "w", encoding="utf-8") as file:
+        file.write(startup.fill(changed, "p", "z", 1, False))
+    done = subprocess.run(
+        ["bash", f"{root}/script", "install"], capture_output=True, text=True,
+        env={**os.environ, "BIGBIRD_JA_VM_DIR": f"{root}/vm"}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with open(f"{root}/told", encoding="utf-8") as file:
+        assert file.read().endswith("/vm/constraints.txt one==1 Not-There>=2,<3\n")
+    with open(f"{root}/constraints", encoding="utf-8") as file:
+        kept = {line.partition("==")[0] for line in file}
+    assert {"jax", "jaxlib", "numpy", "protobuf"} <= kept
+
+
 def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> None:
     root = str(tmp_path)
     changed = local(root, service_manager="none", wheel_sha256="0" * 64)

@@ -68,8 +68,8 @@ def test_dry_run_reads_well() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--accelerator_type=v5litepod-8"], "90807"),
-        (["--accelerator_type=v6e-8"], "90807"),
+        (["--accelerator_type=v5litepod-8", "--engine=estimator"], "90807"),
+        (["--accelerator_type=v6e-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v3-32"], "pod"),
         (["--accelerator_type=A100"], "is a GPU"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
@@ -89,13 +89,47 @@ def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> 
 
 
 def test_force_and_v4_warn() -> None:
-    flags = ["--accelerator_type=v5litepod-8", "--force", "--zones=us-west4-a"]
+    flags = [
+        "--accelerator_type=v5litepod-8",
+        "--force",
+        "--zones=us-west4-a",
+        "--engine=estimator",
+    ]
     status, _, err = run_plain("launch", "--dry_run", *flags)
     assert status == 0
     assert "90807" in err
     status, _, err = run_plain("launch", "--dry_run", "--accelerator_type=v4-8")
     assert status == 0
-    assert "unproven" in err
+    assert "JAX's runtime" in err
+    flags = ["--accelerator_type=v4-8", "--engine=estimator"]
+    assert "unproven" in run_plain("launch", "--dry_run", *flags)[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "installed"),
+    [
+        ([], "", ""),
+        (["--engine=pjrt"], "--engine=pjrt", "jax==0.4.34 jaxlib==0.4.34 libtpu>=0.0.2,<0.0.12"),
+        (["--accelerator_type=v4-8"], "", "jax==0.4.34 jaxlib==0.4.34 libtpu>=0.0.2,<0.0.12"),
+        (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", ""),
+        (
+            ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
+            "", "tensorflow-cpu>=2.15 jax>=0.4.34 libtpu>=0.0.2",
+        ),
+        (["--accelerator_type=v4-8", "--novm_install"], "", ""),
+    ],
+)  # fmt: skip
+def test_the_vm_is_told_the_engine_and_what_it_needs(
+    flags: list[str], told: str, installed: str
+) -> None:
+    status, out, err = run_plain("launch", "--dry_run", "--json", *flags)
+    assert status == 0, err
+    requests = [r["request"] for r in json.loads(out)["requests"] if r["method"] == "CreateNode"]
+    script = requests[0]["node"]["metadata"]["startup-script"]
+    (pretrain,) = re.findall(r"PRETRAIN_FLAGS=\((.*)\)", script)
+    assert [word for word in pretrain.split() if "engine" in word] == told.split()
+    (lacking,) = re.findall(r"LACKING=(.*?) +#", script)
+    assert lacking.strip("'") == installed
 
 
 @pytest.mark.parametrize("missing", ["name", "project", "bucket", "data_dir"])
