@@ -19,7 +19,7 @@ from bigbird_ja import tensorflow_env
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate
+from bigbird_ja.preflight import estimate, targets
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 ATTENTIONS = ("block_sparse", "original_full")
@@ -41,7 +41,9 @@ def measure(
 ) -> dict[str, Any]:
     """One compilation for one sequence."""
     log(f"{attention}, {length} tokens, {layers} layers ...")
-    return estimate.examine(config_of(attention, length, layers), CHIP, 1, settings)
+    return estimate.examine(
+        config_of(attention, length, layers), targets.of_chip(CHIP), 1, settings
+    )
 
 
 def point(attention: str, length: int, settings: estimate.Settings, whole: bool) -> dict[str, Any]:

@@ -6,6 +6,8 @@
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
 whole step in priced cycles (docs/design/preflight.md says what they are). The ancestor is
 google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the same way.
+A second table has whole slices, compiled with the sums over their devices, beside one device of
+the same chip without them, and what sharded optimizer state and bfloat16 sums change.
 Compilations are kept in ~/.cache/bigbird-ja, so a second run takes seconds. Writes a JSON file with
 --output.
 """
@@ -13,6 +15,7 @@ Compilations are kept in ~/.cache/bigbird-ja, so a second run takes seconds. Wri
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +27,8 @@ from bigbird_ja import tensorflow_env
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate
+from bigbird_ja.preflight import estimate, targets
+from bigbird_ja.train.lowered import LoweredStep
 
 CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"
 NO_CHECKPOINTING = "training.gradient_checkpointing=false"
@@ -68,6 +72,13 @@ _BASE = (
     "make_data.max_predictions_per_seq=600", "training.dtype=bfloat16",
 )  # fmt: skip
 LAYERS = 12
+SHARDED, SHORT_SUMS = "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"
+# Slices, and the settings beside `_BASE` and NO_CHECKPOINTING. v7x where the compiler knows it.
+SLICES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("v5e:1x1", ()), ("v5e:2x4", ()), ("v5e:2x4", (SHARDED,)), ("v5e:2x4", (SHORT_SUMS,)),
+    ("v5e:2x4", (SHARDED, SHORT_SUMS)), ("v5e:4x8", ()), ("v6e:2x4", ()), ("v5p:2x2x1", ()),
+    ("v4:2x2x1", ()), ("v3:2x2", ()), ("v7x:2x2x1", ()),
+)  # fmt: skip
 
 
 def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
@@ -77,23 +88,29 @@ def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
 
 
 class Measured:
-    """Results by settings, layers, chip and batch, each asked for once."""
+    """Results by settings, layers, chip or slice, and batch, each asked for once."""
 
     def __init__(self, settings: estimate.Settings) -> None:
         self._settings = settings
         self._results: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._modules: dict[tuple[Any, ...], bytes] = {}
+        self._steps: dict[tuple[Any, ...], LoweredStep] = {}
 
     def __call__(self, sets: tuple[str, ...], layers: int, chip: str, batch: int) -> dict[str, Any]:
-        key = (sets, layers, chip, batch)
+        return self.on(targets.of_chip(CHIPS[chip]), sets, layers, batch)
+
+    def on(
+        self, target: targets.Target, sets: tuple[str, ...], layers: int, batch: int
+    ) -> dict[str, Any]:
+        """The result for a slice, or one device."""
+        key = (sets, layers, target.name, batch)
         if key not in self._results:
-            log(f"{chip}, {layers} layers, {batch} sequences, {' '.join(sets)} ...")
+            log(f"{target.name}, {layers} layers, {batch} sequences, {' '.join(sets)} ...")
             config = config_of(sets, layers)
-            step = (sets, layers, batch)
-            if step not in self._modules:
-                self._modules[step] = estimate.trace(config, batch)
+            step = (sets, layers, batch, target.devices)
+            if step not in self._steps:
+                self._steps[step] = estimate.trace(config, batch, target.devices)
             self._results[key] = estimate.examine(
-                config, CHIPS[chip], batch, self._settings, self._modules[step]
+                config, target, batch, self._settings, self._steps[step]
             )
         return self._results[key]
 
@@ -172,6 +189,45 @@ def show(found: Sequence[dict[str, Any]]) -> str:
     )  # fmt: skip
 
 
+def slices(measured: Measured, layers: int, only: str) -> list[dict[str, Any]]:
+    """Every slice that the compiler knows, with its ratio to one device without sums."""
+    known = targets.known_kinds(compile_lib.count_devices)
+    wanted = [(name, sets) for name, sets in SLICES if only in name]
+    found = []
+    for name, sets in wanted:
+        if name.partition(":")[0] not in known:
+            log(f"{name}: this libtpu does not know it")
+            continue
+        (target,) = targets.of_topologies([name], compile_lib.count_devices)
+        place = dataclasses.replace(target.place, topology=target.chip.topology, is_one_chip=False)
+        alone = dataclasses.replace(target, name=target.chip.name, place=place, devices=1)
+        one = measured.on(alone, (NO_CHECKPOINTING,), layers, 2)
+        result = measured.on(target, (NO_CHECKPOINTING, *sets), layers, 2)
+        found.append({"sets": sets, "ratio": result[CYCLES] / one[CYCLES], **result})
+    return found
+
+
+def show_slices(found: Sequence[dict[str, Any]]) -> str:
+    """The table for people."""
+    rows = [
+        (
+            line["topology"], " ".join(name.partition(".")[2] for name in line["sets"]),
+            f"{line[CYCLES] / 1e6:.1f} M", f"{line['ratio']:.3f} x", f"{line[TEMP] / 1e9:.2f} GB",
+            f"{line['hbm_peak_bytes'] / 1e9:.2f} GB", f"{line['collective_bytes'] / 1e6:.0f} MB",
+            f"{line['collective_cycles'] / 1e6:.1f} M", f"{line['collective_link_ms']:.1f} ms",
+            f"{line['tokens_per_second']:,.0f}",
+        )
+        for line in found
+    ]  # fmt: skip
+    return table(
+        rows,
+        (
+            "slice", "with", "cycles", "to one device", "temp HBM", "peak", "between devices",
+            "of the cycles", "links", "tokens/s",
+        ),
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="2 and 4 layers, drawn out to 12")
@@ -183,12 +239,16 @@ def main() -> None:
     measured = Measured(estimate.Settings(cache_dir=cache, timeout=2 * 3600, log=log))
     rows = [row for row in ROWS if args.only in row.what]
     found = lines(rows, lambda row: value_of(row, measured, args.quick))
-    print(show(found))
+    if found:
+        print(show(found))
     if args.quick:
-        print("drawn out from 2 and 4 layers")
+        print("drawn out from 2 and 4 layers; slices below have 2 layers")
+    of_slices = slices(measured, 2 if args.quick else LAYERS, args.only)
+    if of_slices:
+        print(show_slices(of_slices))
     if args.output:
         with open(args.output, "w", encoding="utf-8") as stream:
-            json.dump(found, stream, indent=1)
+            json.dump([*found, *of_slices], stream, indent=1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ once.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -26,13 +28,17 @@ TINY = (
     "data.shuffle_window=2",
 )  # fmt: skip
 
+Run = tuple[dict[str, Any], list[float]]  # state, losses
+
 
 def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Runs the cases in a child process.
 
     Args:
         devices: virtual CPU devices.
-        cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`.
+        cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
+            with `restart`, the number of devices of the second half, it is compared with a run
+            without the settings.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -72,7 +78,6 @@ def main(devices: str, path: str) -> None:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
-    import numpy as np
 
     from bigbird_ja import config as config_lib
     from bigbird_ja.data import pipeline
@@ -83,17 +88,20 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = config_lib.resolve(None, [*TINY, *case.get("settings", [])])[0]
     config = config_lib.with_data_set(config, manifest.fixed())
 
-    def batches(host: int, count: int) -> Any:
+    def batches(host: int, count: int, start_step: int = 0) -> Any:
         return pipeline.batches(
             manifest, str(directory / "data"), seed=config.data.seed,
             global_batch_size=config.training.global_batch_size,
             shuffle_window=config.data.shuffle_window, num_hosts=count, host_index=host,
+            start_step=start_step,
         )  # fmt: skip
 
     def first() -> Any:
         return first_state(config, None, None)
 
     steps = config.training.num_train_steps
+    if "restart" in case:
+        return _restarted(case, config, batches, devices)
     ours, our_losses = run_engine(_pjrt(config, first, batches, devices), steps)
     if devices == 1 and case.get("reference") == "estimator":
         from bigbird_ja.train.engines.estimator import EstimatorEngine
@@ -102,6 +110,33 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
         theirs, their_losses = run_engine(engine, steps)
     else:
         theirs, their_losses = _replicas(config, first(), batches(0, 1), devices, steps)
+    return _difference((ours, our_losses), (theirs, their_losses))
+
+
+def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
+    """The case's settings against the defaults, both going on after half of the steps on
+    `case["restart"]` devices."""
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.train.state import first_state
+
+    steps, start = config.training.num_train_steps, first_state(config, None, None)
+    half = steps // 2
+    runs = []
+    for settings in (case["settings"], []):
+        training = config_lib.resolve(None, [*TINY, *settings])[0].training
+        own = dataclasses.replace(config, training=training)
+        state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
+        after = functools.partial(batches, start_step=half)
+        engine = _pjrt(own, lambda state=state: state, after, devices, case["restart"])
+        state, more = run_engine(engine, steps)
+        runs.append((state, losses + more))
+    return _difference(*runs)
+
+
+def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
+    import numpy as np
+
+    (ours, our_losses), (theirs, their_losses) = ours_and_losses, theirs_and_losses
     names = [name for name in theirs if name != "global_step"]
     apart = _apart(ours, theirs, names)
     losses = np.abs(np.subtract(our_losses, their_losses)) / np.abs(their_losses)
@@ -134,12 +169,14 @@ def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
     ]
 
 
-def _pjrt(config: Any, first: Any, batches: Any, devices: int) -> Any:
+def _pjrt(config: Any, first: Any, batches: Any, devices: int, use: int = 0) -> Any:
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
     found = devices_lib.find(use_tpu=False)
     assert len(found.devices) == devices, found
+    if use:
+        found = dataclasses.replace(found, devices=found.devices[:use])
     return PjrtEngine(config, first, batches, found)
 
 

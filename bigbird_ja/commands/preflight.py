@@ -1,13 +1,15 @@
 """compile the train step with the real TPU compiler, with no TPU
 
   bigbird-ja preflight --config base-4096 --chip v3 --chip v2
+  bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4
 
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
-compiles it for one core of each chip. Says whether it fits, its cycles and milliseconds, FLOPs, HBM
-traffic, MFU, and which ops cost what. Reads the config only: no data, no network, no TPU. Writes
-nothing but what --output, --plot and --dump_hlo ask for, and a cache of compilations
-(~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the
-second time seconds; --search_batch compiles three or four times.
+compiles it for one core of each --chip, and for all devices of each --topology together, with the
+sums over them: the program that `pretrain --engine=pjrt` runs there. Says whether it fits, its
+cycles and milliseconds, FLOPs, HBM traffic, MFU, and which ops cost what. Reads the config only: no
+data, no network, no TPU. Writes nothing but what --output, --plot and --dump_hlo ask for, and a
+cache of compilations (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on
+one CPU core, the second time seconds; --search_batch compiles three or four times.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
@@ -20,10 +22,13 @@ from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
 from bigbird_ja.config.schema import STEP_SETTINGS
+from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.config import Config
     from bigbird_ja.preflight.estimate import Settings
+    from bigbird_ja.preflight.targets import Target
+    from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
 SETTINGS = STEP_SETTINGS
@@ -31,7 +36,13 @@ SETTINGS = STEP_SETTINGS
 
 def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.text("chip", "v2, v3, v4, v5e, v5p or v6e.", many=True, default=["v3"])
+    flags.text(
+        "chip", "v2, v3, v4, v5e, v5p, v6e or v7x; left out beside --topology.", many=True,
+        default=["v3"],
+    )  # fmt: skip
+    flags.text(
+        "topology", "CHIP:SHAPE, a whole slice such as v5e:2x4, v4:2x2x1 or v3:2x2.", many=True
+    )
     flags.integer(
         "batch_per_core", None, "Sequences per core and micro-batch.", unit="sequences",
         low=1, high=1_000_000, none="the config's global batch by cores and accumulation",
@@ -53,14 +64,18 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.preflight import compile as compile_lib
+    from bigbird_ja.preflight import targets
 
     _check_outputs(args)
-    targets = [chips.chip(name) for name in dict.fromkeys(args.chip)]
+    only_slices = args.topology and not args["chip"].present
+    names = [] if only_slices else list(dict.fromkeys(args.chip))
+    alone = [targets.of_chip(chips.chip(name)) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
     config = config_lib.without_data_set(config)
+    slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    return _examine(args, config, targets, versions)
+    return _examine(args, config, [*alone, *slices], versions)
 
 
 def _check_outputs(args: absl_flags.FlagValues) -> None:
@@ -80,7 +95,7 @@ def _check_outputs(args: absl_flags.FlagValues) -> None:
 
 
 def _examine(
-    args: absl_flags.FlagValues, config: Config, targets: list[Any], versions: dict[str, str]
+    args: absl_flags.FlagValues, config: Config, wanted: list[Target], versions: dict[str, str]
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
@@ -88,26 +103,30 @@ def _examine(
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, plot, rates, text
 
-    batch = args.batch_per_core or estimate.batch_per_core(config)
+    batches = [args.batch_per_core or _batch(config, target) for target in wanted]
     settings = estimate.Settings(
         cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
         timeout=60.0 * args.timeout_minutes,
         dump_dir=args.dump_hlo,
         log=log,
     )
-    log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
-    module = estimate.trace(config, batch)
+    steps: dict[tuple[int, int], LoweredStep] = {}
     results = []
-    for chip in targets:
-        log(f"compiling for {chip.name} (minutes) ...")
-        result = estimate.examine(config, chip, batch, settings, module)
+    for target, batch in zip(wanted, batches, strict=True):
+        key = batch, target.devices
+        if key not in steps:
+            log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
+            steps[key] = estimate.trace(config, *key)
+        log(f"compiling for {target.name} (minutes) ...")
+        result = estimate.examine(config, target, batch, settings, steps[key])
         if args.search_batch:
-            result["largest_batch_per_core"] = _search(config, chip, result, settings)
+            result["largest_batch_per_core"] = _search(config, target, result, settings)
         results.append(result)
         print(text.describe(result), "\n")
-    print(text.left_out(config, count_parameters(config), targets[0], versions))
+    print(text.left_out(config, count_parameters(config), results, versions))
     output = {
-        "chips": results,
+        "chips": [result for result in results if "topology" not in result],
+        "topologies": [result for result in results if "topology" in result],
         "config_fingerprint": config_lib.fingerprint(config),
         "config": config_lib.flatten(config),
         "versions": versions,
@@ -119,12 +138,24 @@ def _examine(
     return output
 
 
-def _search(config: Config, chip: Any, first: dict[str, Any], settings: Settings) -> int:
+def _batch(config: Config, target: Target) -> int:
+    """Sequences per device and micro-batch."""
+    from bigbird_ja.preflight import estimate
+
+    if not target.is_slice:
+        return estimate.batch_per_core(config)
+    try:
+        return estimate.batch_per_core(config, target.devices)
+    except BadInput as error:
+        raise BadInput(f"--topology {target.name}: {error}") from error
+
+
+def _search(config: Config, target: Target, first: dict[str, Any], settings: Settings) -> int:
     from bigbird_ja.preflight import estimate
 
     def measure(batch: int) -> dict[str, Any]:
-        settings.log(f"compiling for {chip.name} with {batch} sequences per core ...")
-        return estimate.examine(config, chip, batch, settings)
+        settings.log(f"compiling for {target.name} with {batch} sequences per core ...")
+        return estimate.examine(config, target, batch, settings)
 
     return estimate.largest_batch(measure, first)
 

@@ -264,6 +264,16 @@ class TrainingConfig:
         False, "Computes each layer again in the backward pass: less memory, more time.",
         also=("remat", "recompute", "activation_checkpointing"),
     )  # fmt: skip
+    optimizer_sharding: bool = option(
+        False, "Each device keeps its part of AdamW's state and makes that part of the update"
+        " (ZeRO-1): less memory; needs the engine pjrt.",
+        changeable=True, also=("zero", "zero1", "shard_optimizer", "fsdp"),
+    )  # fmt: skip
+    gradient_sum_dtype: str = option(
+        "float32", "In which gradients are summed over the devices; bfloat16 halves what their"
+        " links carry, and needs the engine pjrt.", choices=("float32", "bfloat16"),
+        also=("all_reduce_dtype", "allreduce_dtype", "gradient_dtype", "grad_reduce_dtype"),
+    )  # fmt: skip
     seed: int = option(
         12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX,
         also=("random_seed", "random_state"),

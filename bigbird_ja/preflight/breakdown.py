@@ -11,7 +11,8 @@ from bigbird_ja.preflight.cycles import Cost
 
 KINDS: tuple[str, ...] = (
     "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
-    "embedding", "MLM head", "NSP head", "optimiser", "dropout", "copies", "other",
+    "embedding", "MLM head", "NSP head", "optimiser", "dropout", "between devices", "copies",
+    "other",
 )  # fmt: skip
 
 # The innermost scope that says something decides; the first match in this order breaks ties.
@@ -38,6 +39,8 @@ _LAYER = re.compile(r"(?:^|/)layer_(\d+)/")
 def kind_of(cost: Cost) -> str:
     """One of `KINDS`."""
     op = cost.instruction
+    if cost.collective:
+        return "between devices"
     if op.opcode in _COPIES or op.name.startswith("copy"):
         return "copies"
     places = [(op.op_name.rfind(scope), -rank) for rank, (scope, _) in enumerate(_SCOPES)]

@@ -1,8 +1,8 @@
-"""Runs the TPU compiler on a module, in a child process with a time limit, and keeps what came out.
+"""Runs the TPU compiler on a step, in a child process with a time limit, and keeps what came out.
 
-A result is kept under the SHA-256 of everything that it depends on: the module's bytes, the chip's
-topology, the versions of libtpu and jaxlib, and this project's way of calling them. Anything else
-is compiled anew, so a kept result cannot be that of another program.
+A result is kept under the SHA-256 of everything that it depends on: the step's functions, what it
+is compiled for, the versions of libtpu and jaxlib, and this project's way of calling them. Anything
+else is compiled anew, so a kept result cannot be that of another program.
 """
 
 from __future__ import annotations
@@ -15,30 +15,35 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from bigbird_ja import children, cleanup, storage, typed
-from bigbird_ja.chips import Chip
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import memory
-from bigbird_ja.preflight.compile_child import ENVIRONMENT
+from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place
+from bigbird_ja.preflight.targets import Target
 from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.train.lowered import LoweredStep
 
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _INSTALL = "pip install 'bigbird-ja[preflight]'"
-_CACHE_FORMAT = "1"
+_CACHE_FORMAT = "2"
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
+_LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the compiler answered for one chip. Sizes in bytes."""
+    """What the compiler answered for one target. Sizes in bytes."""
 
-    chip: Chip
+    target: Target
     hlo: str  # optimised, "" where it did not fit
-    stats: dict[str, Any]  # see `compile_child.compile_module`; {} where it did not fit
+    stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
     shortage: memory.Shortage | None  # None: it fits
 
 
@@ -64,39 +69,59 @@ def versions() -> dict[str, str]:
 
 
 def compile_for(
-    hlo: bytes, chip: Chip, cache_dir: str | None = None, timeout: float = DEFAULT_TIMEOUT
+    step: LoweredStep,
+    target: Target,
+    cache_dir: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> Compiled:
-    """Compiles a serialized HLO module for a chip.
+    """Compiles a step for a target.
 
     Args:
+        step: for as many replicas as the target has devices.
         cache_dir: where results are kept; None keeps nothing.
         timeout: seconds.
 
     Raises:
-        BadInput: the extra is not installed.
+        BadInput: the extra is not installed, or this libtpu does not know the chip.
         CompilerFailed: a crash, a time-out, or an error other than too little memory.
     """
-    key = cache_key(hlo, chip, versions())
+    key = cache_key(step, target, versions())
     kept = _load(cache_dir, key) if cache_dir else None
     if kept is None:
-        kept = _compile(hlo, chip, timeout)
+        kept = _compile(step, target, timeout)
         if cache_dir:
             _store(cache_dir, key, *kept)
     result, text = kept
     if "error" in result:
-        return Compiled(chip, "", {}, memory.shortage(result["error"]))
-    return Compiled(chip, text, result, None)
+        return Compiled(target, "", {}, memory.shortage(result["error"]))
+    return Compiled(target, text, result, None)
 
 
-def cache_key(hlo: bytes, chip: Chip, installed: dict[str, str]) -> str:
+def cache_key(step: LoweredStep, target: Target, installed: dict[str, str]) -> str:
     """SHA-256 (hex) of all that a result depends on."""
     about = {
         "format": _CACHE_FORMAT,
-        "topology": chip.topology,
+        "place": msgspec.to_builtins(target.place),
         "versions": installed,
         "environment": ENVIRONMENT,
     }
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode() + b"\0" + hlo).hexdigest()
+    words = json.dumps(about, sort_keys=True).encode()
+    return hashlib.sha256(words + b"\0" + msgspec.msgpack.encode(step)).hexdigest()
+
+
+def count_devices(places: Sequence[Place]) -> list[int]:
+    """How many devices the installed compiler counts in each place; 0 where it does not know it.
+
+    Raises:
+        BadInput: the extra is not installed.
+        CompilerFailed: a crash, or no answer.
+    """
+    versions()
+    with scratch_directory() as directory:
+        result = _run(Job(list(places)), directory, "libtpu", _LISTING_TIMEOUT)
+    if "error" in result:
+        raise CompilerFailed(f"libtpu does not say what it knows: {_first_line(result['error'])}")
+    return typed.convert(result["devices"], list[int], "libtpu")
 
 
 def default_cache_dir(environment: dict[str, str]) -> str:
@@ -105,39 +130,45 @@ def default_cache_dir(environment: dict[str, str]) -> str:
     return os.path.join(root, "bigbird-ja", "preflight")
 
 
-def _compile(hlo: bytes, chip: Chip, timeout: float) -> tuple[dict[str, Any], str]:
+def _compile(step: LoweredStep, target: Target, timeout: float) -> tuple[dict[str, Any], str]:
     with scratch_directory() as directory:
-        path = os.path.join(directory, "module.hlo.pb")
-        with open(path, "wb") as stream:
-            stream.write(hlo)
-        command = [*CHILD, path, chip.topology, directory]
-        child = subprocess.Popen(
-            command,
-            env={**os.environ, **ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        with cleanup.ended(child):
-            try:
-                _, words = child.communicate(timeout=timeout)
-            except subprocess.TimeoutExpired as error:
-                raise CompilerFailed(
-                    f"the compiler for {chip.name} did not finish within {timeout:.0f} seconds"
-                ) from error
-        result = _read_json(os.path.join(directory, "result.json"))
-        if result is None:
-            who, lines = f"the compiler for {chip.name}", words.decode(errors="replace")
-            to_do = "compile for one --chip at a time, or on a larger machine"
-            raise children.end_of(child.returncode, lines.splitlines(), who, to_do)
+        who = f"the compiler for {target.name}"
+        result = _run(Job([target.place], step), directory, who, timeout)
         error_text = result.get("error", "")
+        if "Invalid TPU external name" in error_text:
+            raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
         if error_text and not memory.is_shortage(error_text):
-            raise CompilerFailed(f"the compiler for {chip.name} refused: {_first_line(error_text)}")
+            raise CompilerFailed(f"{who} refused: {_first_line(error_text)}")
         text = ""
         if not error_text:
             with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
                 text = stream.read()
         return result, text
+
+
+def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
+    """Runs the child on a job; what it wrote as its result."""
+    path = os.path.join(directory, "job")
+    with open(path, "wb") as stream:
+        stream.write(msgspec.msgpack.encode(job))
+    child = subprocess.Popen(
+        [*CHILD, path, directory],
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    with cleanup.ended(child):
+        try:
+            _, words = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise CompilerFailed(f"{who} did not finish within {timeout:.0f} seconds") from error
+    result = _read_json(os.path.join(directory, "result.json"))
+    if result is None:
+        lines = words.decode(errors="replace").splitlines()
+        to_do = "compile for one --chip or --topology at a time, or on a larger machine"
+        raise children.end_of(child.returncode, lines, who, to_do)
+    return result
 
 
 def _first_line(text: str) -> str:

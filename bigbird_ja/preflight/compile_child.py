@@ -1,8 +1,8 @@
-"""Compiles one HLO module for one chip, in a process of its own: `python -m ... HLO TOPOLOGY OUT`.
+"""Compiles a step for one device or a slice, in a process of its own: `python -m ... JOB OUT`.
 
-Reads a serialized HLO module; writes `OUT/result.json` and, where the module compiles,
-`OUT/optimized.hlo`. The compiler ends its process when it meets something that it cannot do; here
-that ends the child only. Run by `bigbird_ja.preflight.compile`.
+Reads a `Job`; writes `OUT/result.json` and, where the program compiles, `OUT/optimized.hlo`. The
+compiler ends its process when it meets something that it cannot do; here that ends the child only.
+Run by `bigbird_ja.preflight.compile`. Needs jax and libtpu; TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from bigbird_ja import children
+from bigbird_ja.train.lowered import LoweredStep
 
 # Before jax is imported. The first two keep libtpu from asking a metadata server what machine this
 # is; the third lets two compilers run side by side instead of failing over a lock file.
@@ -27,15 +31,44 @@ ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True)
+class Place:
+    """What libtpu is to compile for."""
+
+    topology: str  # by libtpu's name
+    is_one_chip: bool = False
+    is_megacore: bool = False  # a chip's two cores as one device
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of `get_topology_desc`."""
+        one: dict[str, Any] = {"chips_per_host_bounds": (1, 1, 1)} if self.is_one_chip else {}
+        return one | ({"chip_config_name": "megacore"} if self.is_megacore else {})
+
+
+@dataclass(frozen=True)
+class Job:
+    """With a step: compile it for as many devices of the first place as it has replicas. Without:
+    say how many devices each place has."""
+
+    places: list[Place]
+    step: LoweredStep | None = None
+
+
 def main(arguments: list[str]) -> None:
     children.be_a_child()
-    hlo_path, topology, out = arguments
-    with open(hlo_path, "rb") as stream:
-        hlo = stream.read()
+    path, out = arguments
+    with open(path, "rb") as stream:
+        job = msgspec.msgpack.decode(stream.read(), type=Job)
+    result: dict[str, Any]
+    text = None
     try:
-        result, text = compile_module(hlo, topology)
+        if job.step is None:
+            result = {"devices": [count_devices(place) for place in job.places]}
+        else:
+            result, text = compile_step(job.step, job.places[0])
     except Exception as error:
-        result, text = {"error": f"{type(error).__name__}: {error}"}, None
+        result = {"error": f"{type(error).__name__}: {error}"}
     if text is not None:
         with open(os.path.join(out, "optimized.hlo"), "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -43,23 +76,43 @@ def main(arguments: list[str]) -> None:
         json.dump(result, stream)
 
 
-def compile_module(hlo: bytes, topology: str) -> tuple[dict[str, Any], str]:
-    """Compiles a serialized HLO module for one device of a topology.
-
-    Returns:
-        Sizes in bytes, the compiler's own FLOPs and traffic, its version; and the optimised HLO.
-    """
-    import numpy as np
-    from jax._src.lib import xla_client
+def devices_of(place: Place) -> list[Any]:
+    """The devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
     from jax.experimental import topologies
 
-    device = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
-    options = xla_client.CompileOptions()
-    options.num_replicas = options.num_partitions = 1
-    options.device_assignment = xla_client.DeviceAssignment.create(np.array([[device.id]]))
-    executable = _compile(hlo, device, options)
-    memory = executable.get_compiled_memory_stats()
-    cost = executable.cost_analysis()
+    found = topologies.get_topology_desc(
+        platform="tpu", topology_name=place.topology, **place.options
+    )
+    return sorted(found.devices, key=lambda device: (device.process_index, device.id))
+
+
+def count_devices(place: Place) -> int:
+    """0 where the compiler does not know it."""
+    try:
+        return len(devices_of(place))
+    except Exception as error:
+        if "INVALID_ARGUMENT" in str(error):
+            return 0
+        raise
+
+
+def compile_step(step: LoweredStep, place: Place) -> tuple[dict[str, Any], str]:
+    """Compiles what `engines.pjrt` runs.
+
+    Returns:
+        Of one device: sizes in bytes, the compiler's own FLOPs and traffic, its version; and the
+        optimised HLO.
+    """
+    import numpy as np
+    from jax.sharding import Mesh
+
+    from bigbird_ja.train.engines.pjrt_step import AXIS, make_step, shapes
+
+    devices = devices_of(place)[: step.replicas]
+    mesh = Mesh(np.asarray(devices), (AXIS,))
+    compiled = make_step(step, "tpu", mesh).lower(*shapes(step, mesh)).compile()
+    memory = compiled.memory_analysis()
+    cost = compiled.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
     result = {
         "temp_bytes": memory.temp_size_in_bytes,
@@ -68,50 +121,9 @@ def compile_module(hlo: bytes, topology: str) -> tuple[dict[str, Any], str]:
         "alias_bytes": memory.alias_size_in_bytes,
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
-        "compiler": " ".join(device.client.platform_version.split()),
+        "compiler": " ".join(devices[0].client.platform_version.split()),
     }
-    return result, executable.hlo_modules()[0].to_string()
-
-
-def _compile(hlo: bytes, device: Any, options: Any) -> Any:
-    """The executable, by what jax offers since 0.7.1, or by jaxlib 0.4.34's own converter."""
-    try:
-        from jax.extend.mlir import hlo_to_stablehlo
-    except ImportError:
-        from jax._src.lib import xla_client, xla_extension
-
-        convert = xla_extension.mlir.xla_computation_to_mlir_module
-        return device.client.compile(convert(xla_client.XlaComputation(hlo)), options)
-    from jax._src import compiler
-    from jax._src.interpreters import mlir
-    from jaxlib import _jax
-    from jaxlib.mlir import ir
-
-    module = ir.Module.parse(hlo_to_stablehlo(hlo), mlir.make_ir_context())
-    _copies_to_reshapes(module)
-    devices = _jax.DeviceList((device,))
-    return compiler.backend_compile_and_load(device.client, module, devices, options, [])
-
-
-def _copies_to_reshapes(module: Any) -> None:
-    """Replaces `mhlo.copy`, which TensorFlow writes for variables and newer compilers refuse."""
-    from jaxlib.mlir import ir
-
-    copies = []
-
-    def find(operation: Any) -> Any:
-        if operation.name == "mhlo.copy":
-            copies.append(operation)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(find)
-    for copy in copies:
-        with ir.InsertionPoint(copy), copy.location:
-            reshape = ir.Operation.create(
-                "stablehlo.reshape", [copy.results[0].type], [copy.operands[0]]
-            )
-        copy.results[0].replace_all_uses_with(reshape.results[0])
-        copy.erase()
+    return result, compiled.as_text()
 
 
 if __name__ == "__main__":

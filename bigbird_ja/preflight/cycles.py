@@ -3,10 +3,12 @@
 The compiler writes `estimated_cycles` on most fusions and on no relayout, gather, scatter or
 concatenation, so a design could hide its cost in those. An instruction without an estimate is
 therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
-charges itself for relayout copies. Bodies of `while` count once per trip. Pairs of asynchronous
-copies and slices run beside the computation and are free, and so is what moves no data (tuples,
-bitcasts, parameters, constants, the `ConcatBitcast` that names the pieces of one asynchronous copy,
-which lie side by side already, as one array: XLA, memory_space_assignment, SlicedCopyAllocation).
+charges itself for relayout copies. What goes between devices is priced in the same way, by its
+input where that is larger than its output: a price for memory, not for links. Bodies of `while`
+count once per trip. Pairs of asynchronous copies and slices run beside the computation and are
+free, and so is what moves no data (tuples, bitcasts, parameters, constants, the `ConcatBitcast`
+that names the pieces of one asynchronous copy, which lie side by side already, as one array: XLA,
+memory_space_assignment, SlicedCopyAllocation).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bigbird_ja.preflight import collectives
 from bigbird_ja.preflight.hlo import Instruction, Module
 
 PRICE_BYTES_PER_CYCLE = 200.0
@@ -39,6 +42,8 @@ class Cost:
     estimated: float  # cycles, all trips together
     priced: float  # cycles of the price, all trips together; 0 where there is an estimate
     trips_known: bool = True  # False: inside a loop whose trip count the compiler does not know
+    collective: str | None = None  # opcode of what goes between devices
+    moved_bytes: float = 0.0  # by it, whole, all trips together
 
     @property
     def cycles(self) -> float:
@@ -52,14 +57,20 @@ def costs(module: Module) -> list[Cost]:
 
 def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
     instructions = module.computations.get(name, [])
+    sizes = {op.name: op.padded_bytes for op in instructions}
     arriving = {op.name for op in instructions if op.opcode == "slice-done"}
     for instruction in instructions:
         if instruction.opcode in _CONTROL:
             yield from _walk_control(module, instruction, trips, known)
         elif not _is_free(module, instruction) and not _joins_pieces(instruction, arriving):
+            moving = collectives.collective_of(module, instruction)
+            size = collectives.whole_bytes(instruction, sizes) if moving else 0
             estimate = instruction.estimated_cycles
-            priced = 0.0 if estimate is not None else price(instruction)
-            yield Cost(instruction, trips, float(estimate or 0) * trips, priced * trips, known)
+            priced = 0.0 if estimate is not None else price(size or instruction.padded_bytes)
+            yield Cost(
+                instruction, trips, float(estimate or 0) * trips, priced * trips, known,
+                moving.opcode if moving else None, size * trips,
+            )  # fmt: skip
 
 
 def _walk_control(
@@ -119,13 +130,15 @@ def _initial(module: Module, loop: Instruction, index: int) -> int | None:
     return None
 
 
-def price(instruction: Instruction) -> float:
-    """Cycles charged where the compiler gives no estimate."""
-    return 2.0 * instruction.padded_bytes / PRICE_BYTES_PER_CYCLE
+def price(size: float) -> float:
+    """Cycles charged for that many bytes where the compiler gives no estimate."""
+    return 2.0 * size / PRICE_BYTES_PER_CYCLE
 
 
 def _is_free(module: Module, instruction: Instruction) -> bool:
     if instruction.opcode in _FREE:
+        return True
+    if collectives.is_second_half(instruction):
         return True
     if instruction.opcode not in _ASYNC:
         return False

@@ -1,24 +1,33 @@
-"""From a config and a chip to the figures: trace, compile, count."""
+"""From a config and a chip or slice to the figures: trace, compile, count."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.chips import Chip
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
-from bigbird_ja.preflight import breakdown, cycles, flops, hlo, lower, memory
+from bigbird_ja.preflight import breakdown, collectives, cycles, flops, hlo, memory
 from bigbird_ja.preflight.compile import Compiled, compile_for
+from bigbird_ja.preflight.targets import Target
 from bigbird_ja.storage import outputs
+from bigbird_ja.train.lowered import LoweredStep
 
 # Largest batch per core that the search tries.
 _MOST = 1024
-_DUMPED = re.compile(r"step-batch\d+(\.hlo\.pb|\.\w+\.optimized\.hlo)")
+_DUMPED = re.compile(
+    r"step-batch\d+(\.hlo\.pb|\.[\w-]+\.(gradients\.hlo\.pb|update\.hlo\.pb|optimized\.hlo))"
+)
+
+
+_SLICE_KEYS = (
+    "tokens_per_second", "collectives", "collective_bytes", "collective_cycles",
+    "collective_link_ms",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,73 +40,82 @@ class Settings:
     log: Callable[[str], None] = lambda message: None
 
 
-def batch_per_core(config: Config) -> int:
-    """Sequences in one core's micro-batch, by the config.
+def batch_per_core(config: Config, cores: int | None = None) -> int:
+    """Sequences in one device's micro-batch, by the config.
+
+    Args:
+        cores: devices of a slice; without, those of the config.
 
     Raises:
         BadInput: the global batch does not divide.
     """
-    training, cores = config.training, config.tpu.num_cores
-    parts = cores * training.gradient_accumulation_steps
+    training = config.training
+    count = cores or config.tpu.num_cores
+    parts = count * training.gradient_accumulation_steps
     if training.global_batch_size % parts:
+        where = f"{count} devices" if cores else f"tpu.num_cores={count}"
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} does not divide by"
-            f" tpu.num_cores={cores} x training.gradient_accumulation_steps="
+            f" {where} x training.gradient_accumulation_steps="
             f"{training.gradient_accumulation_steps}: change one, or say --batch_per_core"
         )
     return training.global_batch_size // parts
 
 
-def trace(config: Config, batch: int) -> bytes:
-    """The train step's HLO.
+def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
+    """The step that `pretrain --engine=pjrt` runs on that many devices.
 
     Raises:
         BadInput: shapes that the step refuses.
     """
+    from bigbird_ja.train.program import Program
+
+    sequences = batch * config.training.gradient_accumulation_steps
     try:
-        return lower.lower_train_step(config, batch)
+        return Program(config, sequences, devices).lower()
     except ValueError as error:
         raise BadInput(str(error)) from error
 
 
 def examine(
-    config: Config, chip: Chip, batch: int, settings: Settings, module: bytes | None = None
+    config: Config, target: Target, batch: int, settings: Settings, step: LoweredStep | None = None
 ) -> dict[str, Any]:
-    """One chip's results, with the keys of `--json`.
+    """One target's results, with the keys of `--json`.
 
     Args:
         config: completed.
-        batch: sequences per core and micro-batch.
-        module: the traced step, where the caller has it already.
+        batch: sequences per device and micro-batch.
+        step: traced for as many devices, where the caller has it already.
 
     Raises:
         BadInput: shapes that the step refuses; the extra is not installed.
         CompilerFailed: the compiler crashed or took too long.
     """
-    module = trace(config, batch) if module is None else module
-    compiled = compile_for(module, chip, settings.cache_dir, settings.timeout)
+    step = trace(config, batch, target.devices) if step is None else step
+    compiled = compile_for(step, target, settings.cache_dir, settings.timeout)
     if settings.dump_dir:
-        _dump(settings.dump_dir, chip, batch, module, compiled.hlo)
+        _dump(settings.dump_dir, target, batch, step, compiled.hlo)
     common = {
-        "chip": chip.name,
+        **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
+        "chip": target.chip.name,
         "batch_per_core": batch,
         "seq_length": config.data.seq_length,
         "gradient_accumulation_steps": config.training.gradient_accumulation_steps,
         "fits": compiled.shortage is None,
-        "hbm_limit_bytes": chip.hbm_bytes,
+        "hbm_limit_bytes": target.chip.hbm_bytes,
         "model_flops": _model_flops(config, batch),
     }
     if compiled.shortage is not None:
-        return common | _shortage_result(compiled.shortage)
-    return common | _figures(config, chip, batch, compiled)
+        return common | _shortage_result(compiled.shortage, target)
+    return common | _figures(config, target, batch, compiled)
 
 
 def _model_flops(config: Config, batch: int) -> float:
     return model_flops(config, batch) * config.training.gradient_accumulation_steps
 
 
-def _figures(config: Config, chip: Chip, batch: int, compiled: Compiled) -> dict[str, Any]:
-    module, stats = hlo.parse(compiled.hlo), compiled.stats
+def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> dict[str, Any]:
+    module, stats, chip = hlo.parse(compiled.hlo), compiled.stats, target.chip
     costs = cycles.costs(module)
     estimated = sum(cost.estimated for cost in costs)
     total = sum(cost.cycles for cost in costs)
@@ -129,15 +147,34 @@ def _figures(config: Config, chip: Chip, batch: int, compiled: Compiled) -> dict
         "by_layer": {layer: round(value) for layer, value in breakdown.by_layer(costs).items()},
         "top_ops": breakdown.top_ops(costs),
         "compiler": stats["compiler"],
+        **(_of_slice(costs, target, tokens / seconds) if target.is_slice else {}),
     }
 
 
-def _shortage_result(shortage: memory.Shortage) -> dict[str, Any]:
+def _of_slice(costs: Sequence[cycles.Cost], target: Target, rate: float) -> dict[str, Any]:
+    """What only a slice has: its whole rate, and what goes between its devices."""
+    between = [cost for cost in costs if cost.collective]
+    carried = sum(
+        collectives.link_bytes(str(cost.collective), cost.moved_bytes, target.devices)
+        for cost in between
+    )
+    return {
+        "tokens_per_second": rate * target.devices,
+        "collectives": sum(cost.trips for cost in between),
+        "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
+        "collective_cycles": round(sum(cost.cycles for cost in between)),
+        "collective_link_ms": carried / target.chip.link_bytes_per_second * 1e3,
+    }
+
+
+def _shortage_result(shortage: memory.Shortage, target: Target) -> dict[str, Any]:
     """The same keys where the program does not fit: what is unknown is None."""
-    unknown = (
+    unknown: tuple[str, ...] = (
         "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
         "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
     )  # fmt: skip
+    if target.is_slice:
+        unknown += _SLICE_KEYS
     return {
         **dict.fromkeys(unknown),
         "hbm_peak_bytes": shortage.used or None,
@@ -186,12 +223,13 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
     return min(max(guess, low + 1), high - 1)
 
 
-def _dump(directory: str, chip: Chip, batch: int, module: bytes, optimized: str) -> None:
-    """Keeps the module that went in (serialized) and the optimised one (text)."""
-    outputs.write(storage.join(directory, f"step-batch{batch}.hlo.pb"), module)
+def _dump(directory: str, target: Target, batch: int, step: LoweredStep, optimized: str) -> None:
+    """Keeps both functions that went in (serialized) and the optimised program (text)."""
+    prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
+    for name, traced in (("gradients", step.gradients), ("update", step.update)):
+        outputs.write(storage.join(directory, f"{prefix}.{name}.hlo.pb"), traced.hlo)
     if optimized:
-        name = f"step-batch{batch}.{chip.name}.optimized.hlo"
-        outputs.write(storage.join(directory, name), optimized.encode())
+        outputs.write(storage.join(directory, f"{prefix}.optimized.hlo"), optimized.encode())
 
 
 def is_dump(directory: str) -> bool:

@@ -9,6 +9,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
 _USED = re.compile(rf"Used {_SIZE} of {_SIZE} hbm")
 _REQUIRES = re.compile(rf"Requires {_SIZE}, has {_SIZE} available")
+_EXCEEDS = re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _SINGLE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
 _SINGLE_SHAPE = re.compile(r"shape = '([^']*)'.*?tag = '([^']*)'", re.DOTALL)
 _BUFFER = re.compile(
@@ -42,8 +43,8 @@ def is_shortage(message: str) -> bool:
 
 
 def shortage(message: str) -> Shortage:
-    """Reads the compiler's RESOURCE_EXHAUSTED message, in any of its three forms."""
-    used = _USED.search(message) or _REQUIRES.search(message)
+    """Reads the compiler's RESOURCE_EXHAUSTED message, in any of its four forms."""
+    used = _USED.search(message) or _REQUIRES.search(message) or _EXCEEDS.search(message)
     largest = tuple(
         Buffer(_bytes(size, unit), op_name or "(made by the compiler)", shape)
         for size, unit, op_name, shape in _BUFFER.findall(message)

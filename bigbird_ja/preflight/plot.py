@@ -1,4 +1,4 @@
-"""The picture of a breakdown: one bar per chip, cycles by kind."""
+"""The picture of a breakdown: one bar per chip or slice, cycles by kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(path: str, chips: Sequence[dict[str, Any]], title: str) -> None:
     for place, chip in enumerate(fitting):
         text = f" {chip['step_ms']:.0f} ms, {chip['mfu']:.0%} of peak"
         axes.text(left[place], place, text, va="center", fontsize=8)
-    axes.set_yticks(range(len(fitting)), [chip["chip"] for chip in fitting])
+    axes.set_yticks(range(len(fitting)), [chip.get("topology", chip["chip"]) for chip in fitting])
     axes.invert_yaxis()
     axes.set_xlabel("priced cycles of one step on one core, millions")
     axes.set_title(title, fontsize=10)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.chips import CHIPS, TRAINABLE, Chip
+from bigbird_ja.chips import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.config import Config
 from bigbird_ja.console import human_bytes, human_count, table
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """One chip's results as a few lines."""
-    chip = CHIPS[result["chip"]]
+    """One chip's or slice's results as a few lines."""
+    chip = chip_of(result)
+    where = (
+        f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
+    )
     head = (
-        f"{chip.name}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
+        f"{where}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
         + (f" ({chip.remark})" if chip.remark else "")
     )
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
@@ -22,10 +25,15 @@ def describe(result: Mapping[str, Any]) -> str:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
     if chip.name not in TRAINABLE:
         lines.append(
-            "note: tf.estimator of TensorFlow 2.15 does not run on this chip (tensorflow#90807):"
-            " the figures are for comparison"
+            "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
         )
     return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def chip_of(result: Mapping[str, Any]) -> Chip:
+    """What one device of a result is."""
+    name = result["chip"]
+    return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
 
 
 def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
@@ -44,6 +52,8 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
         f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
         f" {human_bytes(result['hbm_traffic_bytes'])}",
     ]
+    if "devices" in result:
+        lines.append(_between(result))
     if result["loops_of_unknown_length"]:
         lines.append("warning: a loop's length is unknown, its body is counted once")
     kinds = [
@@ -68,6 +78,15 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     return lines
 
 
+def _between(result: Mapping[str, Any]) -> str:
+    return (
+        f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
+        f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
+        f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
+        f" {result['collective_link_ms']:.1f} ms)"
+    )
+
+
 def _ordered(layers: Mapping[str, float]) -> list[tuple[str, float]]:
     def place(item: tuple[str, float]) -> int:
         number = item[0].rpartition(" ")[2]
@@ -89,16 +108,33 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     return lines
 
 
-def left_out(config: Config, parameters: int, chip: Chip, versions: Mapping[str, str]) -> str:
+def left_out(
+    config: Config,
+    parameters: int,
+    results: Sequence[Mapping[str, Any]],
+    versions: Mapping[str, str],
+) -> str:
     """What the figures do not contain."""
     cores = config.tpu.num_cores
-    seconds = all_reduce_seconds(parameters, cores, chip)
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = ["Not in these figures:"]
+    alone = [result for result in results if "devices" not in result]
+    if alone:
+        chip = chip_of(alone[0])
+        seconds = all_reduce_seconds(parameters, cores, chip)
+        lines.append(
+            f"  - adding up gradients over {cores} cores: about {seconds * 1e3:.0f} ms per step on"
+            f" {chip.name}, on paper (4 bytes per parameter, twice round a ring); --topology"
+            " compiles it too"
+        )
+    if len(alone) < len(results):
+        lines.append(
+            "  - links between devices: what they carry is priced as memory is; their time on paper"
+            " is bytes round a ring by the links' rate, where nothing runs beside them"
+        )
     return "\n".join(
         [
-            "Not in these figures:",
-            f"  - adding up gradients over {cores} cores: about {seconds * 1e3:.0f} ms per step on"
-            f" {chip.name}, on paper (4 bytes per parameter, twice round a ring)",
+            *lines,
             "  - input, saving and logging: they run beside the step, on the host",
             f"  - the compiler's version: this is {packages}; TensorFlow 2.15's TPU runtime carries"
             " an older one",

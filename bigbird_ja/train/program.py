@@ -10,6 +10,9 @@ Each takes and returns a flat list of tensors, in the order of `inputs` and `out
 arguments, none are variables: so the module is a function of its inputs, and whoever compiles it
 says what is donated (parameters and slots of `update`).
 
+With `training.optimizer_sharding` the update is of one replica's part of parameters, slots and
+gradients, and takes the sum of all gradients' squares as one argument more, `squares`.
+
 It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
 same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
 differently.
@@ -20,9 +23,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.config import Config
@@ -31,25 +32,9 @@ from bigbird_ja.evaluation import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run.names import SLOTS, slot_name
 from bigbird_ja.train import step as step_lib
+from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, shard_of
 
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One tensor: shape and numpy type."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
-
-    hlo: bytes
-    inputs: Mapping[str, Spec]
-    outputs: Mapping[str, Spec]
 
 
 @dataclass(frozen=True)
@@ -70,7 +55,7 @@ class Program:
     def parameters(self) -> dict[str, Spec]:
         """By name, float32."""
         specs = parameter_specs(self.config)
-        return {name: Spec(spec.shape, np.float32) for name, spec in specs.items()}
+        return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
@@ -91,6 +76,30 @@ class Program:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
         return sorted(names)
 
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """How each parameter and its slots are divided over the replicas; empty: not at all."""
+        if not self.config.training.optimizer_sharding or self.num_replicas == 1:
+            return {}
+        return {name: shard_of(spec, self.num_replicas) for name, spec in self.parameters.items()}
+
+    def lower(self) -> LoweredStep:
+        """Both functions, and all that is needed to put them together.
+
+        Raises:
+            BadInput: shapes that the model refuses.
+        """
+        return LoweredStep(
+            self.gradients(),
+            self.update(),
+            self.parameters,
+            self.slots,
+            self.batch,
+            self.num_replicas,
+            self.config.training.gradient_sum_dtype,
+            self.shards,
+        )
+
     def gradients(self) -> Traced:
         """One replica's part of the gradients.
 
@@ -99,9 +108,9 @@ class Program:
         """
         parameters, batch = self.parameters, self.batch
         scalar = {
-            "step": Spec((), np.int32),
-            "replica": Spec((), np.int32),
-            "weight": Spec((), np.float32),
+            "step": Spec((), "int32"),
+            "replica": Spec((), "int32"),
+            "weight": Spec((), "float32"),
         }
 
         def gradients(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -120,9 +129,15 @@ class Program:
 
     def update(self) -> Traced:
         """The update that the whole batch's gradients make; `metrics` in `metric_names`' order."""
-        parameters, slots = self.parameters, self.slots
+        shards = self.shards
+        parameters = self.parameters
+        if shards:
+            parameters = {name: shards[name].part(spec) for name, spec in parameters.items()}
+        slots = {slot_name(n, slot): spec for slot in SLOTS for n, spec in parameters.items()}
         given = {f"{name}/gradient": spec for name, spec in parameters.items()}
-        rest = {"sums": Spec((step_lib.NUM_SUMS,), np.float32), "step": Spec((), np.int32)}
+        rest = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
+        if shards:
+            rest["squares"] = Spec((), "float32")
 
         def update(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             new, new_slots, metrics = step_lib.apply_gradients(
@@ -132,6 +147,7 @@ class Program:
                 {name: values[f"{name}/gradient"] for name in parameters},
                 values["sums"],
                 values["step"],
+                squares=values.get("squares"),
             )
             return [
                 *(new[name] for name in parameters),
@@ -168,8 +184,8 @@ def log_probabilities(config: Config, sequences: int, length: int, places: int) 
     """`evaluation.forward.masked_log_probabilities` of that many sequences, tokens and places."""
     parameters = Program(config, sequences, 1).parameters
     asked = {
-        "input_ids": Spec((sequences, length), np.int32),
-        "positions": Spec((sequences, places), np.int32),
+        "input_ids": Spec((sequences, length), "int32"),
+        "positions": Spec((sequences, places), "int32"),
     }
 
     def expected(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -188,13 +204,13 @@ def batch_specs(config: Config, sequences: int) -> dict[str, Spec]:
     length, predictions = config.data.seq_length or 0, config.data.max_predictions_per_seq or 0
     whole, places = (sequences, length), (sequences, predictions)
     return {
-        "input_ids": Spec(whole, np.int32),
-        "segment_ids": Spec(whole, np.int32),
-        "document_ids": Spec(whole, np.int32),
-        "masked_lm_positions": Spec(places, np.int32),
-        "masked_lm_ids": Spec(places, np.int32),
-        "masked_lm_weights": Spec(places, np.float32),
-        "next_sentence_labels": Spec((sequences,), np.int32),
+        "input_ids": Spec(whole, "int32"),
+        "segment_ids": Spec(whole, "int32"),
+        "document_ids": Spec(whole, "int32"),
+        "masked_lm_positions": Spec(places, "int32"),
+        "masked_lm_ids": Spec(places, "int32"),
+        "masked_lm_weights": Spec(places, "float32"),
+        "next_sentence_labels": Spec((sequences,), "int32"),
     }
 
 
@@ -230,5 +246,5 @@ def trace(
             hlo: bytes = lower(stage="hlo_serialized", **where)
         except ValueError as error:
             raise BadInput(str(error)) from error
-    shapes = [Spec(tuple(value.shape.as_list()), value.dtype.as_numpy_dtype) for value in found]
+    shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in found]
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

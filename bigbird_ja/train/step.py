@@ -117,18 +117,20 @@ def apply_gradients(
     gradients: Mapping[str, tf.Tensor],
     sums: tf.Tensor,
     global_step: tf.Tensor,
+    squares: tf.Tensor | None = None,
 ) -> tuple[Tensors, Slots, Tensors]:
     """The update that the whole batch's gradients make.
 
     Args:
-        config, params, slots, global_step: as `train_step`.
-        gradients, sums: of `replica_gradients`, summed over the replicas.
+        config, params, slots, global_step: as `train_step`; params and slots may be parts.
+        gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
+        squares: the sum of all gradients' squares, needed where `gradients` are parts.
 
     Returns:
         As `train_step`.
     """
     with tf.name_scope("optimizer"):
-        norm = global_norm(gradients)
+        norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
         rate = learning_rate(config.training, global_step)
         metrics = _metrics(config, tf.unstack(sums)) | {"learning_rate": rate, "grad_norm": norm}
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])

@@ -61,9 +61,58 @@ def test_figures_files_and_picture(
         chip["tokens_per_second_per_core"] for chip in result["chips"]
     ]
     assert os.path.getsize(plot) > 1000
-    assert sorted(os.listdir(dump)) == ["step-batch1.hlo.pb", "step-batch1.v3.optimized.hlo"]
+    assert sorted(os.listdir(dump)) == [
+        f"step-batch1.v3.{name}" for name in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")
+    ]
     for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer 0"):
         assert said in printed
+
+
+SLICE_KEYS = KEYS | {
+    "topology", "devices", "tokens_per_second", "collectives", "collective_bytes",
+    "collective_cycles", "collective_link_ms",
+}  # fmt: skip
+
+
+def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    status, result, printed = _run(capsys, "--topology", "v5e:2x2", "--set", "tpu.num_cores=4")
+    assert (status, result["chips"]) == (0, [])
+    (found,) = result["topologies"]
+    assert found.keys() >= SLICE_KEYS
+    assert (found["topology"], found["chip"], found["devices"]) == ("v5e:2x2", "v5e", 4)
+    assert found["batch_per_core"] == 2  # of 8 sequences on 4 devices
+    assert found["tokens_per_second"] == pytest.approx(4 * found["tokens_per_second_per_core"])
+    parameters = 4 * _parameters(result)
+    assert parameters < found["collective_bytes"] < 2 * parameters  # small arrays are padded
+    assert 0 < found["collective_cycles"] < found["priced_cycles"]
+    assert found["by_kind"]["between devices"] == pytest.approx(found["collective_cycles"], abs=1)
+    assert found["alias_bytes"] > 0.9 * found["output_bytes"]
+    for said in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
+        assert said in printed
+
+
+def _parameters(result: dict[str, Any]) -> int:
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.model.params import count_parameters
+
+    sets = [f"{key}={value}" for key, value in result["config"].items() if value is not None]
+    return count_parameters(config_lib.without_data_set(config_lib.resolve(None, sets)[0]))
+
+
+@pytest.mark.slow
+def test_divided_state_and_short_sums_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    sharded = ["--set", "training.optimizer_sharding=true"]
+    short = ["--set", "training.gradient_sum_dtype=bfloat16"]
+    whole, divided, both = (
+        _run(capsys, "--topology", "v5e:2x2", *more)[1]["topologies"][0]
+        for more in ([], sharded, [*sharded, *short])
+    )
+    # Of 12 bytes per parameter and its two slots, 4 + 8 / 4 are left.
+    assert divided["argument_bytes"] < 0.6 * whole["argument_bytes"]
+    assert divided["alias_bytes"] > 0.9 * divided["output_bytes"]
+    # Gradients go out and parameters come back, each once; then gradients take half.
+    assert divided["collective_bytes"] > 1.5 * whole["collective_bytes"]
+    assert both["collective_bytes"] < 0.8 * divided["collective_bytes"]
 
 
 def test_a_step_that_does_not_fit_names_its_buffers(
@@ -94,6 +143,9 @@ def _check_that_it_does_not_fit(status: int, result: dict[str, Any], printed: st
     ("arguments", "said"),
     [
         (["--chip", "v7"], "one of v2, v3"),
+        (["--topology", "v5ee:2x4"], "did you mean 'v5e'"),
+        (["--topology", "v5e:3x5"], "there are v5e:1x1"),
+        (["--topology", "v5e:4x8"], "--topology v5e:4x8: training.global_batch_size=8 does not"),
         (["--set", "training.global_batch_size=12"], "does not divide"),
         (["--set", "make_data.seq_length=4100"], "multiple"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),

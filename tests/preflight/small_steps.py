@@ -13,7 +13,7 @@ import os
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.preflight import estimate
+from bigbird_ja.preflight import estimate, targets
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
@@ -38,7 +38,7 @@ def config_of(name: str) -> config_lib.Config:
 
 def measure(name: str) -> dict[str, int]:
     """Priced cycles and temporary bytes on v3, two sequences."""
-    result = estimate.examine(config_of(name), CHIPS["v3"], 2, estimate.Settings())
+    result = estimate.examine(config_of(name), targets.of_chip(CHIPS["v3"]), 2, estimate.Settings())
     return {key: result[key] for key in KEYS}
 
 

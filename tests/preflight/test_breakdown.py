@@ -46,6 +46,12 @@ def test_copies_are_copies_wherever_they_come_from() -> None:
     assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
 
 
+def test_what_goes_between_devices_is_its_own_kind() -> None:
+    op = _cost("optimizer/psum", "all-reduce").instruction
+    cost = Cost(op, 1, 0.0, 5.0, collective="all-reduce", moved_bytes=500)
+    assert breakdown.kind_of(cost) == "between devices"
+
+
 def test_layers_and_sums() -> None:
     costs = [_cost("layer_0/mlp/A", cycles=2), _cost("gradient_tape/layer_11/mlp/A", cycles=3),
              _cost("optimizer/A", cycles=5)]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -12,9 +13,20 @@ import pytest
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import compile as compile_lib
+from bigbird_ja.preflight.compile_child import Place
+from bigbird_ja.preflight.targets import of_chip
+from bigbird_ja.train.lowered import LoweredStep, Traced
 
-V3, V2 = CHIPS["v3"], CHIPS["v2"]
+V3, V2 = (of_chip(CHIPS[name]) for name in ("v3", "v2"))
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
+
+
+def _step(name: bytes) -> LoweredStep:
+    traced = Traced(name, {}, {})
+    return LoweredStep(traced, traced, {}, {}, {}, 1)
+
+
+STEP = _step(b"module")
 ANSWER = """
 import json, sys
 out = sys.argv[-1]
@@ -29,7 +41,7 @@ def _child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     _child(monkeypatch, ANSWER)
-    found = compile_lib.compile_for(b"module", V3)
+    found = compile_lib.compile_for(STEP, V3)
     assert (found.hlo, found.stats, found.shortage) == ("HloModule made", {"temp_bytes": 7}, None)
 
 
@@ -46,7 +58,7 @@ def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
     _child(monkeypatch, code)
     with pytest.raises(CommandError) as caught:
-        compile_lib.compile_for(b"module", V3)
+        compile_lib.compile_for(STEP, V3)
     assert (caught.value.status, caught.value.reason) == (1, "bug")
     assert said in str(caught.value)
     assert "v3" in str(caught.value)
@@ -56,14 +68,14 @@ def test_a_crash_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, code: str, s
 def test_a_compiler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     _child(monkeypatch, "import time; time.sleep(600)")
     with pytest.raises(compile_lib.CompilerFailed, match="did not finish within 1 seconds"):
-        compile_lib.compile_for(b"module", V3, timeout=1)
+        compile_lib.compile_for(STEP, V3, timeout=1)
 
 
 def test_too_little_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm."
     _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
                         " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
-    found = compile_lib.compile_for(b"module", V2)
+    found = compile_lib.compile_for(STEP, V2)
     assert found.shortage is not None
     assert found.shortage.used > found.shortage.available > 0
 
@@ -73,12 +85,12 @@ def test_the_cache_answers_without_compiling(
 ) -> None:
     cache = os.path.join(tmp_path, "cache")
     _child(monkeypatch, ANSWER)
-    first = compile_lib.compile_for(b"module", V3, cache)
+    first = compile_lib.compile_for(STEP, V3, cache)
     _child(monkeypatch, "import os; os.abort()")
-    assert compile_lib.compile_for(b"module", V3, cache) == first
-    for hlo, chip in ((b"another", V3), (b"module", V2)):
+    assert compile_lib.compile_for(STEP, V3, cache) == first
+    for step, target in ((_step(b"another"), V3), (STEP, V2)):
         with pytest.raises(CommandError):
-            compile_lib.compile_for(hlo, chip, cache)
+            compile_lib.compile_for(step, target, cache)
 
 
 def test_a_damaged_cache_entry_is_compiled_again(
@@ -86,21 +98,37 @@ def test_a_damaged_cache_entry_is_compiled_again(
 ) -> None:
     cache = os.path.join(tmp_path, "cache")
     _child(monkeypatch, ANSWER)
-    first = compile_lib.compile_for(b"module", V3, cache)
+    first = compile_lib.compile_for(STEP, V3, cache)
     (name,) = os.listdir(cache)
     with open(os.path.join(cache, name), "r+b") as stream:
         stream.truncate(20)
-    assert compile_lib.compile_for(b"module", V3, cache) == first
+    assert compile_lib.compile_for(STEP, V3, cache) == first
 
 
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
     keys = {
-        compile_lib.cache_key(b"m", V3, VERSIONS),
-        compile_lib.cache_key(b"n", V3, VERSIONS),
-        compile_lib.cache_key(b"m", V2, VERSIONS),
-        compile_lib.cache_key(b"m", V3, VERSIONS | {"libtpu": "2"}),
+        compile_lib.cache_key(STEP, V3, VERSIONS),
+        compile_lib.cache_key(_step(b"n"), V3, VERSIONS),
+        compile_lib.cache_key(STEP, V2, VERSIONS),
+        compile_lib.cache_key(STEP, V3, VERSIONS | {"libtpu": "2"}),
+        compile_lib.cache_key(dataclasses.replace(STEP, replicas=8), V3, VERSIONS),
+        compile_lib.cache_key(dataclasses.replace(STEP, sum_dtype="bfloat16"), V3, VERSIONS),
     }
-    assert len(keys) == 4
+    assert len(keys) == 6
+
+
+def test_a_chip_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x"
+    _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
+                        " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
+        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
+
+
+def test_the_compiler_counts_the_devices_of_slices() -> None:
+    places = [Place("v3:2x2"), Place("v5e:2x4"), Place("v5e:1x1", is_one_chip=True),
+              Place("v4:2x2x1", is_megacore=True), Place("v9:2x2"), Place("v5e:3x5")]  # fmt: skip
+    assert compile_lib.count_devices(places) == [8, 8, 1, 4, 0, 0]
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,22 @@ def test_batch_per_core() -> None:
     assert estimate.batch_per_core(both) == 2
     with pytest.raises(BadInput, match="does not divide"):
         estimate.batch_per_core(_config("training.global_batch_size=12"))
+
+
+def test_batch_per_device_of_a_slice() -> None:
+    config = _config("training.global_batch_size=64", "training.gradient_accumulation_steps=2")
+    assert estimate.batch_per_core(config, 32) == 1
+    with pytest.raises(BadInput, match="does not divide by 64 devices x "):
+        estimate.batch_per_core(config, 64)
+
+
+def test_what_earlier_versions_dumped_is_ours_too(tmp_path: Path) -> None:
+    for name in ("step-batch1.hlo.pb", "step-batch1.v3.optimized.hlo",
+                 "step-batch2.v5e-2x4.update.hlo.pb"):  # fmt: skip
+        (tmp_path / name).touch()
+    assert estimate.is_dump(str(tmp_path))
+    (tmp_path / "step-batch2.v5e-2x4.other.hlo.pb").touch()
+    assert not estimate.is_dump(str(tmp_path))
 
 
 def test_an_all_reduce_on_paper() -> None:

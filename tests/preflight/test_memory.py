@@ -34,6 +34,10 @@ EARLY = (
     "RESOURCE_EXHAUSTED: Compilation failure: Aborting compilation early because it's unlikely to"
     " have enough device memory. Requires 120.76G, has 7.11G available."
 )
+NEWER = (
+    "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory"
+    " required for HLO temporaries (543.31G) exceeds available HBM (30.75G). HLO module: jit_step."
+)
 _G = 1 << 30
 
 
@@ -56,6 +60,11 @@ def test_an_early_refusal() -> None:
     found = memory.shortage(EARLY)
     assert (found.used, found.available) == (round(120.76 * _G), round(7.11 * _G))
     assert found.largest == ()
+
+
+def test_what_newer_compilers_say() -> None:
+    found = memory.shortage(NEWER)
+    assert (found.used, found.available) == (round(543.31 * _G), round(30.75 * _G))
 
 
 def test_other_errors_are_no_shortage() -> None:

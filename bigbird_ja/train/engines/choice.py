@@ -133,6 +133,9 @@ def _automatic(
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not here"
     if use_tpu and config.tpu.name != "local":
         return "estimator", "auto: a TPU of that name is reached by TensorFlow alone"
+    wanted = _only_of_pjrt(config)
+    if wanted:
+        return "pjrt", f"auto: {wanted} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
     if before is not None and _can_go_on(before, use_tpu, accelerator):
@@ -172,12 +175,25 @@ def _chip(accelerator: str) -> str:
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
 
 
+def _only_of_pjrt(config: Config) -> str | None:
+    """The setting, with its value, that the estimator does not have."""
+    training = config.training
+    if training.optimizer_sharding:
+        return "training.optimizer_sharding=true"
+    if training.gradient_sum_dtype != "float32":
+        return f"training.gradient_sum_dtype={training.gradient_sum_dtype}"
+    return None
+
+
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
             "--engine=estimator needs TensorFlow 2.15, which is not installed: pip install"
             " 'bigbird-ja[estimator]', or say --engine=pjrt"
         )
+    wanted = _only_of_pjrt(config)
+    if wanted:
+        raise BadInput(f"{wanted} needs --engine=pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine

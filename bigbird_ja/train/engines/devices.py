@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.chips import CHIPS
+from bigbird_ja.chips import CHIPS, MEGACORE
 from bigbird_ja.errors import BadInput
 
 # Where a TPU VM shows its chips: v2 to v4, and v5 and later.
@@ -19,7 +19,7 @@ _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 # JAX's `device_kind` -> our name of the chip.
 _CHIPS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
-    "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+    "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
 }  # fmt: skip
 _INSTALL = {
     "tpu": "pip install 'bigbird-ja[tpu]'",
@@ -47,8 +47,7 @@ class Devices:
         chip = _CHIPS.get(getattr(self.devices[0], "device_kind", ""))
         if chip is None:
             return None
-        # Of v4 the table has one core; here a device is a chip, with both of them.
-        return CHIPS[chip].peak_flops * (2 if chip == "v4" else 1)
+        return MEGACORE.get(chip, CHIPS[chip]).peak_flops
 
     @property
     def memory_bytes(self) -> int | None:

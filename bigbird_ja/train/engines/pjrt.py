@@ -10,68 +10,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.config import Config
 from bigbird_ja.errors import OutOfMemory, StorageError
-from bigbird_ja.run.names import STEP
 from bigbird_ja.train import memory
-from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot
+from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
 from bigbird_ja.train.engines.compiled import CompiledPrograms
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.feeder import Feeder
-from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
+from bigbird_ja.train.engines.pjrt_step import AXIS, Notes, State, make_step, shapes
 from bigbird_ja.train.program import Program
 
-AXIS = "replica"
 _AHEAD = 2  # steps that are dispatched while one runs
 
-
-class State(NamedTuple):
-    """What a step takes and gives, the same on every device."""
-
-    parameters: list[jax.Array]  # in the program's order
-    slots: list[jax.Array]
-    step: jax.Array  # int32: steps made so far
-    first_bad: jax.Array  # int32: the first step that was not finite, or -1
-
-
-class Notes(NamedTuple):
-    """What the host may read of a step after its state is gone."""
-
-    metrics: jax.Array  # float32, in the order of `Program.metric_names`
-    first_bad: jax.Array
-
-
 Step = Callable[[State, Mapping[str, jax.Array]], tuple[State, Notes]]
-
-
-def make_step(program: Program, platform: str, mesh: Mesh) -> Any:
-    """The whole step over a mesh of devices, to be called or lowered: (state, batch) to (state,
-    notes). The state is donated; the batch is divided over the devices in their order."""
-    gradients = as_jax_function(program.gradients(), platform)
-    update = as_jax_function(program.update(), platform)
-    features, count = list(program.batch), len(program.parameters)
-
-    def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
-        weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
-        ordered = [batch[name] for name in features]
-        found = gradients(*state.parameters, *ordered, state.step, lax.axis_index(AXIS), weight)
-        *summed, sums = lax.psum(found, AXIS)
-        *new, metrics, finite = update(*state.parameters, *state.slots, *summed, sums, state.step)
-        step = state.step + 1
-        bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, step)
-        return State(new[:count], new[count:], step, bad), Notes(metrics, bad)
-
-    over_devices = shard_map(replica_step, mesh, (P(), P(AXIS)), P())
-    return jax.jit(over_devices, donate_argnums=(0,))
 
 
 class PjrtEngine:
@@ -98,7 +57,6 @@ class PjrtEngine:
         count = len(devices.devices)
         self._program = Program(config, config.training.global_batch_size // count, count)
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
-        self._everywhere = NamedSharding(self._mesh, P())
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
         self._under_way: deque[tuple[int, Notes]] = deque()
@@ -112,11 +70,12 @@ class PjrtEngine:
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
+        self._lowered = self._program.lower()
         self._step = self._compile()
         if self._programs is not None:
             self._programs.keep()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
-        self._state = self._place_state(self._first_state())
+        self._state = placement.place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
         self._feeder = Feeder(self._read, self._place_batch)
         self._input = iter(self._feeder)
@@ -146,7 +105,11 @@ class PjrtEngine:
         return Finished(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
-        """Copies the state on the devices; it comes to the host while the next steps run."""
+        """Copies the state on the devices; it comes to the host while the next steps run. Parts
+        that lie with other processes are gathered at once: there all take part."""
+        if self._lowered.shards and jax.process_count() > 1:
+            gathered = self._to_host(self._state)
+            return lambda: gathered
         try:
             copied = jax.block_until_ready(self._copy(self._state))
         except Exception as error:  # no room for a copy: the devices wait for the host
@@ -184,21 +147,8 @@ class PjrtEngine:
         Raises:
             OutOfMemory: the program does not fit.
         """
-        jitted = make_step(self._program, self._devices.platform, self._mesh)
-        state = State(
-            [self._shape(spec) for spec in self._program.parameters.values()],
-            [self._shape(spec) for spec in self._program.slots.values()],
-            jax.ShapeDtypeStruct((), jnp.int32, sharding=self._everywhere),
-            jax.ShapeDtypeStruct((), jnp.int32, sharding=self._everywhere),
-        )
-        count = len(self._devices.devices)
-        batch = {
-            name: jax.ShapeDtypeStruct(
-                (spec.shape[0] * count, *spec.shape[1:]), spec.dtype, sharding=self._divided
-            )
-            for name, spec in self._program.batch.items()
-        }
-        compiled = jitted.lower(state, batch).compile()
+        jitted = make_step(self._lowered, self._devices.platform, self._mesh)
+        compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()
         self._check_memory(compiled)
         return compiled
 
@@ -216,20 +166,6 @@ class PjrtEngine:
         there = self._devices.memory_bytes
         if there is not None and needed > there:
             raise OutOfMemory(memory.message(needed, there, "this device"))
-
-    def _shape(self, spec: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self._everywhere)
-
-    def _place_state(self, values: Mapping[str, Any]) -> State:
-        def place(names: Any) -> list[jax.Array]:
-            return [
-                jax.device_put(np.asarray(values[name], np.float32), self._everywhere)
-                for name in names
-            ]
-
-        step = jax.device_put(np.int32(values[STEP]), self._everywhere)
-        bad = jax.device_put(np.int32(-1), self._everywhere)
-        return State(place(self._program.parameters), place(self._program.slots), step, bad)
 
     def _read(self) -> Any:
         """This process's part of each global batch, in the thread that feeds."""
@@ -265,13 +201,7 @@ class PjrtEngine:
         return bad if bad >= 0 else None
 
     def _to_host(self, state: State) -> dict[str, np.ndarray]:
-        names = [*self._program.parameters, *self._program.slots]
-        arrays = [*state.parameters, *state.slots]
-        local = [array.addressable_data(0) for array in arrays]
-        for array in local:
-            array.copy_to_host_async()
-        values = {name: np.asarray(array) for name, array in zip(names, local, strict=True)}
-        return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
+        return placement.to_host(state, self._lowered)
 
 
 def keep_tensorflow_off_the_devices() -> None:

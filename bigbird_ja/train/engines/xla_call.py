@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
 
-from bigbird_ja.train.program import Traced
+from bigbird_ja.train.lowered import Traced
 
 
 def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:

@@ -129,6 +129,17 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
     assert (found.name, found.replicas) == ("pjrt", 2) and "not proven" in found.why
 
 
+@pytest.mark.parametrize(
+    "setting", ["training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"]
+)
+def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
+    config = config_lib.without_data_set(config_lib.resolve(None, [setting])[0])
+    found = choose("auto", False, config)
+    assert (found.name, found.why) == ("pjrt", f"auto: {setting} needs it")
+    with pytest.raises(BadInput, match=f"^{setting} needs --engine=pjrt: "):
+        choose("estimator", False, config)
+
+
 def test_jax_where_there_is_no_estimator_or_a_gpu(machine: Machine) -> None:
     machine.files = devices.GPU_FILES
     machine.packages["jax_cuda12_plugin"] = "0.4.34"

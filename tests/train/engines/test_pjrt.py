@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "full, google": {
         "settings": ["model.attention_type=original_full", "training.update_rule=google"]
     },
+    "divided": {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}},
 }  # fmt: skip
 
 
@@ -42,7 +43,30 @@ def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "name"), [(2, list(CASES)[1]), (4, list(CASES)[2]), (8, "as it is")]
-)
+    ("devices", "name"),
+    [
+        (2, list(CASES)[1]), (4, list(CASES)[2]), (8, "as it is"), (4, "divided"),
+        pytest.param(2, "divided", marks=pytest.mark.slow),
+        pytest.param(8, "divided", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_on_several_devices_they_are_those_of_as_many_replicas(devices: int, name: str) -> None:
     check(devices, CASES[name])
+
+
+@pytest.mark.slow
+def test_divided_state_goes_on_over_another_number_of_devices() -> None:
+    case = {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}, "restart": 2}
+    check(4, case)
+
+
+@pytest.mark.slow
+def test_sums_in_bfloat16_change_the_sums_alone() -> None:
+    settings = ["training.num_train_steps=1", "training.gradient_sum_dtype=bfloat16"]
+    cases = [
+        {"settings": [*settings, *more]} for more in ([], ["training.optimizer_sharding=true"])
+    ]
+    for result in engine_runs.compare(4, cases):
+        assert result["losses"] < 1e-6, result
+        # The squares of gradients, which are averaged too, are twice as far off.
+        assert 2**-12 < result["weights"] < 2**-5, result

@@ -1,0 +1,97 @@
+"""What a program is compiled for: one device of a chip, or a whole slice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bigbird_ja.chips import CHIPS, MEGACORE, Chip
+from bigbird_ja.config import nearest
+from bigbird_ja.errors import BadInput
+from bigbird_ja.preflight.compile_child import Place
+
+# Slices that Google rents, for the lists in messages; the compiler knows more of them.
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8")
+_SHAPES: dict[str, tuple[str, ...]] = {
+    "v2": ("2x2", "4x4", "8x8", "16x16"), "v3": ("2x2", "4x4", "8x8", "16x16", "32x32"),
+    "v4": _CUBES, "v5e": _FLAT, "v5p": _CUBES, "v6e": _FLAT, "v7x": _CUBES,
+}  # fmt: skip
+_NAME = re.compile(r"(\w+):(\d+(?:x\d+){1,2})")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one compilation is for."""
+
+    name: str  # "v3", "v5e:2x4"
+    chip: Chip  # one device
+    place: Place
+    devices: int
+
+    @property
+    def is_slice(self) -> bool:
+        return self.name != self.chip.name
+
+
+def of_chip(chip: Chip) -> Target:
+    """One device of a chip."""
+    return Target(chip.name, chip, Place(chip.topology), 1)
+
+
+def of_topologies(
+    names: Sequence[str], count_devices: Callable[[Sequence[Place]], Sequence[int]]
+) -> list[Target]:
+    """Whole slices.
+
+    Args:
+        names: such as "v5e:2x4".
+        count_devices: how many devices the installed compiler counts in each, 0 where it does not
+            know it.
+
+    Raises:
+        BadInput: a name that means nothing, or that this compiler does not know; lists what there
+            is.
+    """
+    if not names:
+        return []
+    places = [_place(name) for name in names]
+    known = known_kinds(count_devices)
+    targets = []
+    for name, place, count in zip(names, places, count_devices(places), strict=True):
+        kind = name.partition(":")[0]
+        if kind not in known:
+            raise BadInput(
+                f"--topology {name}: the installed libtpu does not know {kind}, only"
+                f" {', '.join(known)}: use a newer libtpu, in an environment of its own"
+            )
+        if not count:
+            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_list(kind)}")
+        targets.append(Target(name, MEGACORE.get(kind, CHIPS[kind]), place, count))
+    return targets
+
+
+def known_kinds(count_devices: Callable[[Sequence[Place]], Sequence[int]]) -> list[str]:
+    """The chips that the installed compiler knows."""
+    counts = count_devices([Place(chip.topology) for chip in CHIPS.values()])
+    return [kind for kind, count in zip(CHIPS, counts, strict=True) if count]
+
+
+def _place(name: str) -> Place:
+    match = _NAME.fullmatch(name)
+    kind = match[1] if match else name.partition(":")[0]
+    if kind not in CHIPS:
+        raise BadInput(
+            f"--topology {name}{nearest(kind, CHIPS)}: CHIP:SHAPE, such as v5e:2x4; chips:"
+            f" {', '.join(CHIPS)}"
+        )
+    if not match:
+        raise BadInput(f"--topology {name}: CHIP:SHAPE; {_list(kind)}")
+    prefix = CHIPS[kind].topology.partition(":")[0]
+    is_one = all(size == "1" for size in match[2].split("x"))
+    return Place(f"{prefix}:{match[2]}", is_one_chip=is_one, is_megacore=kind in MEGACORE)
+
+
+def _list(kind: str) -> str:
+    return f"there are {', '.join(f'{kind}:{shape}' for shape in _SHAPES[kind])}"

@@ -1,0 +1,170 @@
+"""The whole step as one JAX program per device: what `engines.pjrt` runs and `preflight` compiles.
+
+    gradients -> sum over the devices -> update
+
+With divided optimizer state (ZeRO-1: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1) each
+device gets one part of the sums (reduce-scatter), updates that part, and all parts are brought
+together again (all-gather). Importing this starts no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bigbird_ja.run.names import SLOTS
+from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
+from bigbird_ja.train.lowered import LoweredStep, Shard, Spec
+
+AXIS = "replica"
+
+
+class State(NamedTuple):
+    """What a step takes and gives: the same on every device, but for slots that are divided."""
+
+    parameters: list[jax.Array]  # in the program's order
+    slots: list[jax.Array]
+    step: jax.Array  # int32: steps made so far
+    first_bad: jax.Array  # int32: the first step that was not finite, or -1
+
+
+class Notes(NamedTuple):
+    """What the host may read of a step after its state is gone."""
+
+    metrics: jax.Array  # float32, in the order of `Program.metric_names`
+    first_bad: jax.Array
+
+
+def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
+    """The whole step over a mesh of devices, to be called or lowered: (state, batch) to (state,
+    notes). The state is donated; the batch is divided over the devices in their order.
+
+    Args:
+        step: for as many replicas as the mesh has devices.
+        platform: "cpu", "cuda" or "tpu".
+        mesh: one axis, `AXIS`.
+    """
+    gradients = as_jax_function(step.gradients, platform)
+    update = as_jax_function(step.update, platform)
+    divided = _Divided(step) if step.shards else None
+
+    def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
+        weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
+        ordered = [batch[name] for name in step.batch]
+        found = gradients(*state.parameters, *ordered, state.step, lax.axis_index(AXIS), weight)
+        *own, sums = found
+        if divided:
+            new, slots, metrics, finite = divided.update(update, state, own, lax.psum(sums, AXIS))
+        else:
+            *summed, sums = _sum(own, sums, step)
+            *both, metrics, finite = update(
+                *state.parameters, *state.slots, *summed, sums, state.step
+            )
+            new, slots = both[: len(own)], both[len(own) :]
+        count = state.step + 1
+        bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
+        return State(new, slots, count, bad), Notes(metrics, bad)
+
+    placed = state_parts(step)
+    over_devices = shard_map(replica_step, mesh, (placed, P(AXIS)), (placed, P()))
+    return jax.jit(over_devices, donate_argnums=(0,))
+
+
+def state_parts(step: LoweredStep) -> State:
+    """How a state lies over the devices, as `PartitionSpec`s."""
+    slots = [_partition(step.shards[name]) if step.shards else P() for name in _of_slots(step)]
+    return State([P()] * len(step.parameters), slots, P(), P())
+
+
+def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDtypeStruct]]:
+    """The arguments of `make_step`'s function: shapes, types and places."""
+
+    def shape(spec: Spec, part: Any) -> Any:
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=NamedSharding(mesh, part))
+
+    parts = state_parts(step)
+    scalar = shape(Spec((), "int32"), P())
+    state = State(
+        [shape(spec, P()) for spec in step.parameters.values()],
+        [shape(spec, part) for spec, part in zip(slot_specs(step), parts.slots, strict=True)],
+        scalar,
+        scalar,
+    )
+    batch = {
+        name: shape(Spec((spec.shape[0] * step.replicas, *spec.shape[1:]), spec.dtype), P(AXIS))
+        for name, spec in step.batch.items()
+    }
+    return state, batch
+
+
+def slot_specs(step: LoweredStep) -> list[Spec]:
+    """The slots as they lie on the devices: filled up where they are divided."""
+    if not step.shards:
+        return list(step.slots.values())
+    of_slots = zip(step.slots.values(), _of_slots(step), strict=True)
+    return [step.shards[name].whole(spec, step.replicas) for spec, name in of_slots]
+
+
+def _of_slots(step: LoweredStep) -> list[str]:
+    """The parameter of each slot."""
+    return [*step.parameters] * len(SLOTS)
+
+
+def _partition(shard: Shard) -> Any:
+    return P(*[None] * shard.dimension, AXIS)
+
+
+def _sum(own: Sequence[jax.Array], sums: jax.Array, step: LoweredStep) -> Sequence[jax.Array]:
+    """Gradients, and the metrics' sums, over the devices; alone a device has them already."""
+    if step.sum_dtype == "float32" or step.replicas == 1:
+        return lax.psum([*own, sums], AXIS)
+    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in own], AXIS)
+    return [*(gradient.astype(jnp.float32) for gradient in short), lax.psum(sums, AXIS)]
+
+
+class _Divided:
+    """The update of state that is divided over the devices; runs on each of them."""
+
+    def __init__(self, step: LoweredStep) -> None:
+        self._step, self._count = step, len(step.parameters)
+        self._shards = list(step.shards.values())
+        self._wholes = list(step.parameters.values())
+
+    def update(
+        self, update: Any, state: State, own: Sequence[jax.Array], sums: jax.Array
+    ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
+        """New parameters and slots, metrics, and whether all is finite."""
+        summed = [self._scatter(*pair) for pair in zip(own, self._shards, strict=True)]
+        squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
+        parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
+        *both, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
+        new = zip(both[: self._count], self._shards, self._wholes, strict=True)
+        return [self._gather(*each) for each in new], both[self._count :], metrics, finite
+
+    def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
+        """This device's part of the sum over all of them."""
+        whole = self._filled(gradient.astype(self._step.sum_dtype), shard)
+        part = lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
+        return part.astype(jnp.float32)
+
+    def _take(self, parameter: jax.Array, shard: Shard) -> jax.Array:
+        start = lax.axis_index(AXIS) * shard.size
+        whole = self._filled(parameter, shard)
+        return lax.dynamic_slice_in_dim(whole, start, shard.size, shard.dimension)
+
+    def _gather(self, part: jax.Array, shard: Shard, spec: Spec) -> jax.Array:
+        whole = lax.all_gather(part, AXIS, axis=shard.dimension, tiled=True)
+        return lax.slice_in_dim(whole, 0, spec.shape[shard.dimension], axis=shard.dimension)
+
+    def _filled(self, array: jax.Array, shard: Shard) -> jax.Array:
+        missing = shard.size * self._step.replicas - array.shape[shard.dimension]
+        if not missing:
+            return array
+        after = [(0, missing if place == shard.dimension else 0) for place in range(array.ndim)]
+        return jnp.pad(array, after)

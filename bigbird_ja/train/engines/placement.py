@@ -1,0 +1,71 @@
+"""The state on the devices and as checkpoints have it: whole arrays by name, on the host.
+
+A checkpoint does not know of devices: divided slots are gathered when they are saved, and divided
+anew, over as many devices as there are then, when they are restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from bigbird_ja.run.names import STEP
+from bigbird_ja.train.engines.pjrt_step import State, shapes
+from bigbird_ja.train.lowered import LoweredStep, Spec
+
+
+def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
+    """Brings a state to the devices.
+
+    Args:
+        values: every variable's value by name, whole.
+        step, mesh: of the program that will take it.
+    """
+    state, _ = shapes(step, mesh)
+
+    def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        value = _filled(np.asarray(values[name], np.float32), shape.shape)
+        return jax.device_put(value, shape.sharding)
+
+    return State(
+        [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
+        [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
+        jax.device_put(np.int32(values[STEP]), state.step.sharding),
+        jax.device_put(np.int32(-1), state.first_bad.sharding),
+    )
+
+
+def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
+    """The values of a state by name, whole. Where slots are divided over several processes, all of
+    them have to call this together: the parts travel between them, one slot at a time."""
+    specs = {**step.parameters, **step.slots}
+    arrays = [_readable(array) for array in (*state.parameters, *state.slots)]
+    for array in arrays:
+        array.copy_to_host_async()
+    named = zip(specs.items(), arrays, strict=True)
+    values = {name: _cut(np.asarray(array), spec) for (name, spec), array in named}
+    return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
+
+
+def _readable(array: jax.Array) -> jax.Array:
+    """Something from which this process can read the whole array."""
+    if array.is_fully_replicated:
+        return array.addressable_data(0)
+    if array.is_fully_addressable:
+        return array
+    everywhere = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
+    return jax.jit(lambda part: part, out_shardings=everywhere)(array).addressable_data(0)
+
+
+def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if value.shape == shape:
+        return value
+    return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
+
+
+def _cut(value: np.ndarray, spec: Spec) -> np.ndarray:
+    return value[tuple(slice(size) for size in spec.shape)]

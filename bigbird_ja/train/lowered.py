@@ -1,0 +1,81 @@
+"""What TensorFlow hands to JAX: the step's two functions as HLO, and how they are put together.
+
+Needs neither of them, so that it can be written to a file and read by another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One tensor: shape and the name of its numpy type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
+
+    hlo: bytes
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """How a tensor is divided over the replicas: along one dimension, into parts of equal size.
+
+    What does not divide is filled up with zeros, which the update leaves zero.
+    """
+
+    dimension: int
+    size: int  # of one part, along the dimension
+
+    def part(self, spec: Spec) -> Spec:
+        """What one replica has of a tensor."""
+        return self._with(spec, self.size)
+
+    def whole(self, spec: Spec, replicas: int) -> Spec:
+        """All parts side by side."""
+        return self._with(spec, self.size * replicas)
+
+    def _with(self, spec: Spec, size: int) -> Spec:
+        before, after = spec.shape[: self.dimension], spec.shape[self.dimension + 1 :]
+        return Spec((*before, size, *after), spec.dtype)
+
+
+def shard_of(spec: Spec, replicas: int) -> Shard:
+    """Divides a tensor along the first dimension that divides, else along its longest."""
+    sizes = list(enumerate(spec.shape))
+    divides = [place for place, size in sizes if size % replicas == 0]
+    dimension = divides[0] if divides else max(sizes, key=lambda item: item[1])[0]
+    return Shard(dimension, -(-spec.shape[dimension] // replicas))
+
+
+@dataclass(frozen=True)
+class LoweredStep:
+    """The step of one config on some replicas; see `train.program` for the two functions.
+
+    Args:
+        gradients, update: of one replica. Where the state is divided (`shards`), `update` is of
+            one replica's part of everything, and takes `squares` as its last argument.
+        parameters, slots: whole, in the order in which the functions take them.
+        batch: one replica's part.
+        replicas: over which the gradients are summed.
+        sum_dtype: in which gradients travel between them: float32 or bfloat16.
+        shards: of each parameter, its gradient and its slots; empty where they are not divided.
+    """
+
+    gradients: Traced
+    update: Traced
+    parameters: dict[str, Spec]
+    slots: dict[str, Spec]
+    batch: dict[str, Spec]
+    replicas: int
+    sum_dtype: str = "float32"
+    shards: dict[str, Shard] = field(default_factory=dict)

@@ -1,0 +1,46 @@
+"""What goes between devices: found in every form, priced by its larger side."""
+
+from __future__ import annotations
+
+import pytest
+
+from bigbird_ja.preflight import collectives, cycles, hlo
+
+TEXT = """HloModule m
+
+%inside (a: f32[1024,128]) -> f32[128,128] {
+  %a = f32[1024,128]{1,0} parameter(0)
+  ROOT %s = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %a), dimensions={0}
+}
+
+ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
+  %x = f32[1024,128]{1,0} parameter(0)
+  %y = f32[128,128]{1,0} parameter(1)
+  %r = f32[1024,128]{1,0} all-reduce(f32[1024,128]{1,0} %x), to_apply=%add
+  %s = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %r), dimensions={0}
+  %f = f32[128,128]{1,0} fusion(f32[1024,128]{1,0} %r), kind=kCustom, calls=%inside
+  %g = (f32[128,128]{1,0}, f32[1024,128]{1,0}) all-gather-start(f32[128,128]{1,0} %y)
+  %d = f32[1024,128]{1,0} all-gather-done((f32[128,128]{1,0}, f32[1024,128]{1,0}) %g)
+  ROOT %z = f32[1024,128]{1,0} fusion(f32[1024,128]{1,0} %d), kind=kLoop, calls=%other
+}
+"""
+WHOLE = 1024 * 128 * 4
+
+
+def test_every_form_is_priced_by_its_larger_side() -> None:
+    found = {cost.instruction.name: cost for cost in cycles.costs(hlo.parse(TEXT))}
+    assert found.keys() == {"r", "s", "f", "g", "z"}
+    moving = {name: cost.collective for name, cost in found.items() if cost.collective}
+    assert moving == {"r": "all-reduce", "s": "reduce-scatter", "f": "reduce-scatter",
+                      "g": "all-gather-start"}  # fmt: skip
+    for name in moving:
+        assert found[name].moved_bytes == WHOLE
+        assert found[name].priced == cycles.price(WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "carried"),
+    [("all-reduce", 14 / 8), ("reduce-scatter", 7 / 8), ("all-gather", 7 / 8)],
+)
+def test_bytes_on_links(opcode: str, carried: float) -> None:
+    assert collectives.link_bytes(opcode, 800, 8) == pytest.approx(carried * 800)
