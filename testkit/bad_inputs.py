@@ -110,6 +110,7 @@ CASES: tuple[str, ...] = (
         )
     ),
     "preflight --chip=v9",
+    "preflight --topology=v5ee:2x4",
     "preflight --batch_per_core=0",
     "preflight --config={t}/heads.yaml",
     "preflight --set=make_data.seq_length=1000",
