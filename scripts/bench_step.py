@@ -15,7 +15,6 @@ Compilations are kept in ~/.cache/bigbird-ja, so a second run takes seconds. Wri
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -73,11 +72,18 @@ _BASE = (
 )  # fmt: skip
 LAYERS = 12
 SHARDED, SHORT_SUMS = "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"
-# Slices, and the settings beside `_BASE` and NO_CHECKPOINTING. v7x where the compiler knows it.
-SLICES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("v5e:1x1", ()), ("v5e:2x4", ()), ("v5e:2x4", (SHARDED,)), ("v5e:2x4", (SHORT_SUMS,)),
-    ("v5e:2x4", (SHARDED, SHORT_SUMS)), ("v5e:4x8", ()), ("v6e:2x4", ()), ("v5p:2x2x1", ()),
-    ("v4:2x2x1", ()), ("v3:2x2", ()), ("v7x:2x2x1", ()),
+# BERT-large: 340 M parameters, 302 M of them in its layers.
+LARGE = (
+    "model.num_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16",
+    "model.intermediate_size=4096",
+)  # fmt: skip
+# Slice, model (beside `_BASE` and NO_CHECKPOINTING), what is changed of its training. v7x where the
+# compiler knows it.
+SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("v5e:1x1", (), ()), ("v5e:2x4", (), ()), ("v5e:2x4", (), (SHARDED,)),
+    ("v5e:2x4", (), (SHORT_SUMS,)), ("v5e:2x4", (), (SHARDED, SHORT_SUMS)), ("v5e:4x8", (), ()),
+    ("v6e:2x4", (), ()), ("v5p:2x2x1", (), ()), ("v4:2x2x1", (), ()), ("v3:2x2", (), ()),
+    ("v7x:2x2x1", (), ()), ("v5e:2x4", LARGE, ()), ("v5e:2x4", LARGE, (SHARDED,)),
 )  # fmt: skip
 
 
@@ -192,38 +198,50 @@ def show(found: Sequence[dict[str, Any]]) -> str:
 def slices(measured: Measured, layers: int, only: str) -> list[dict[str, Any]]:
     """Every slice that the compiler knows, with its ratio to one device without sums."""
     known = targets.known_kinds(compile_lib.count_devices)
-    wanted = [(name, sets) for name, sets in SLICES if only in name]
     found = []
-    for name, sets in wanted:
+    for name, model, sets in SLICES:
+        if only not in f"{name} {_words(model, sets)}":
+            continue
         if name.partition(":")[0] not in known:
             log(f"{name}: this libtpu does not know it")
             continue
         (target,) = targets.of_topologies([name], compile_lib.count_devices)
-        place = dataclasses.replace(target.place, topology=target.chip.topology, is_one_chip=False)
-        alone = dataclasses.replace(target, name=target.chip.name, place=place, devices=1)
-        one = measured.on(alone, (NO_CHECKPOINTING,), layers, 2)
-        result = measured.on(target, (NO_CHECKPOINTING, *sets), layers, 2)
-        found.append({"sets": sets, "ratio": result[CYCLES] / one[CYCLES], **result})
+        base = (NO_CHECKPOINTING, *(model if layers == LAYERS else model[1:]))
+        one = measured.on(targets.one_of(target), base, layers, 2)[CYCLES]
+        result = measured.on(target, (*base, *sets), layers, 2)
+        ratio = result[CYCLES] / one if one and result[CYCLES] else None
+        found.append({"with": _words(model, sets), "ratio": ratio, **result})
     return found
+
+
+def _words(model: tuple[str, ...], sets: tuple[str, ...]) -> str:
+    names = [setting.partition(".")[2] for setting in sets]
+    return " ".join(["BERT-large", *names] if model else names)
 
 
 def show_slices(found: Sequence[dict[str, Any]]) -> str:
     """The table for people."""
+
+    def number(line: dict[str, Any], key: str, unit: float, form: str) -> str:
+        return "-" if line[key] is None else format(line[key] / unit, form)
+
     rows = [
         (
-            line["topology"], " ".join(name.partition(".")[2] for name in line["sets"]),
-            f"{line[CYCLES] / 1e6:.1f} M", f"{line['ratio']:.3f} x", f"{line[TEMP] / 1e9:.2f} GB",
-            f"{line['hbm_peak_bytes'] / 1e9:.2f} GB", f"{line['collective_bytes'] / 1e6:.0f} MB",
-            f"{line['collective_cycles'] / 1e6:.1f} M", f"{line['collective_link_ms']:.1f} ms",
-            f"{line['tokens_per_second']:,.0f}",
+            line["topology"], line["with"], number(line, CYCLES, 1e6, ".1f"),
+            number(line, "ratio", 1, ".3f"), number(line, TEMP, 1e9, ".2f"),
+            number(line, "hbm_peak_bytes", 1e9, ".2f"), "yes" if line["fits"] else "no",
+            number(line, "collective_bytes", 1e6, ".0f"),
+            number(line, "collective_cycles", 1e6, ".1f"),
+            number(line, "collective_link_ms", 1, ".1f"),
+            number(line, "tokens_per_second", 1, ",.0f"),
         )
         for line in found
     ]  # fmt: skip
     return table(
         rows,
         (
-            "slice", "with", "cycles", "to one device", "temp HBM", "peak", "between devices",
-            "of the cycles", "links", "tokens/s",
+            "slice", "with", "M cycles", "x one device", "temp GB", "peak GB", "fits",
+            "MB between devices", "M of the cycles", "ms on links", "tokens/s",
         ),
     )  # fmt: skip
 

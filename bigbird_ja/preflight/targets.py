@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class Target:
 def of_chip(chip: Chip) -> Target:
     """One device of a chip."""
     return Target(chip.name, chip, Place(chip.topology), 1)
+
+
+def one_of(target: Target) -> Target:
+    """One device of a slice's kind."""
+    place = dataclasses.replace(target.place, topology=target.chip.topology, is_one_chip=False)
+    return Target(target.chip.name, target.chip, place, 1)
 
 
 def of_topologies(
