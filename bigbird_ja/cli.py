@@ -23,7 +23,8 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bigbird_ja import __version__, cleanup, guardian, redaction, tensorflow_env
@@ -137,14 +138,9 @@ def run_command_line(
         return end.of(command, args, results)
 
 
-@contextlib.contextmanager
-def _results(wanted: bool) -> Iterator[Results | None]:
+def _results(wanted: bool) -> AbstractContextManager[Results | None]:
     """Where the line of `--json` goes, if it is wanted."""
-    if not wanted:
-        yield None
-        return
-    with results_apart() as results:
-        yield results
+    return results_apart() if wanted else contextlib.nullcontext()
 
 
 def _shown(text: str, streams: Streams | None) -> int:

@@ -53,45 +53,42 @@ class Flags:
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
         """A text; `none` says what it is where it is not given, `many` that it is repeatable."""
-        self._add(Option(f"--{name}", str, default, help, none=about.pop("none", "")), **about)
+        self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
         """A path, which cannot be empty."""
-        none = about.pop("none", "")
-        self._add(Option(f"--{name}", str, default, help, none=none, filled=True), **about)
+        self._declare(name, str, default, help, filled=True, **about)
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
         """A whole number; `low` and `high` are its range."""
-        self._number(name, int, default, help, **about)
+        self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
         """A number; `low` or `above`, and `high` or `below`, are its range."""
-        self._number(name, float, default, help, **about)
-
-    def _number(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
-        known = {field.name for field in dataclasses.fields(Option)}
-        range_ = {key: about.pop(key) for key in list(about) if key in known}
-        self._add(Option(f"--{name}", kind, default, help, **range_), **about)
+        self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
         """One of `choices`, of which the first is the default where none is given."""
-        default, none = about.pop("default", choices[0]), about.pop("none", "")
-        option = Option(f"--{name}", str, default, help, choices=tuple(choices), none=none)
-        self._add(option, **about)
+        default = about.pop("default", choices[0])
+        self._declare(name, str, default, help, choices=tuple(choices), **about)
 
     def switch(self, name: str, help: str, *, default: bool | None = False, **about: Any) -> None:
         """On or off."""
-        none = about.pop("none", "")
-        self._add(Option(f"--{name}", bool, default, help, none=none), **about)
+        self._declare(name, bool, default, help, **about)
 
     def words(self, name: str, default: Sequence[str], help: str, **about: Any) -> None:
         """Texts separated by commas."""
-        option = Option(f"--{name}", str, list(default), help, none=about.pop("none", ""))
-        self._add(option, commas=True, **about)
+        self._declare(name, str, list(default), help, commas=True, **about)
 
     def integers(self, name: str, default: Sequence[int], help: str, **about: Any) -> None:
         """Whole numbers separated by commas; `low` and `high` are their range."""
-        self._number(name, int, list(default), help, commas=True, **about)
+        self._declare(name, int, list(default), help, commas=True, **about)
+
+    def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
+        """`about` holds fields of `Option`, and what `_add` takes."""
+        known = {field.name for field in dataclasses.fields(Option)}
+        option = {key: about.pop(key) for key in list(about) if key in known}
+        self._add(Option(f"--{name}", kind, default, help, **option), **about)
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""

@@ -6,15 +6,25 @@ import errno
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from bigbird_ja.redaction import redact
 
 
 class CommandError(Exception):
-    """Ends a command with `status`, `reason` and one line: what, where, what to do."""
+    """Ends a command with `status`, `reason` and one line: what, where, what to do.
+
+    Args:
+        message: the line.
+        results: what `--json` says besides.
+    """
 
     status = 1
     reason = "bug"
+
+    def __init__(self, message: str = "", results: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.results = results or {}
 
 
 class BadInput(CommandError):
@@ -58,27 +68,17 @@ class Stalled(CommandError):
     status, reason = 76, "stalled"
 
 
+_KINDS: list[type[CommandError]] = [CommandError, *CommandError.__subclasses__()]
+_ENDS = {kind.reason: kind for kind in _KINDS}
 STATUS_OF_REASON: dict[str, int] = {
     "finished": 0,
-    **{
-        kind.reason: kind.status
-        for kind in (
-            CommandError,
-            BadInput,
-            Diverged,
-            OutOfMemory,
-            StorageError,
-            Interrupted,
-            Stalled,
-        )
-    },
+    **{reason: kind.status for reason, kind in _ENDS.items()},
 }
 
 
 def of_reason(reason: str, message: str) -> CommandError:
     """The end that a `reason` names, as another process told it."""
-    kinds = {kind.reason: kind for kind in CommandError.__subclasses__()}
-    return kinds.get(reason, CommandError)(message)
+    return _ENDS.get(reason, CommandError)(message)
 
 
 # What the input pipeline says where a shard does not hold the records that the manifest counts.

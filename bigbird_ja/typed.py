@@ -74,15 +74,10 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
     raise BadInput(_message(where, problem, advice))
 
 
-def decode_lines(data: bytes, kind: type[T], where: str, advice: str = "") -> list[T]:
-    """The objects of a file that holds one per line; see `numbered_lines`."""
-    return [value for _, value in numbered_lines(data, kind, where, advice)]
-
-
 def numbered_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
-    """Each line with the object in it.
+    """Each line of a file with the object in it.
 
     Left out is what a writer that was killed, or a machine that lost power, can leave: the
     beginning of an object without its end (on the last line, or in front of the line that the next

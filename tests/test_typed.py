@@ -88,13 +88,17 @@ def test_no_bytes_end_in_anything_but_a_record_or_one_line(data: bytes) -> None:
         assert "\n" not in str(error)
 
 
+def decode_lines(data: bytes) -> list[_Record]:
+    return [record for _, record in typed.numbered_lines(data, _Record, "x")]
+
+
 def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
     whole = b'{"step": 1}\n{"step": 2}\n'
-    records = typed.decode_lines(whole + b'{"step": 3, "lo', _Record, "x")
+    records = decode_lines(whole + b'{"step": 3, "lo')
     assert [record.step for record in records] == [1, 2]
     middle = b'{"step": 1}\n{"st\n\n{"step": 2}\n' + b"\0" * 50 + b'\n\0\0{"step": 3}'
-    assert [record.step for record in typed.decode_lines(middle, _Record, "x")] == [1, 2, 3]
-    assert typed.decode_lines(b"", _Record, "x") == []
+    assert [record.step for record in decode_lines(middle)] == [1, 2, 3]
+    assert decode_lines(b"") == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
 )
 def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
     with pytest.raises(BadInput, match=r"^x: line 2: "):
-        typed.decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n', _Record, "x")
+        decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
 
 
 def test_a_file_too_large_is_not_read(tmp_path) -> None:

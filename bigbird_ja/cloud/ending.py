@@ -10,9 +10,9 @@ from bigbird_ja.errors import CommandError
 
 # Reasons of the supervisor's own, as exit statuses know them.
 _REASONS = {
-    "never_started": errors.Stalled,
-    "create_error": errors.StorageError,
-    "killed": errors.OutOfMemory,  # SIGKILL on the VM: what Linux does when memory runs out
+    "never_started": errors.Stalled.reason,
+    "create_error": errors.StorageError.reason,
+    "killed": errors.OutOfMemory.reason,  # SIGKILL on the VM: what Linux does when memory runs out
 }
 
 
@@ -34,18 +34,7 @@ def results_of(state: RunState, model_dir: str) -> dict[str, Any]:
 
 def error_of(state: RunState, results: dict[str, Any]) -> CommandError:
     """The error that ends `launch` for a run that did not finish."""
-    kinds: dict[str, type[CommandError]] = {
-        kind.reason: kind
-        for kind in (
-            errors.BadInput,
-            errors.Diverged,
-            errors.OutOfMemory,
-            errors.StorageError,
-            errors.Interrupted,
-            errors.Stalled,
-        )
-    }
-    kind = kinds.get(state.ending_reason) or _REASONS.get(state.ending_reason, CommandError)
-    error = kind(f"{state.name}: {state.ending_message}")
-    error.results = results  # type: ignore[attr-defined]
+    reason = _REASONS.get(state.ending_reason, state.ending_reason)
+    error = errors.of_reason(reason, f"{state.name}: {state.ending_message}")
+    error.results = results
     return error

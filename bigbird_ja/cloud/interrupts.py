@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from bigbird_ja import stop_signals
@@ -51,12 +51,7 @@ class Interrupts:
             self._before[number] = signal.signal(number, self._caught)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._open.close()

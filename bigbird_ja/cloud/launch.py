@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from absl import flags
+
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.cloud import accelerators, plan, prices, startup, wheel
+from bigbird_ja.cloud import accelerators, plan, prices, regions, startup, wheel
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
 from bigbird_ja.cloud.run_state import Settings
@@ -19,51 +20,13 @@ from bigbird_ja.cloud.tpu import TpuSpec, create_request
 from bigbird_ja.config import Config, Override
 from bigbird_ja.errors import BadInput
 
-PRICING_MODES = ("spot", "preemptible", "on_demand")
-
-
-@dataclass(frozen=True)
-class Options:
-    """The flags of `launch`, as given."""
-
-    name: str | None
-    project: str | None
-    zones: Sequence[str]
-    accelerator_type: str
-    bucket: str | None
-    data_dir: str | None
-    pricing: str
-    queued: bool
-    max_hours: float | None
-    max_cost: float | None
-    stall_minutes: float
-    startup_minutes: float
-    poll_seconds: float
-    runtime_version: str | None
-    service_account: str | None
-    network: str | None
-    subnetwork: str | None
-    external_ip: bool
-    prices: str | None
-    force: bool
-    update_package: bool
-    vm_device: str
-    vm_python: str
-    vm_service_manager: str
-    vm_api: str
-    vm_metadata: str
-    vm_poll_seconds: int
-    vm_ended_seconds: int
-    vm_stalled_seconds: int
-    vm_install: bool
-    engine: str
-
 
 @dataclass(frozen=True)
 class Prepared:
     """All that `launch` would do, decided without a credential, a project or data."""
 
-    options: Options
+    args: flags.FlagValues  # of `launch`
+    data_dir: str
     config: Config  # as the VM will read it; what the data set fixes is still open
     paths: RunPaths
     project: str
@@ -78,51 +41,52 @@ class Prepared:
         return self.paths.supervisor("config.yaml")
 
 
-def prepare(options: Options, config: Config, needs_all: bool) -> Prepared:
+def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared:
     """Checks the flags and fills in what follows from them.
 
     Args:
+        args: the flags of `launch`.
+        config: resolved.
         needs_all: False for a dry run, where placeholders stand for what was not given.
 
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    warnings = accelerators.check_rentable(options.accelerator_type, options.force, options.engine)
-    if options.pricing == "preemptible" and options.queued:
+    warnings = accelerators.check_rentable(args.accelerator_type, args.force, args.engine)
+    if args.pricing == "preemptible" and args.queued:
         raise BadInput("--queued has no preemptible TPUs: use --pricing=spot (same price)")
-    name = check_name(options.name if options.name or needs_all else "my-run")
-    bucket = _required(options.bucket, "--bucket", "gs://MY-BUCKET", needs_all).rstrip("/")
-    project = _required(options.project, "--project", "MY-PROJECT", needs_all)
-    data_dir = _required(options.data_dir, "--data_dir", f"{bucket}/data", needs_all)
+    name = check_name(args.name if args.name or needs_all else "my-run")
+    bucket = _required(args.bucket, "--bucket", "gs://MY-BUCKET", needs_all).rstrip("/")
+    project = _required(args.project, "--project", "MY-PROJECT", needs_all)
+    data_dir = _required(args.data_dir, "--data_dir", f"{bucket}/data", needs_all)
     if storage.is_remote(bucket) and not storage.is_remote(data_dir):
         raise BadInput(
             f"--data_dir {data_dir} is on this machine, where the TPU cannot read it: put it on the"
             f" bucket, with make-data --output_dir {bucket}/data or gcloud storage cp -r"
         )
-    if not storage.is_remote(bucket) and options.vm_device == "tpu":
+    if not storage.is_remote(bucket) and args.vm_device == "tpu":
         raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
-    zones = tuple(options.zones) or accelerators.default_zones(options.accelerator_type)
+    zones = tuple(args.zones) or accelerators.default_zones(args.accelerator_type)
     if not zones:
-        raise BadInput(f"--zones is needed: where is {options.accelerator_type} to be had?")
+        raise BadInput(f"--zones is needed: where is {args.accelerator_type} to be had?")
     for zone in zones:
         accelerators.check_zone(zone)
-    usd, price_warning = _price(options)
+    usd, price_warning = _price(args)
     paths = RunPaths(bucket, name)
     spec = TpuSpec(
         name,
-        options.accelerator_type,
-        options.runtime_version or accelerators.runtime_version(options.accelerator_type),
-        options.pricing,
-        options.queued,
-        options.service_account,
-        options.network,
-        options.subnetwork,
-        options.external_ip,
+        args.accelerator_type,
+        args.runtime_version or accelerators.runtime_version(args.accelerator_type),
+        args.pricing,
+        args.queued,
+        args.service_account,
+        args.network,
+        args.subnetwork,
+        args.external_ip,
     )
-    options = dataclasses.replace(options, data_dir=data_dir)
-    settings = _settings(options, config, zones, usd, project)
+    settings = _settings(args, config, zones, usd, project)
     return Prepared(
-        options, config, paths, project, spec, settings, usd, wheel.build(),
+        args, data_dir, config, paths, project, spec, settings, usd, wheel.build(),
         (*warnings, *price_warning),
     )  # fmt: skip
 
@@ -135,42 +99,42 @@ def _required(value: str | None, flag: str, placeholder: str, needs_all: bool) -
     return placeholder
 
 
-def _price(options: Options) -> tuple[float, list[str]]:
-    table = prices.load(options.prices)
-    if options.accelerator_type not in table.hourly:
-        if options.max_cost is not None:
+def _price(args: flags.FlagValues) -> tuple[float, list[str]]:
+    table = prices.load(args.prices)
+    if args.accelerator_type not in table.hourly:
+        if args.max_cost is not None:
             raise BadInput(
-                f"--max_cost needs a price for {options.accelerator_type}: add it by --prices"
+                f"--max_cost needs a price for {args.accelerator_type}: add it by --prices"
             )
-        return 0.0, [f"no price is known for {options.accelerator_type}: costs are not counted"]
-    return table.per_hour(options.accelerator_type, options.pricing), []
+        return 0.0, [f"no price is known for {args.accelerator_type}: costs are not counted"]
+    return table.per_hour(args.accelerator_type, args.pricing), []
 
 
 def _settings(
-    options: Options, config: Config, zones: tuple[str, ...], usd: float, project: str
+    args: flags.FlagValues, config: Config, zones: tuple[str, ...], usd: float, project: str
 ) -> Settings:
     return Settings(
         zones,
         config.training.num_train_steps,
         usd,
         project=project,
-        accelerator_type=options.accelerator_type,
-        max_seconds=None if options.max_hours is None else options.max_hours * 3600,
-        max_usd=options.max_cost,
-        poll=options.poll_seconds,
-        stall=options.stall_minutes * 60,
-        startup=options.startup_minutes * 60,
-        backoff_first=min(30.0, options.poll_seconds),
+        accelerator_type=args.accelerator_type,
+        max_seconds=None if args.max_hours is None else args.max_hours * 3600,
+        max_usd=args.max_cost,
+        poll=args.poll_seconds,
+        stall=args.stall_minutes * 60,
+        startup=args.startup_minutes * 60,
+        backoff_first=min(30.0, args.poll_seconds),
     )
 
 
 def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startup:
     """What the start-up script is told."""
-    options, paths = prepared.options, prepared.paths
-    device = ["--use_tpu", "--tpu_name=local"] if options.vm_device == "tpu" else ["--nouse_tpu"]
+    args, paths = prepared.args, prepared.paths
+    device = ["--use_tpu", "--tpu_name=local"] if args.vm_device == "tpu" else ["--nouse_tpu"]
     # A package of before this flag is not told of its default.
-    device += [] if options.engine == "auto" else [f"--engine={options.engine}"]
-    engine = accelerators.engine_on(options.accelerator_type, options.engine)
+    device += [] if args.engine == "auto" else [f"--engine={args.engine}"]
+    engine = accelerators.engine_on(args.accelerator_type, args.engine)
     return Startup(
         run_name=paths.name,
         supervisor_dir=storage.join(paths.run_dir, "supervisor"),
@@ -179,21 +143,21 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
         wheel_sha256=wheel_sha256,
         pretrain_flags=[
             f"--config={prepared.config_path}",
-            f"--data_dir={options.data_dir}",
+            f"--data_dir={prepared.data_dir}",
             f"--model_dir={paths.model_dir}",
             *device,
         ],
-        requirements=wheel.requirements() if options.vm_install else (),
+        requirements=wheel.requirements() if args.vm_install else (),
         lacking=wheel.engine_requirements(engine, prepared.spec.runtime_version)
-        if options.vm_install
+        if args.vm_install
         else (),
-        python=options.vm_python,
-        service_manager=options.vm_service_manager,
-        api=options.vm_api,
-        metadata=options.vm_metadata,
-        poll_seconds=options.vm_poll_seconds,
-        ended_seconds=options.vm_ended_seconds,
-        stalled_seconds=options.vm_stalled_seconds,
+        python=args.vm_python,
+        service_manager=args.vm_service_manager,
+        api=args.vm_api,
+        metadata=args.vm_metadata,
+        poll_seconds=args.vm_poll_seconds,
+        ended_seconds=args.vm_ended_seconds,
+        stalled_seconds=args.vm_stalled_seconds,
     )
 
 
@@ -266,8 +230,8 @@ def cost_plan(prepared: Prepared, table: prices.Prices, overheads: Overheads) ->
     return {
         "usd_per_hour": prepared.usd_per_hour,
         "prices_as_of": str(table.as_of),
-        "max_hours": prepared.options.max_hours,
-        "max_cost": prepared.options.max_cost,
+        "max_hours": prepared.args.max_hours,
+        "max_cost": prepared.args.max_cost,
         "run": chosen[0] if chosen else None,
     }
 
@@ -280,9 +244,8 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
     """
     from bigbird_ja.data import manifest as manifest_lib
 
-    data_dir = str(prepared.options.data_dir)
-    manifest = manifest_lib.load(data_dir)
-    where = storage.join(data_dir, "manifest.json")
+    manifest = manifest_lib.load(prepared.data_dir)
+    where = storage.join(prepared.data_dir, "manifest.json")
     config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
 
 
@@ -293,15 +256,11 @@ def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     location = storage.bucket_location(prepared.paths.bucket)
     if not location:
         return []
-    found = []
-    for zone in prepared.settings.zones:
-        per_gb = table.egress_per_gb(location, zone)
-        if per_gb:
-            found.append(
-                f"the bucket is in {location}, the TPU would be in {zone}: reading costs"
-                f" {per_gb:g} US dollars per GB, and time"
-            )
-    return found
+    found = [
+        regions.mismatch(prepared.paths.bucket, location, zone, table)
+        for zone in prepared.settings.zones
+    ]
+    return [warning for warning in found if warning]
 
 
 def record(prepared: Prepared) -> tuple[str, str]:
@@ -312,13 +271,13 @@ def record(prepared: Prepared) -> tuple[str, str]:
     Raises:
         BadInput: the run exists with a config that its checkpoints do not accept.
     """
-    paths, options = prepared.paths, prepared.options
+    paths, args = prepared.paths, prepared.args
     BucketFiles(paths).prepare()
     before = read_launched(paths)
     wheel_path, digest = "", ""
     if before:
         _compare_config(prepared)
-        if not options.update_package and before.wheel and storage.exists(before.wheel):
+        if not args.update_package and before.wheel and storage.exists(before.wheel):
             wheel_path, digest = before.wheel, before.wheel_sha256
     if not wheel_path:
         wheel_path, digest = wheel.upload(paths.bucket, prepared.wheel), prepared.wheel.sha256
@@ -327,13 +286,13 @@ def record(prepared: Prepared) -> tuple[str, str]:
         "name": paths.name,
         "project": prepared.project,
         "zones": list(prepared.settings.zones),
-        "accelerator_type": options.accelerator_type,
-        "pricing": options.pricing,
-        "queued": options.queued,
-        "engine": options.engine,
+        "accelerator_type": args.accelerator_type,
+        "pricing": args.pricing,
+        "queued": args.queued,
+        "engine": args.engine,
         "usd_per_hour": prepared.usd_per_hour,
         "target_step": prepared.settings.target_step,
-        "data_dir": options.data_dir,
+        "data_dir": prepared.data_dir,
         "wheel": wheel_path,
         "wheel_sha256": digest,
     }

@@ -17,8 +17,11 @@ MAX_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Startup:
-    """What the script is told. Device and service manager are here so that tests run the same
-    script on a CPU; the defaults are a Cloud TPU VM's."""
+    """What the script is told, by the names of its places.
+
+    Device and service manager are here so that tests run the same script on a CPU; the defaults are
+    a Cloud TPU VM's.
+    """
 
     run_name: str
     supervisor_dir: str
@@ -44,24 +47,13 @@ def fill(startup: Startup, project: str, zone: str, attempt: int, queued: bool) 
         BadInput: a value with a line break or a NUL, which no flag of ours needs.
     """
     parent = f"projects/{project}/locations/{zone}"
-    values: Mapping[str, object] = {
-        "RUN_NAME": startup.run_name,
+    values: dict[str, object] = {name.upper(): value for name, value in vars(startup).items()}
+    values |= {
         "ATTEMPT": attempt,
         "NODE": f"{parent}/nodes/{startup.run_name}",
         "QUEUED": f"{parent}/queuedResources/{startup.run_name}" if queued else "",
-        "SUPERVISOR_DIR": startup.supervisor_dir,
-        "MODEL_DIR": startup.model_dir,
-        "WHEEL": startup.wheel,
-        "WHEEL_SHA256": startup.wheel_sha256,
         "REQUIREMENTS": " ".join(startup.requirements),
         "LACKING": " ".join(startup.lacking),
-        "PYTHON": startup.python,
-        "SERVICE_MANAGER": startup.service_manager,
-        "API": startup.api,
-        "METADATA": startup.metadata,
-        "POLL_SECONDS": startup.poll_seconds,
-        "ENDED_SECONDS": startup.ended_seconds,
-        "STALLED_SECONDS": startup.stalled_seconds,
     }
     quoted = {name: quote(str(value), name) for name, value in values.items()}
     flags = " ".join(quote(flag, "PRETRAIN_FLAGS") for flag in startup.pretrain_flags)

@@ -81,12 +81,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if problems:
         for problem in problems:
             print(f"problem: {problem}", file=sys.stderr)
-        error = BadInput(
+        raise BadInput(
             f"{args.data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
-            " again with --overwrite, or copy the shard again"
+            " again with --overwrite, or copy the shard again",
+            results=results,
         )
-        error.results = results  # type: ignore[attr-defined]
-        raise error
     if args.plot:
         show.draw(args.plot, manifest, found["train"])
         print(f"picture: {args.plot}")

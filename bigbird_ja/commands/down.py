@@ -57,11 +57,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     left = delete_all(service, found, args.timeout_minutes * 60, time.monotonic, time.sleep)
     deleted = [_where(tpu) for tpu in found if _where(tpu) not in left]
     if left:
-        error = StorageError(
-            f"still there and perhaps billed: {', '.join(left)}: run again, or use the console"
+        raise StorageError(
+            f"still there and perhaps billed: {', '.join(left)}: run again, or use the console",
+            results={"deleted": deleted, "left": left},
         )
-        error.results = {"deleted": deleted, "left": left}  # type: ignore[attr-defined]
-        raise error
     print(f"deleted {len(deleted)}")
     return {"deleted": deleted, "left": []}
 

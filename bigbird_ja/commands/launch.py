@@ -22,7 +22,7 @@ from bigbird_ja.command_flags import Flags
 from bigbird_ja.config.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.launch import Options, Prepared
+    from bigbird_ja.cloud.launch import Prepared
     from bigbird_ja.cloud.run_state import RunState
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
@@ -114,15 +114,6 @@ def _define_machine(flags: Flags) -> None:
         flags.integer(name, seconds, text, unit="seconds", low=1, high=10**7)
 
 
-def options_of(args: absl_flags.FlagValues) -> Options:
-    """The flags as `cloud.launch` takes them."""
-    import dataclasses
-
-    from bigbird_ja.cloud.launch import Options
-
-    return Options(**{f.name: getattr(args, f.name) for f in dataclasses.fields(Options)})
-
-
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja import command_flags
@@ -131,7 +122,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.console import log
 
     config, overrides = command_flags.resolve(args)
-    prepared = launch.prepare(options_of(args), config, needs_all=not args.dry_run)
+    prepared = launch.prepare(args, config, needs_all=not args.dry_run)
     for warning in (*prepared.warnings, *config_lib.warnings(config)):
         log(f"warning: {warning}")
     if args.dry_run:

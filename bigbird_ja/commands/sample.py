@@ -127,8 +127,7 @@ def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
 def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.errors import BadInput
-    from bigbird_ja.storage import local, outputs
-    from bigbird_ja.storage.scratch import scratch_directory
+    from bigbird_ja.storage import outputs
 
     path = args.output
     if not path.endswith(_SUFFIXES):
@@ -142,14 +141,7 @@ def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
                 _encode(path, documents, cast("IO[bytes]", comparer))
                 comparer.finish()
             return False
-        if storage.is_remote(path):
-            with scratch_directory() as scratch:
-                local_path = os.path.join(scratch, os.path.basename(path))
-                with open(local_path, "wb") as file:
-                    _encode(path, documents, file)
-                storage.upload(local_path, path)
-            return True
-        with local.writing(path) as file:
+        with storage.writing(path) as file:
             _encode(path, documents, file)
     return True
 

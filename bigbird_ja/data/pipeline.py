@@ -36,26 +36,14 @@ def batches(
     data_dir: str,
     *,
     seed: int,
-    global_batch_size: int,
-    start_step: int = 0,
-    shuffle_window: int = 8,
     mask_unit: str | None = None,
-    num_hosts: int = 1,
-    host_index: int = 0,
-    num_steps: int | None = None,
+    **which: Any,
 ) -> tf.data.Dataset:
-    """This host's part of the global batches `start_step`, `start_step + 1`, ... for training.
+    """This host's part of the global batches, for training: `record_batches`, parsed and masked.
 
     Args:
-        manifest: of the data in `data_dir`.
-        data_dir: on disk or gs://.
-        seed: of the order and of dynamic masks.
-        global_batch_size: records per step over all hosts.
-        start_step: the global step to begin at; reading starts in its window, nothing is replayed.
-        shuffle_window: shards that each reader mixes.
+        manifest, data_dir, seed, which: as of `record_batches`.
         mask_unit: overrides the manifest's unit (dynamic data only).
-        num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
-        num_steps: how many batches; without end by default.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -66,17 +54,7 @@ def batches(
         BadInput: hosts that divide neither readers nor batch, or a mask unit for static data.
     """
     rule = manifest.rule(mask_unit)
-    serialized = record_batches(
-        manifest,
-        data_dir,
-        seed=seed,
-        global_batch_size=global_batch_size,
-        start_step=start_step,
-        shuffle_window=shuffle_window,
-        num_hosts=num_hosts,
-        host_index=host_index,
-        num_steps=num_steps,
-    )
+    serialized = record_batches(manifest, data_dir, seed=seed, **which)
     made = serialized.map(
         lambda s, epoch, record: to_features(manifest, rule, seed, s, epoch, record),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -98,7 +76,21 @@ def record_batches(
     host_index: int = 0,
     num_steps: int | None = None,
 ) -> tf.data.Dataset:
-    """`batches` before parsing: (serialised records, epoch int64, record id int64), each [b]."""
+    """This host's part of the global batches `start_step`, `start_step + 1`, ..., not yet parsed.
+
+    Args:
+        manifest: of the data in `data_dir`.
+        data_dir: on disk or gs://.
+        seed: of the order and of dynamic masks.
+        global_batch_size: records per step over all hosts.
+        start_step: the global step to begin at; reading starts in its window, nothing is replayed.
+        shuffle_window: shards that each reader mixes.
+        num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
+        num_steps: how many batches; without end by default.
+
+    Returns:
+        (serialised records, epoch int64, record id int64), each [global_batch_size / num_hosts].
+    """
     layout = layout_of(manifest, seed, shuffle_window)
     starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
     paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]

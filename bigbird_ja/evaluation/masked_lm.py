@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.evaluation import buckets
 from bigbird_ja.evaluation.examples import masked_examples
@@ -27,25 +26,6 @@ _MAX_BATCH = 32
 def batch_size(seq_length: int) -> int:
     """Records per batch; results do not depend on it."""
     return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
-
-
-def evaluate_parameters(
-    config: Config,
-    params: Mapping[str, np.ndarray],
-    data_dir: str,
-    manifest: Manifest,
-    max_batches: int | None = None,
-    tick: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """`evaluate_model` of one set of parameters.
-
-    Args:
-        config: completed by the data set.
-        params: by name, float32.
-    """
-    from bigbird_ja.evaluation.forward import Forward
-
-    return evaluate_model(Forward(config, params), data_dir, manifest, max_batches, tick)
 
 
 def evaluate_model(

@@ -141,13 +141,14 @@ class Session:
             )
 
     def _measure(self, config: Config, params: dict[str, np.ndarray], step: int) -> dict[str, Any]:
+        from bigbird_ja.evaluation.forward import Forward
+
         size = masked_lm.batch_size(self.manifest.seq_length)
         total = -(-self.manifest.eval.sequences // size)
         total = min(total, self.max_batches or total)
         with Progress(total, "batches") as progress:
-            found = masked_lm.evaluate_parameters(
-                config,
-                params,
+            found = masked_lm.evaluate_model(
+                Forward(config, params),
                 self.data_dir,
                 self.manifest,
                 max_batches=self.max_batches,

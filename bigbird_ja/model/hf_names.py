@@ -1,4 +1,4 @@
-"""Our parameters by the names that Hugging Face's BigBird (PyTorch) gives them, and back."""
+"""Our parameters by the names that Hugging Face's BigBird (PyTorch) gives them."""
 
 from __future__ import annotations
 
@@ -55,18 +55,3 @@ def to_hugging_face(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         hugging_face_name(name): np.ascontiguousarray(value.T if is_transposed(name) else value)
         for name, value in params.items()
     }
-
-
-def from_hugging_face(
-    state: Mapping[str, np.ndarray], names: Mapping[str, object]
-) -> dict[str, np.ndarray]:
-    """The inverse of `to_hugging_face` for the parameters `names`.
-
-    Raises:
-        KeyError: the state dict lacks one of them.
-    """
-    params = {}
-    for name in names:
-        value = state[hugging_face_name(name)]
-        params[name] = np.ascontiguousarray(value.T if is_transposed(name) else value)
-    return params

@@ -67,45 +67,27 @@ def check_input_file(path: str, flag: str) -> None:
     Raises:
         BadInput: missing, a folder, a FIFO, socket or device, a loop of links, not readable.
     """
-    _check_input(path, flag, may_be_file=True, may_be_directory=False)
-
-
-def check_directory(path: str, flag: str) -> None:
-    """Refuses what cannot be read as a folder; see `check_input_file`."""
-    _check_input(path, flag, may_be_file=False, may_be_directory=True)
-
-
-def check_input(path: str, flag: str) -> None:
-    """Refuses what can be read neither as a file nor as a folder; see `check_input_file`."""
-    _check_input(path, flag, may_be_file=True, may_be_directory=True)
-
-
-def _check_input(path: str, flag: str, may_be_file: bool, may_be_directory: bool) -> None:
     check_name(path, flag)
     if is_remote(path):
         return
     found = look(path, flag)
     if found is None:
-        what = "folder" if not may_be_file else "file"
-        raise refusal(path, flag, f"no such {what}: check the path")
+        raise refusal(path, flag, "no such file: check the path")
     refuse_special(path, flag, found, "copy what it gives into a file first")
-    if stat.S_ISDIR(found.st_mode) and not may_be_directory:
+    if stat.S_ISDIR(found.st_mode):
         raise refusal(path, flag, "a folder: name a file in it")
-    if not stat.S_ISDIR(found.st_mode) and not may_be_file:
-        raise refusal(path, flag, "a file: name a folder")
-    needed = os.R_OK | os.X_OK if stat.S_ISDIR(found.st_mode) else os.R_OK
-    if not os.access(path, needed):
+    if not os.access(path, os.R_OK):
         raise refusal(path, flag, _REASONS[errno.EACCES])
 
 
-def look(path: str, flag: str, follow_links: bool = True) -> os.stat_result | None:
+def look(path: str, flag: str) -> os.stat_result | None:
     """`stat` of a local path; None where nothing is.
 
     Raises:
         BadInput: a loop of links, a name that is too long, a folder that may not be entered.
     """
     try:
-        return os.stat(path, follow_symlinks=follow_links)
+        return os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -22,7 +22,7 @@ from bigbird_ja.storage import paths
 
 SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
 TEXT_FIELD = "text"
-BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("blank_line", "line")  # of --txt_documents
+BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
 
 # A document is handled whole, so that one has to end; lines of ten megabytes are common enough.
 MAX_DOCUMENT_BYTES = 64 << 20

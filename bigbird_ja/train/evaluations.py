@@ -54,7 +54,7 @@ class Evaluations:
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """The results, as `masked_lm.evaluate_parameters` has them; None where someone asked to
+        """The results, as `masked_lm.evaluate_model` has them; None where someone asked to
         stop before they were complete. The last batch may then still be computed: see `join`."""
         found: dict[str, Any] = {}
         self._thread = threading.Thread(

@@ -356,7 +356,7 @@ class _Part:
             self._recorder.ended(known.reason if known else "bug", known or error)
             if known is None:
                 raise
-            known.results = self._results(known.reason)  # type: ignore[attr-defined]
+            known.results = self._results(known.reason)
             raise known from error
 
     def _is_untouched(self) -> bool:
@@ -381,7 +381,7 @@ class _Part:
             if not step:
                 what = "no step was made, so there is nothing to continue"
             stopped = Interrupted(f"{self._stop.name}: {what}")
-            stopped.results = self._results(reason)  # type: ignore[attr-defined]
+            stopped.results = self._results(reason)
             raise stopped
         self._say_what_next()
         return self._results(reason)

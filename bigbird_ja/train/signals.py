@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,12 +78,7 @@ class StopRequest:
         for number in self._before:
             signal.signal(number, _ignore)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)

@@ -18,7 +18,6 @@ import threading
 import time
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -103,12 +102,7 @@ class FakeTpu:
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for machine in list(self._machines.values()):
             _kill(machine.process, 0.0)
         self._http.shutdown()

@@ -75,13 +75,14 @@ def test_evaluation_on_the_devices_is_evaluation(
 ) -> None:
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.evaluation import masked_lm
+    from bigbird_ja.evaluation.forward import Forward
     from bigbird_ja.run.model import load_parameters
 
     found = run_log.read_evaluations(str(finished[0]))
     assert [line["step"] for line in found] == [16, STEPS]
     config, params, _ = load_parameters(str(finished[0]), STEPS)
     manifest = manifest_lib.load(inputs[1])
-    expected = masked_lm.evaluate_parameters(config, params, inputs[1], manifest)
+    expected = masked_lm.evaluate_model(Forward(config, params), inputs[1], manifest)
     assert found[-1]["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-5)
     assert found[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 

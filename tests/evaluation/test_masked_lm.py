@@ -21,7 +21,7 @@ from tests.model.tiny import tiny_config
 def result(small_run):
     config, params, _ = load_parameters(small_run.model_dir)
     manifest = manifest_lib.load(small_run.data_dir)
-    return masked_lm.evaluate_parameters(config, params, small_run.data_dir, manifest)
+    return masked_lm.evaluate_model(Forward(config, params), small_run.data_dir, manifest)
 
 
 def test_every_held_out_prediction_is_counted_once(result, small_run):
@@ -38,7 +38,7 @@ def test_every_held_out_prediction_is_counted_once(result, small_run):
 def test_masks_are_the_same_each_time(result, small_run):
     config, params, _ = load_parameters(small_run.model_dir)
     manifest = manifest_lib.load(small_run.data_dir)
-    again = masked_lm.evaluate_parameters(config, params, small_run.data_dir, manifest)
+    again = masked_lm.evaluate_model(Forward(config, params), small_run.data_dir, manifest)
     assert {**again, "seconds": 0} == {**result, "seconds": 0}
 
 
@@ -46,8 +46,8 @@ def test_max_batches_and_ticks(small_run):
     config, params, _ = load_parameters(small_run.model_dir)
     manifest = manifest_lib.load(small_run.data_dir)
     ticks = []
-    found = masked_lm.evaluate_parameters(
-        config, params, small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
+    found = masked_lm.evaluate_model(
+        Forward(config, params), small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
     )
     assert len(ticks) == 1
     assert found["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
