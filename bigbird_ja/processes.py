@@ -54,7 +54,7 @@ def is_of_another_boot(owner: Mapping[str, Any]) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this machine has this id now; one that is dead but unburied does not."""
+    """Whether a process of this machine has this id now; a zombie does not count."""
     if pid <= 0:
         return False
     try:

@@ -1,4 +1,8 @@
-"""The supervising loop: look, decide, write down, act, pause. All effects are handed in."""
+"""The supervising loop: look, decide, write down, act, pause.
+
+TPUs, files, clocks and the person at the terminal are handed in (`Services`), so that the tests and
+`plan --simulate` run this very loop.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
 
 
 class Clock(Protocol):
-    """Two clocks, because each lies in its own way."""
+    """Two clocks: one to measure by, one whose readings mean the same on other machines."""
 
     def steady(self) -> float:
         """Seconds that never jump; meaningless to other processes."""
@@ -67,8 +71,8 @@ class Detached(Exception):
 
 
 @dataclass
-class Effects:
-    """Everything that the loop does to the world."""
+class Services:
+    """What the loop looks at and acts through."""
 
     tpus: Tpus
     files: RunFiles
@@ -90,7 +94,7 @@ class _Memory:
     unsent: list[dict[str, Any]] = field(default_factory=list)  # events the bucket did not take
 
 
-def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
+def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState:
     """Runs until the run has ended; returns its last state.
 
     Run again after anything at all, it goes on from what is on the bucket and what is listed.
@@ -99,37 +103,37 @@ def supervise(spec: TpuSpec, settings: Settings, effects: Effects) -> RunState:
         Detached: Ctrl-C, answered with "detach".
         LeaseLost: another supervisor took over.
     """
-    state, gap = load(spec.name, effects)
-    memory = _Memory(effects.clock.steady() - gap)
+    state, gap = load(spec.name, services)
+    memory = _Memory(services.clock.steady() - gap)
     first = True
     while state.phase is not Phase.ENDED:
-        stop = effects.stop()
+        stop = services.stop()
         if stop is Stop.DETACH:
-            _write(state, [Event("detached")], memory, effects)
+            _write(state, [Event("detached")], memory, services)
             raise Detached
-        seen = observe(state, settings, effects, memory, first, stop is Stop.DELETE)
+        seen = observe(state, settings, services, memory, first, stop is Stop.DELETE)
         first = False
         decision = supervisor.decide(state, seen, settings)
         # Written before acting: whoever comes after us knows what we were about to do.
-        _write(decision.state, decision.events, memory, effects)
+        _write(decision.state, decision.events, memory, services)
         state = decision.state
         for action in decision.actions:
-            result = perform(action, spec, effects)
+            result = perform(action, spec, services)
             follow_up = supervisor.after_action(state, result, settings)
-            _write(follow_up.state, follow_up.events, memory, effects)
+            _write(follow_up.state, follow_up.events, memory, services)
             state = follow_up.state
         if decision.pause and state.phase is not Phase.ENDED:
-            effects.sleep(decision.pause)
-    _write(state, [], memory, effects)
+            services.sleep(decision.pause)
+    _write(state, [], memory, services)
     return state
 
 
-def load(name: str, effects: Effects) -> tuple[RunState, float]:
+def load(name: str, services: Services) -> tuple[RunState, float]:
     """The state on the bucket, ready to go on, and the seconds since it was saved."""
-    state = effects.files.load_state()
+    state = services.files.load_state()
     if state is None:
         return RunState(name), 0.0
-    gap = max(0.0, effects.clock.wall() - state.saved_wall) if state.saved_wall else 0.0
+    gap = max(0.0, services.clock.wall() - state.saved_wall) if state.saved_wall else 0.0
     if state.phase is Phase.ENDED:
         # Nothing was rented between the end and now.
         gap = 0.0
@@ -143,29 +147,29 @@ def load(name: str, effects: Effects) -> tuple[RunState, float]:
 def observe(
     state: RunState,
     settings: Settings,
-    effects: Effects,
+    services: Services,
     memory: _Memory,
     first: bool,
     stop: bool,
 ) -> Observation:
     """One look at the service, the bucket and the clocks."""
-    now = effects.clock.steady()
+    now = services.clock.steady()
     elapsed = max(0.0, now - memory.steady)
     memory.steady = now
     watched = 0.0 if first else min(elapsed, 2 * settings.poll)
     try:
-        effects.beat()
+        services.beat()
     except LeaseLost:
         raise
     except (StorageError, PermissionError) as error:
-        effects.say(f"bucket: {error}")
-    tpus, fault = _list(state, settings, effects)
-    operation = _look_at_operation(state, effects)
-    heartbeat, report, tail, bucket_seen = _read_bucket(state, settings, effects, watched)
+        services.say(f"bucket: {error}")
+    tpus, fault = _list(state, settings, services)
+    operation = _look_at_operation(state, services)
+    heartbeat, report, tail, bucket_seen = _read_bucket(state, settings, services, watched)
     return Observation(
         elapsed=elapsed,
         watched=watched,
-        wall=effects.clock.wall(),
+        wall=services.clock.wall(),
         tpus=tpus,
         list_fault=fault,
         operation=operation,
@@ -179,7 +183,7 @@ def observe(
 
 
 def _list(
-    state: RunState, settings: Settings, effects: Effects
+    state: RunState, settings: Settings, services: Services
 ) -> tuple[list[Tpu] | None, tuple[str, ServiceFault] | None]:
     """This run's TPUs in every zone that matters; None if one zone does not answer.
 
@@ -192,18 +196,18 @@ def _list(
     found: list[Tpu] = []
     for zone in zones:
         try:
-            found += [tpu for tpu in effects.tpus.list(zone) if tpu.run == state.name]
+            found += [tpu for tpu in services.tpus.list(zone) if tpu.run == state.name]
         except ServiceFault as fault:
-            effects.say(f"{zone}: {fault}")
+            services.say(f"{zone}: {fault}")
             return None, (zone, fault)
     return found, None
 
 
-def _look_at_operation(state: RunState, effects: Effects) -> Operation | None:
+def _look_at_operation(state: RunState, services: Services) -> Operation | None:
     if not state.operation:
         return None
     try:
-        return effects.tpus.operation(state.operation)
+        return services.tpus.operation(state.operation)
     except ServiceFault as fault:
         if fault.kind is Kind.NOT_FOUND:  # forgotten: long over
             return Operation(done=True)
@@ -211,62 +215,62 @@ def _look_at_operation(state: RunState, effects: Effects) -> Operation | None:
 
 
 def _read_bucket(
-    state: RunState, settings: Settings, effects: Effects, watched: float
+    state: RunState, settings: Settings, services: Services, watched: float
 ) -> tuple[Heartbeat | None, ExitReport | None, str, bool]:
     tail = ""
     try:
-        heartbeat = _if_whole(effects.files.heartbeat, effects)
+        heartbeat = _if_whole(services.files.heartbeat, services)
         running = state.phase is Phase.RUNNING
-        report = _if_whole(effects.files.exit_report, effects) if running else None
+        report = _if_whole(services.files.exit_report, services) if running else None
         limit = settings.stall if state.has_stepped else settings.startup
         ended = report is not None and report.attempt == state.attempt
         if ended or state.quiet_seconds + watched > limit:
-            tail = effects.files.log_tail()
+            tail = services.files.log_tail()
     except (StorageError, PermissionError) as error:
-        effects.say(f"bucket: {error}")
+        services.say(f"bucket: {error}")
         return None, None, "", False
     return heartbeat, report, tail, True
 
 
-def _if_whole(read: Callable[[], T | None], effects: Effects) -> T | None:
+def _if_whole(read: Callable[[], T | None], services: Services) -> T | None:
     """A damaged file counts as none: a supervisor that ended over it would leave its TPU."""
     try:
         return read()
     except BadInput as error:
-        effects.say(str(error))
+        services.say(str(error))
         return None
 
 
-def perform(action: Action, spec: TpuSpec, effects: Effects) -> ActionResult:
+def perform(action: Action, spec: TpuSpec, services: Services) -> ActionResult:
     """Carries one act out; what the service refuses is a result, not an exception."""
     try:
         if isinstance(action, Create):
-            metadata = effects.metadata(action.zone, action.attempt)
+            metadata = services.metadata(action.zone, action.attempt)
             return ActionResult(
-                action, effects.tpus.create(spec, action.zone, action.attempt, metadata)
+                action, services.tpus.create(spec, action.zone, action.attempt, metadata)
             )
-        return ActionResult(action, effects.tpus.delete(action.tpu))
+        return ActionResult(action, services.tpus.delete(action.tpu))
     except ServiceFault as fault:
         return ActionResult(action, fault=fault)
 
 
-def _write(state: RunState, events: Sequence[Event], memory: _Memory, effects: Effects) -> None:
+def _write(state: RunState, events: Sequence[Event], memory: _Memory, services: Services) -> None:
     """Saves the state when something other than its timers changed, and new events."""
     for event in events:
-        effects.say(describe(event))
-        line = {"event": event.event, "time": round(effects.clock.wall(), 3)}
+        services.say(describe(event))
+        line = {"event": event.event, "time": round(services.clock.wall(), 3)}
         memory.unsent.append({**line, "source": "supervisor", "run": state.name, **event.fields})
     changed = memory.saved is None or _identity(memory.saved) != _identity(state)
     due = memory.steady - memory.saved_at >= SAVE_EVERY
     try:
         if changed or due:
-            effects.files.save_state(state)
+            services.files.save_state(state)
             memory.saved, memory.saved_at = state, memory.steady
         while memory.unsent:
-            effects.files.append_event(memory.unsent[0])
+            services.files.append_event(memory.unsent[0])
             memory.unsent.pop(0)
     except (StorageError, PermissionError) as error:
-        effects.say(f"bucket: {error}")  # kept in memory: the next turn tries again
+        services.say(f"bucket: {error}")  # kept in memory: the next turn tries again
 
 
 def _identity(state: RunState) -> RunState:

@@ -70,7 +70,9 @@ class RunState:
     phase: Phase = Phase.IDLE
     zone: str = ""
     zone_index: Count = 0
-    used_zones: tuple[str, ...] = ()  # every zone that this run ever asked; leaks hide there
+    used_zones: tuple[
+        str, ...
+    ] = ()  # zones that this run ever asked: a TPU may be left in any
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
     struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
     strikes: Mapping[str, Count] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class ExitReport:
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at the world. None where it could not be seen this time."""
+    """One look at the service and the bucket. None where it could not be seen this time."""
 
     elapsed: float  # true seconds since the last look
     watched: float  # the same, at most two polls: time in which something could have been seen

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bigbird_ja.cloud.loop import Effects, supervise
+from bigbird_ja.cloud.loop import Services, supervise
 from bigbird_ja.cloud.run_state import Ending, Settings
+from bigbird_ja.cloud.simulated_cloud import Capacity, Lifetime, SimulatedCloud, TrainerModel
 from bigbird_ja.cloud.tpu import TpuSpec
-from bigbird_ja.cloud.world import Capacity, Lifetime, TrainerModel, World
 
 HOUR = 3600.0
 MODELS = ("exponential", "bursty")
@@ -96,17 +96,17 @@ def simulate(
         mean_hours: mean time between preemptions of a READY TPU.
     """
     lifetime, capacity = _FACTORIES[model](mean_hours, random.Random(f"{model}/{seed}"))
-    world = World(trainer, lifetime, capacity, fast=True)
+    cloud = SimulatedCloud(trainer, lifetime, capacity, fast=True)
     settings = Settings(zones, trainer.target_step, 0.0, max_seconds=max_days * 24 * HOUR)
     spec = TpuSpec("simulated", "v3-8", "")
-    state = supervise(spec, settings, Effects(world, world, world, world.sleep))
+    state = supervise(spec, settings, Services(cloud, cloud, cloud, cloud.sleep))
     return Outcome(
-        world.useful_seconds / world.rented_seconds if world.rented_seconds else 0.0,
-        world.useful_seconds / world.now if world.now else 0.0,
+        cloud.useful_seconds / cloud.rented_seconds if cloud.rented_seconds else 0.0,
+        cloud.useful_seconds / cloud.now if cloud.now else 0.0,
         state.preemptions,
-        world.now / 24 / HOUR,
+        cloud.now / 24 / HOUR,
         state.ending is Ending.FINISHED,
-        len(world.nodes),
+        len(cloud.nodes),
     )
 
 

@@ -83,7 +83,7 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
     """Puts each word in its place, once; what a word contains is never looked at again.
 
     Raises:
-        ValueError: a place without a word, or a word without a place: a bug of ours.
+        ValueError: a place without a word, or a word without a place, which is a programming error.
     """
     # The comment at the top names the marks themselves; places have letters between them.
     places = set(_PLACE.findall(text))

@@ -26,7 +26,7 @@ from bigbird_ja.commands import corpus_input
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.session import Session
+    from bigbird_ja.evaluation.evaluator import Evaluator
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 
@@ -82,10 +82,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     # A name that is wrong is said before any work.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))
-    from bigbird_ja.evaluation.session import ProbeRequest, Session
+    from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest
 
     probe = ProbeRequest(corpus, args.probe_names, args.probe_cases, args.plot)
-    session = Session(
+    evaluator = Evaluator(
         model_dir=args.model_dir,
         data_dir=args.data_dir,
         manifest=manifest,
@@ -93,24 +93,24 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         probe=probe if args.probe else None,
     )
     if args.watch:
-        return _watch(session, args.stale_minutes)
-    results = [session.evaluate(step) for step in session.choose(args.step)]
+        return _watch(evaluator, args.stale_minutes)
+    results = [evaluator.evaluate(step) for step in evaluator.choose(args.step)]
     return {**results[-1], "steps": [result["step"] for result in results]}
 
 
-def _watch(session: Session, stale_minutes: float) -> dict[str, Any]:
+def _watch(evaluator: Evaluator, stale_minutes: float) -> dict[str, Any]:
     from bigbird_ja.console import log
     from bigbird_ja.evaluation import watch
 
     result: dict[str, Any] = {}
     steps = []
     for step in watch.follow(
-        session.steps, session.heartbeat, (), log=log, stale_minutes=stale_minutes
+        evaluator.steps, evaluator.heartbeat, (), log=log, stale_minutes=stale_minutes
     ):
-        found = session.evaluate_if_there(step)
+        found = evaluator.evaluate_if_there(step)
         if found is not None:
             result = found
             steps.append(step)
     if not steps:
-        raise BadInput(f"{session.model_dir}: no checkpoint appeared: is training running?")
+        raise BadInput(f"{evaluator.model_dir}: no checkpoint appeared: is training running?")
     return {**result, "steps": steps}

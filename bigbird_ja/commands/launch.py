@@ -170,7 +170,7 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
     from bigbird_ja import log_stream
     from bigbird_ja.cloud import launch
     from bigbird_ja.cloud.interrupts import Interrupts
-    from bigbird_ja.cloud.loop import Detached, Effects, SystemClock, supervise
+    from bigbird_ja.cloud.loop import Detached, Services, SystemClock, supervise
     from bigbird_ja.cloud.run_files import BucketFiles, supervisor_lease
     from bigbird_ja.console import log
     from bigbird_ja.errors import BadInput
@@ -186,12 +186,12 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             log_stream.guarded(interrupts.nobody_reads),
         ):
-            effects = Effects(
+            services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop,
                 lambda text: log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}"),
                 launch.metadata_source(prepared, wheel_path, digest),
             )  # fmt: skip
-            state = supervise(prepared.spec, prepared.settings, effects)
+            state = supervise(prepared.spec, prepared.settings, services)
     except Detached:
         log("detached: run the same command to watch again; `bigbird-ja down` deletes the TPU")
         return {"name": prepared.paths.name, "state": "detached"}

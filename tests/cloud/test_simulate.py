@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.cloud import cost, simulate
 from bigbird_ja.cloud.cost import Overheads
-from bigbird_ja.cloud.world import TrainerModel
+from bigbird_ja.cloud.simulated_cloud import TrainerModel
 
 MONTH = TrainerModel(target_step=30 * 86_400 * 2, steps_per_second=2.0)
 

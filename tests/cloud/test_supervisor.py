@@ -12,11 +12,11 @@ import pytest
 
 from bigbird_ja import typed
 from bigbird_ja.cloud import supervisor
-from bigbird_ja.cloud.loop import Detached, Effects, Stop, supervise
+from bigbird_ja.cloud.loop import Detached, Services, Stop, supervise
 from bigbird_ja.cloud.run_state import Ending, Phase, RunState, Settings
+from bigbird_ja.cloud.simulated_cloud import SimulatedCloud, TrainerModel
 from bigbird_ja.cloud.tpu import TpuSpec
 from bigbird_ja.cloud.transitions import backoff
-from bigbird_ja.cloud.world import TrainerModel, World
 from bigbird_ja.errors import StorageError
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -29,15 +29,15 @@ def settings_with(**changes: object) -> Settings:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def run(world: World, settings: Settings | None = None, **effects: object) -> RunState:
-    handed = Effects(world, world, world, world.sleep)
-    for name, value in effects.items():
+def run(cloud: SimulatedCloud, settings: Settings | None = None, **services: object) -> RunState:
+    handed = Services(cloud, cloud, cloud, cloud.sleep)
+    for name, value in services.items():
         setattr(handed, name, value)
     return supervise(SPEC, settings or settings_with(), handed)
 
 
-def names(world: World) -> list[str]:
-    return [str(event["event"]) for event in world.events]
+def names(cloud: SimulatedCloud) -> list[str]:
+    return [str(event["event"]) for event in cloud.events]
 
 
 def lifetimes(*hours: float) -> Callable[[float], float]:
@@ -46,15 +46,15 @@ def lifetimes(*hours: float) -> Callable[[float], float]:
 
 
 def test_undisturbed_run_finishes_and_leaves_nothing() -> None:
-    world = World(TRAINER)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER)
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
     assert state.best_step == TRAINER.target_step
     assert (state.preemptions, state.failures) == (0, 0)
-    assert world.nodes == []
-    assert names(world) == ["creating", "created", "ending", "deleted", "ended"]
+    assert cloud.nodes == []
+    assert names(cloud) == ["creating", "created", "ending", "deleted", "ended"]
     # Ten hours of training, saves and one restart, at 2.4 dollars an hour.
-    assert state.cost_usd == pytest.approx(2.4 * world.rented_seconds / 3600, rel=0.01)
+    assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
 def test_twenty_preemptions_cost_only_the_work_since_the_last_checkpoint() -> None:
@@ -62,23 +62,23 @@ def test_twenty_preemptions_cost_only_the_work_since_the_last_checkpoint() -> No
     instants = [
         rng.choice([0.02, 0.09, 0.28, 0.61, 1.3]) * rng.uniform(0.9, 1.1) for _ in range(20)
     ]
-    world = World(TRAINER, lifetimes(*instants))
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, lifetimes(*instants))
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
     assert (state.preemptions, state.failures) == (20, 0)
-    assert world.creations == 21
-    assert world.most_at_once == 1
-    assert world.nodes == []
+    assert cloud.creations == 21
+    assert cloud.most_at_once == 1
+    assert cloud.nodes == []
 
 
 def test_stockout_goes_on_to_the_next_zone_and_backs_off_after_each_round() -> None:
-    world = World(TRAINER, script=["stockout"] * 7)
-    state = run(world)
-    zones = [e["zone"] for e in world.events if e["event"] == "creating"]
+    cloud = SimulatedCloud(TRAINER, script=["stockout"] * 7)
+    state = run(cloud)
+    zones = [e["zone"] for e in cloud.events if e["event"] == "creating"]
     assert zones == ["zone-a", "zone-b", "zone-c"] * 2 + ["zone-a", "zone-b"]
     assert state.ending is Ending.FINISHED
     assert state.failures == 0
-    times = [e["time"] for e in world.events if e["event"] == "creating"]
+    times = [e["time"] for e in cloud.events if e["event"] == "creating"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses[2] >= 30 + 60  # the operation takes 60 s; then the round's pause
     assert pauses[5] >= pauses[2] + 30
@@ -92,148 +92,148 @@ def test_backoff_is_bounded() -> None:
 
 
 def test_quota_strikes_a_zone_off_and_ends_with_advice_when_none_is_left() -> None:
-    world = World(TRAINER, script=["quota"] * 3)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["quota"] * 3)
+    state = run(cloud)
     assert state.ending is Ending.GAVE_UP
     assert state.ending_reason == "bad_input"
     assert "no quota for v3-8 in zone-a" in state.ending_message
     assert "Quotas page" in state.ending_message
-    assert world.creations == 0
+    assert cloud.creations == 0
 
 
 def test_quota_in_one_zone_leaves_the_others() -> None:
-    world = World(TRAINER, script=["quota"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["quota"])
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert [e["zone"] for e in world.events if e["event"] == "created"] == ["zone-b"]
+    assert [e["zone"] for e in cloud.events if e["event"] == "created"] == ["zone-b"]
 
 
 def test_quota_of_a_zone_that_served_us_is_given_time_to_come_back() -> None:
-    world = World(TRAINER, lifetimes(1.0), script=["ok", "quota", "quota"])
-    state = run(world, settings_with(zones=("zone-a",)))
+    cloud = SimulatedCloud(TRAINER, lifetimes(1.0), script=["ok", "quota", "quota"])
+    state = run(cloud, settings_with(zones=("zone-a",)))
     assert state.ending is Ending.FINISHED
     assert state.preemptions == 1
 
 
 def test_permission_stops_at_once_with_words_to_act_on() -> None:
-    world = World(TRAINER, script=["permission"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["permission"])
+    state = run(cloud)
     assert state.ending is Ending.GAVE_UP
     assert "roles/tpu.admin" in state.ending_message
-    assert world.creations == 0
-    assert "creating" in names(world) and names(world).count("creating") == 1
+    assert cloud.creations == 0
+    assert "creating" in names(cloud) and names(cloud).count("creating") == 1
 
 
 def test_operation_errors_are_failures_and_the_third_stops() -> None:
-    world = World(TRAINER, script=["internal"] * 5)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["internal"] * 5)
+    state = run(cloud)
     assert state.ending is Ending.GAVE_UP
     assert state.ending_reason == "create_error"
     assert state.failures == 3
-    assert world.creations == 0
+    assert cloud.creations == 0
 
 
 def test_slow_creation_is_waited_for() -> None:
-    world = World(TRAINER, script=["slow"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["slow"])
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert world.creations == 1
+    assert cloud.creations == 1
 
 
 def test_a_node_that_stays_creating_is_deleted_and_tried_elsewhere() -> None:
-    world = World(TRAINER, script=["stuck"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["stuck"])
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert "create_timeout" in names(world)
-    assert [e["zone"] for e in world.events if e["event"] == "created"] == ["zone-b"]
+    assert "create_timeout" in names(cloud)
+    assert [e["zone"] for e in cloud.events if e["event"] == "created"] == ["zone-b"]
     assert state.failures == 0
-    assert world.nodes == []
+    assert cloud.nodes == []
 
 
 def test_lost_reply_to_a_creation_never_makes_a_second_tpu() -> None:
-    world = World(TRAINER, script=["lost"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["lost"])
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert world.creations == 1
-    assert world.most_at_once == 1
+    assert cloud.creations == 1
+    assert cloud.most_at_once == 1
 
 
 def test_deletion_that_fails_at_first_is_repeated_until_nothing_is_listed() -> None:
     words = ["unavailable", "internal", "permission", "unavailable"]
-    world = World(TRAINER, lifetimes(1.0), delete_script=words)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, lifetimes(1.0), delete_script=words)
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert names(world).count("delete_failed") == 4
-    assert world.nodes == []
-    assert world.most_at_once == 1
+    assert names(cloud).count("delete_failed") == 4
+    assert cloud.nodes == []
+    assert cloud.most_at_once == 1
 
 
 def test_a_run_whose_tpu_cannot_be_deleted_ends_loudly() -> None:
-    world = World(TRAINER, delete_script=["permission"] * 10_000)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, delete_script=["permission"] * 10_000)
+    state = run(cloud)
     assert "STILL THERE AND BILLED" in state.ending_message
     assert state.ending_reason == "io_error"
 
 
 def test_a_frozen_trainer_on_a_ready_tpu_is_replaced() -> None:
-    world = World(TRAINER, script=["freeze"])
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["freeze"])
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
     assert (state.preemptions, state.failures) == (0, 1)
-    failed = next(e for e in world.events if e["event"] == "failed")
+    failed = next(e for e in cloud.events if e["event"] == "failed")
     assert failed["reason"] == "stalled"
     assert failed["log"].endswith("the last line of the log")
 
 
 def test_same_failure_three_times_in_a_row_gives_up_with_the_log() -> None:
-    world = World(TRAINER, script=["exit:71"] * 9)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, script=["exit:71"] * 9)
+    state = run(cloud)
     assert state.ending is Ending.GAVE_UP
     assert state.ending_reason == "out_of_memory"
     assert state.failures == 3
     assert "the last line of the log" in state.ending_message
-    assert world.creations == 3
-    assert world.nodes == []
+    assert cloud.creations == 3
+    assert cloud.nodes == []
 
 
 def test_different_failures_and_healthy_hours_between_do_not_add_up() -> None:
-    mixed = World(TRAINER, script=["exit:71", "exit:1", "exit:71", "exit:1"])
+    mixed = SimulatedCloud(TRAINER, script=["exit:71", "exit:1", "exit:71", "exit:1"])
     assert run(mixed).ending is Ending.FINISHED
     # Three stalls with more than an hour of training before each.
-    world = World(TRAINER, script=["freeze"] * 3)
-    world_settings = settings_with(healthy=60.0)
-    assert run(world, world_settings).ending is Ending.FINISHED
+    cloud = SimulatedCloud(TRAINER, script=["freeze"] * 3)
+    cloud_settings = settings_with(healthy=60.0)
+    assert run(cloud, cloud_settings).ending is Ending.FINISHED
 
 
 def test_preemptions_between_failures_do_not_hide_them() -> None:
     words = ["exit:71", "ok", "exit:71", "ok", "exit:71"]
-    world = World(TRAINER, lifetimes(math.inf, 0.01, math.inf, 0.01), script=words)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, lifetimes(math.inf, 0.01, math.inf, 0.01), script=words)
+    state = run(cloud)
     assert state.ending is Ending.GAVE_UP
     assert (state.failures, state.preemptions) == (3, 2)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("max_seconds", 2 * 3600.0), ("max_usd", 4.8)])
 def test_limits_end_the_run_and_delete(limit: str, value: float) -> None:
-    world = World(TRAINER)
-    state = run(world, settings_with(**{limit: value}))
+    cloud = SimulatedCloud(TRAINER)
+    state = run(cloud, settings_with(**{limit: value}))
     assert state.ending is Ending.BUDGET
     assert state.ending_reason == "interrupted"
-    assert world.nodes == []
+    assert cloud.nodes == []
     assert state.cost_usd <= 4.9
-    assert world.now < 2.2 * 3600
+    assert cloud.now < 2.2 * 3600
     # More of it, and the same command goes on.
-    again = run(world, settings_with())
+    again = run(cloud, settings_with())
     assert again.ending is Ending.FINISHED
 
 
 def test_interrupt_deletes_or_detaches() -> None:
-    world = World(TRAINER)
-    state = run(world, stop=lambda: Stop.DELETE if world.now > 3600 else Stop.NO)
+    cloud = SimulatedCloud(TRAINER)
+    state = run(cloud, stop=lambda: Stop.DELETE if cloud.now > 3600 else Stop.NO)
     assert state.ending is Ending.INTERRUPTED
-    assert world.nodes == []
+    assert cloud.nodes == []
 
-    other = World(TRAINER)
+    other = SimulatedCloud(TRAINER)
     with pytest.raises(Detached):
         run(other, stop=lambda: Stop.DETACH if other.now > 3600 else Stop.NO)
     assert len(other.nodes) == 1
@@ -244,24 +244,24 @@ def test_interrupt_deletes_or_detaches() -> None:
 
 @pytest.mark.parametrize("phase_seconds", [1.0, 100.0])
 def test_interrupt_while_creating_leaves_nothing(phase_seconds: float) -> None:
-    world = World(TRAINER, script=["slow"])
-    state = run(world, stop=lambda: Stop.DELETE if world.now > phase_seconds else Stop.NO)
+    cloud = SimulatedCloud(TRAINER, script=["slow"])
+    state = run(cloud, stop=lambda: Stop.DELETE if cloud.now > phase_seconds else Stop.NO)
     assert state.ending is Ending.INTERRUPTED
-    assert world.nodes == []
+    assert cloud.nodes == []
 
 
 class Killed(Exception):
-    """SIGKILL of the supervisor, between two of its effects."""
+    """SIGKILL of the supervisor, between two of its acts."""
 
 
 class Killer:
-    """Counts the supervisor's effects and kills it at one of them, before or after it happened."""
+    """Counts the supervisor's acts and kills it at one of them, before or after it happened."""
 
-    def __init__(self, world: World, at: int, after: bool) -> None:
-        self.world, self.left, self.after = world, at, after
+    def __init__(self, cloud: SimulatedCloud, at: int, after: bool) -> None:
+        self.cloud, self.left, self.after = cloud, at, after
 
     def __getattr__(self, name: str) -> object:
-        value = getattr(self.world, name)
+        value = getattr(self.cloud, name)
         if not callable(value) or name in ("steady", "wall"):
             return value
 
@@ -285,110 +285,110 @@ def test_killed_at_each_step_and_started_again(after: bool) -> None:
     settings = settings_with(target_step=3_000, poll=120.0)
     for at in itertools.count(1):
         words = ["stockout", "ok", "exit:1", "lost"]
-        world = World(trainer, lifetimes(0.3), script=words, delete_script=["unavailable"])
-        killer = Killer(world, at, after)
+        cloud = SimulatedCloud(trainer, lifetimes(0.3), script=words, delete_script=["unavailable"])
+        killer = Killer(cloud, at, after)
         try:
             run(killer, settings)  # type: ignore[arg-type]
-            assert killer.left > 0  # the run has fewer effects than `at`: each was hit once
+            assert killer.left > 0  # the run has fewer acts than `at`: each was hit once
             assert at > 200
             return
         except Killed:
-            world.sleep(37.0)
-        state = run(world, settings)
+            cloud.sleep(37.0)
+        state = run(cloud, settings)
         assert state.ending is Ending.FINISHED, at
-        assert world.most_at_once == 1, at
-        assert world.nodes == [], at
+        assert cloud.most_at_once == 1, at
+        assert cloud.nodes == [], at
 
 
 def test_killed_again_and_again_it_still_finishes() -> None:
     rng = random.Random(5)
     for _ in range(30):
-        world = World(TRAINER, lambda ready: rng.expovariate(1 / 7200.0))
+        cloud = SimulatedCloud(TRAINER, lambda ready: rng.expovariate(1 / 7200.0))
         for _ in range(6):
-            killer = Killer(world, rng.randrange(1, 400), rng.random() < 0.5)
+            killer = Killer(cloud, rng.randrange(1, 400), rng.random() < 0.5)
             try:
                 run(killer)  # type: ignore[arg-type]
             except Killed:
-                world.sleep(rng.uniform(0, 3000))
-        state = run(world)
+                cloud.sleep(rng.uniform(0, 3000))
+        state = run(cloud)
         assert state.ending is Ending.FINISHED
-        assert world.most_at_once == 1
-        assert world.nodes == []
+        assert cloud.most_at_once == 1
+        assert cloud.nodes == []
 
 
 def test_clock_jumps_neither_kill_a_healthy_tpu_nor_change_the_bill() -> None:
-    world = World(TRAINER)
+    cloud = SimulatedCloud(TRAINER)
     jumps = iter([86_400.0, -2 * 86_400.0, 1e7, 0.0])
 
     def sleep(seconds: float) -> None:
-        world.sleep(seconds)
-        if int(world.now) % 7200 < 30:
-            world.wall_offset = next(jumps, 0.0)
+        cloud.sleep(seconds)
+        if int(cloud.now) % 7200 < 30:
+            cloud.wall_offset = next(jumps, 0.0)
 
-    state = run(world, sleep=sleep)
+    state = run(cloud, sleep=sleep)
     assert state.ending is Ending.FINISHED
-    assert world.creations == 1
-    assert state.cost_usd == pytest.approx(2.4 * world.rented_seconds / 3600, rel=0.01)
+    assert cloud.creations == 1
+    assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
 def test_a_laptop_that_slept_does_not_take_the_silence_for_a_stall() -> None:
-    world = World(TRAINER)
+    cloud = SimulatedCloud(TRAINER)
     slept = []
 
     def sleep(seconds: float) -> None:
-        if world.now > 3600 and not slept:
+        if cloud.now > 3600 and not slept:
             slept.append(True)
             seconds = 5 * 3600.0  # far beyond the stall limit
-        world.sleep(seconds)
+        cloud.sleep(seconds)
 
-    state = run(world, sleep=sleep)
+    state = run(cloud, sleep=sleep)
     assert state.ending is Ending.FINISHED
-    assert (world.creations, state.failures) == (1, 0)
-    assert state.cost_usd == pytest.approx(2.4 * world.rented_seconds / 3600, rel=0.01)
+    assert (cloud.creations, state.failures) == (1, 0)
+    assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
 def test_bucket_that_cannot_be_read_proves_nothing() -> None:
-    world = World(TRAINER)
-    real = world.heartbeat
+    cloud = SimulatedCloud(TRAINER)
+    real = cloud.heartbeat
 
     def heartbeat() -> object:
-        if 3600 < world.now < 3 * 3600:
+        if 3600 < cloud.now < 3 * 3600:
             raise StorageError("the bucket fails")
         return real()
 
-    world.heartbeat = heartbeat  # type: ignore[method-assign, assignment]
-    state = run(world)
+    cloud.heartbeat = heartbeat  # type: ignore[method-assign, assignment]
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert (world.creations, state.failures) == (1, 0)
+    assert (cloud.creations, state.failures) == (1, 0)
 
 
 def test_finished_run_creates_nothing() -> None:
-    world = World(TRAINER)
-    run(world)
-    created = world.creations
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER)
+    run(cloud)
+    created = cloud.creations
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert world.creations == created
+    assert cloud.creations == created
 
 
 def test_a_tpu_of_the_run_in_another_zone_is_adopted_not_doubled() -> None:
-    world = World(TRAINER)
-    world.create(SPEC, "zone-c", 4, {})
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER)
+    cloud.create(SPEC, "zone-c", 4, {})
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert world.creations == 1
-    assert "adopted" in names(world)
+    assert cloud.creations == 1
+    assert "adopted" in names(cloud)
     assert state.attempt == 4
 
 
 def test_a_dead_tpu_left_by_an_earlier_life_is_removed_first() -> None:
-    world = World(TRAINER, lifetimes(0.0))
-    world.create(SPEC, "zone-a", 1, {})
-    world.sleep(600)
-    state = run(world)
+    cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
+    cloud.create(SPEC, "zone-a", 1, {})
+    cloud.sleep(600)
+    state = run(cloud)
     assert state.ending is Ending.FINISHED
-    assert world.most_at_once == 1
-    assert world.nodes == []
+    assert cloud.most_at_once == 1
+    assert cloud.nodes == []
 
 
 def test_state_survives_json() -> None:
@@ -397,7 +397,7 @@ def test_state_survives_json() -> None:
 
 
 def test_decide_is_pure() -> None:
-    world = World(TRAINER)
+    cloud = SimulatedCloud(TRAINER)
     seen: list[tuple[RunState, object, object]] = []
     real = supervisor.decide
 
@@ -408,7 +408,7 @@ def test_decide_is_pure() -> None:
 
     supervisor.decide = recording  # type: ignore[assignment]
     try:
-        run(world)
+        run(cloud)
     finally:
         supervisor.decide = real
     for state, observed, decision in seen:

@@ -1,7 +1,7 @@
-"""A model of TPUs, trainer and bucket in virtual time, for the supervisor to run against.
+"""TPUs, trainer and bucket in virtual time, for the supervisor to run against.
 
 It stands behind the same interfaces as the real service, so `plan --simulate` and the tests run the
-supervisor that `launch` runs. Scripts make it misbehave: see `World.script`.
+supervisor that `launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Node:
 
 
 @dataclass
-class World:
+class SimulatedCloud:
     """Implements `Tpus`, `RunFiles` and `Clock` at once.
 
     `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
@@ -120,7 +120,7 @@ class World:
     # --- Time --------------------------------------------------------------------------------
 
     def advance(self, until: float) -> None:
-        """Lets the world run to `until` (virtual seconds)."""
+        """Lets virtual time run to `until` (virtual seconds)."""
         for node in list(self.nodes):
             self._rent(node, self.now, until)
             end = min(until, node.deleted_at)

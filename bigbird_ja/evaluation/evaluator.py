@@ -36,8 +36,8 @@ class ProbeRequest:
 
 
 @dataclass
-class Session:
-    """One `evaluate` command."""
+class Evaluator:
+    """Evaluates the checkpoints of one run on one data set, as one `evaluate` command asks."""
 
     model_dir: str
     data_dir: str
