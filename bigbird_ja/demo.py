@@ -280,10 +280,7 @@ def _prepare(work_dir: str, overwrite: bool) -> None:
 def _alone(work_dir: str, overwrite: bool) -> Iterator[None]:
     """The folder, for this demo alone; an earlier one's work is removed first with `overwrite`."""
     storage.make_directory(work_dir)
-
-    def busy(owner: str) -> str:
-        return f"--work_dir {work_dir}: {owner} runs the demo there: name another folder"
-
+    busy = f"--work_dir {work_dir}: {{owner}} runs the demo there: name another folder"
     with held(Lease(storage.join(work_dir, _LOCK), busy, console.log)):
         if overwrite:
             _remove_earlier_demo(work_dir)

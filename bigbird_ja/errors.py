@@ -97,29 +97,18 @@ _FAILED = {
     errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
 }  # fmt: skip
 # What to do about a path that somebody named and that the system refuses.
-_PATH_ADVICE: dict[int, str] = {
-    errno.ENOENT: "check the path",
-    errno.ENOTDIR: "check the path",
-    errno.EISDIR: "check the path",
-    errno.ELOOP: "check the path",
-    errno.EACCES: "check the path and your permissions",
-    errno.EPERM: "check the path and your permissions",
-    errno.EINVAL: "name a regular file",
-    errno.ENXIO: "name a regular file",
-    errno.ENODEV: "name a regular file",
-    errno.ESPIPE: "name a regular file",
-    errno.ENOTTY: "name a regular file",
-    errno.EFAULT: "name a regular file",
-    errno.EOVERFLOW: "name a smaller file",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EILSEQ: "rename it",
-    errno.EROFS: "check the path",
-    errno.EBUSY: "name another place",
-    errno.ETXTBSY: "name another place",
-    errno.EXDEV: "name another place",
-    errno.EMLINK: "name another place",
-    errno.ENOTSUP: "name another place",
-    errno.ENOSYS: "name another place",
+_PATH_ADVICE = {
+    number: advice
+    for advice, numbers in {
+        "check the path": "ENOENT ENOTDIR EISDIR ELOOP EROFS",
+        "check the path and your permissions": "EACCES EPERM",
+        "name a regular file": "EINVAL ENXIO ENODEV ESPIPE ENOTTY EFAULT",
+        "name a smaller file": "EOVERFLOW",
+        "choose a shorter name": "ENAMETOOLONG",
+        "rename it": "EILSEQ",
+        "name another place": "EBUSY ETXTBSY EXDEV EMLINK ENOTSUP ENOSYS",
+    }.items()
+    for number in (getattr(errno, name) for name in numbers.split())
 }
 
 # What native libraries say, in whatever exception, where the disk or the memory comes to an end.

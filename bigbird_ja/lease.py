@@ -80,7 +80,7 @@ class Lease:
 
     Args:
         path: of the file; its folder must exist on disk.
-        busy: the line that refuses, given the owner in words.
+        busy: the line that refuses; `{owner}` in it becomes the owner in words.
         log: told when an owner elsewhere is watched, or a stale lease is taken over.
         stale_seconds: silence after which an owner elsewhere is gone; several renewals long.
         clock: seconds, monotonic.
@@ -92,7 +92,7 @@ class Lease:
     def __init__(
         self,
         path: str,
-        busy: Callable[[str], str],
+        busy: str,
         log: Callable[[str], None],
         stale_seconds: float = STALE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -197,7 +197,7 @@ class Lease:
         if processes.is_here(asdict(holder)):
             if holder.has_ended:
                 return True
-            raise BadInput(self._busy(holder.name))
+            raise self._refusal(holder.name)
         self._log(
             f"{self._path}: held by {holder.name}; watching for {self._stale_seconds:.0f} s whether"
             " that process is alive"
@@ -210,8 +210,11 @@ class Lease:
             except FileNotFoundError:
                 return False
             if now != token:
-                raise BadInput(self._busy(holder.name))
+                raise self._refusal(holder.name)
         return True
+
+    def _refusal(self, owner: str) -> BadInput:
+        return BadInput(self._busy.replace("{owner}", owner))
 
     def _read(self) -> tuple[Holder, str] | None:
         try:
@@ -231,7 +234,7 @@ class Lease:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise BadInput(self._busy(f"process {pid} on host {host}")) from error
+                raise self._refusal(f"process {pid} on host {host}") from error
         here = processes.this_process()
         return Holder(host, pid=0, machine=here.machine)  # id 0 runs nowhere: it has ended
 

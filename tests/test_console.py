@@ -87,22 +87,30 @@ def test_what_fails_does_not_end_at_100_percent() -> None:
     assert stream.getvalue().splitlines()[-1].startswith("3 of 10 shards   30%")
 
 
-def test_ctrl_c_on_the_keyboard() -> None:
+@contextmanager
+def in_front(number: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command that waits, in front of a terminal of its own, and our end of that; the command
+    hears the signal `number`, whatever this process does with it."""
     with terminal(80) as (ours, theirs):
 
-        def in_front() -> None:
+        def take_terminal() -> None:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL)
 
         process = subprocess.Popen(
             [sys.executable, "-m", "testkit.any_command", "wait"],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, preexec_fn=in_front,
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, preexec_fn=take_terminal,
         )  # fmt: skip
         os.close(theirs)
         text = ""
         while "ready" not in text:
             text += os.read(ours, 4096).decode()
+        yield process, ours
+
+
+def test_ctrl_c_on_the_keyboard() -> None:
+    with in_front(signal.SIGINT) as (process, ours):
         os.write(ours, b"\x03")
         text = read_all(ours)
         assert process.wait(timeout=60) == 75
@@ -110,19 +118,6 @@ def test_ctrl_c_on_the_keyboard() -> None:
 
 
 def test_a_terminal_that_is_closed() -> None:
-    with terminal(80) as (ours, theirs):
-
-        def in_front() -> None:
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-        process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.any_command", "wait"],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, preexec_fn=in_front,
-        )  # fmt: skip
-        os.close(theirs)
-        text = ""
-        while "ready" not in text:
-            text += os.read(ours, 4096).decode()
+    with in_front(signal.SIGHUP) as (process, _):
+        pass
     assert process.wait(timeout=60) == 75

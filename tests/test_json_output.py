@@ -98,6 +98,14 @@ def check(status: int, out: str, err: str) -> dict[str, Any]:
     return found
 
 
+def run_command(arguments: list[str], zygote: Zygote, service: FakeTpu) -> tuple[int, str, str]:
+    """Status, output and error of a command; what imports TensorFlow is started by the zygote."""
+    if arguments[0] not in HEAVY:
+        return run_process(arguments, service)
+    ended = zygote.run(*arguments)
+    return ended.status, ended.out, ended.err
+
+
 def test_every_command_is_listed() -> None:
     assert set(BAD) == set(cli.COMMANDS)
     assert set(GOOD) == set(cli.COMMANDS) - {"demo", "preflight"}  # test_demo and test_preflight
@@ -109,11 +117,7 @@ def test_results_are_all_that_there_is(
 ) -> None:
     arguments = [command, *filled(GOOD[command], small_run, tmp_path), "--json"]
     (tmp_path / "bucket").mkdir()
-    if command in HEAVY:
-        ended = zygote.run(*arguments)
-        status, out, err = ended.status, ended.out, ended.err
-    else:
-        status, out, err = run_process(arguments, service)
+    status, out, err = run_command(arguments, zygote, service)
     assert status == 0, err
     assert check(status, out, err)["reason"] == "finished"
 
@@ -123,11 +127,7 @@ def test_a_refusal_too(
     command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path, service: FakeTpu
 ) -> None:
     arguments = [command, *filled(BAD[command], small_run, tmp_path), "--json"]
-    if command in HEAVY:
-        ended = zygote.run(*arguments)
-        status, out, err = ended.status, ended.out, ended.err
-    else:
-        status, out, err = run_process(arguments, service)
+    status, out, err = run_command(arguments, zygote, service)
     assert status == 2, err
     assert "bigbird-ja: " in err and check(status, out, err)["error"] in err
 

@@ -46,14 +46,13 @@ class Time:
         self.then()
 
 
-def busy(owner: str) -> str:
-    return f"{owner} is at work here"
+BUSY = "{owner} is at work here"
 
 
 def make(path: str, time: Time, owner: Owner | None = None) -> tuple[Lease, list[str]]:
     said: list[str] = []
     lease = Lease(
-        path, busy, said.append, clock=time.clock, sleep=time.sleep, owner=owner or this_owner()
+        path, BUSY, said.append, clock=time.clock, sleep=time.sleep, owner=owner or this_owner()
     )
     return lease, said
 
@@ -239,7 +238,7 @@ def test_nothing_special_is_opened(kind: str, tmp_path: Path) -> None:
 
 def _contend(path: str, start, wins, release) -> None:
     start.wait(60)
-    lease = Lease(path, busy, lambda text: None)
+    lease = Lease(path, BUSY, lambda text: None)
     try:
         lease.acquire()
     except BadInput:
@@ -272,7 +271,7 @@ def test_a_killed_owner_makes_room_at_once(path: str, fake_gcs) -> None:
     program = (
         "import sys, time\n"
         "from bigbird_ja.lease import Lease, held\n"
-        "with held(Lease(sys.argv[1], str, print)):\n"
+        "with held(Lease(sys.argv[1], '{owner}', print)):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(600)\n"
     )

@@ -76,13 +76,10 @@ def supervisor_lease(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Lease:
     """The right to be the one supervisor of a run; renewed at each of its polls."""
-
-    def busy(owner: str) -> str:
-        return (
-            f"another `launch` watches this run ({owner}):"
-            " stop it first, or use `bigbird-ja status` to look on"
-        )
-
+    busy = (
+        "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
+        " look on"
+    )
     return Lease(paths.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
 
 

@@ -70,9 +70,7 @@ class RunState:
     phase: Phase = Phase.IDLE
     zone: str = ""
     zone_index: Count = 0
-    used_zones: tuple[
-        str, ...
-    ] = ()  # zones that this run ever asked: a TPU may be left in any
+    used_zones: tuple[str, ...] = ()  # zones that this run ever asked: a TPU may be left in any
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
     struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
     strikes: Mapping[str, Count] = field(default_factory=dict)

@@ -78,9 +78,7 @@ def _alone(path: str) -> Iterator[None]:
     from bigbird_ja.lease import Lease, held
     from bigbird_ja.storage import outputs
 
-    def busy(owner: str) -> str:
-        return f"{path}: {owner} is writing there: wait for it to end, or choose another --output"
-
+    busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
     folder = storage.directory_of(path)
     lock = storage.join(folder, f".{storage.base_name(path)}.sample.lock")
     with outputs.new_folder(folder), held(Lease(lock, busy, log)):

@@ -46,13 +46,10 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
     Raises:
         BadInput: another process holds it.
     """
-
-    def busy(owner: str) -> str:
-        return (
-            f"{directory}: {owner} is making data there: wait for it to end, or choose another"
-            " --output_dir"
-        )
-
+    busy = (
+        f"{directory}: {{owner}} is making data there: wait for it to end, or choose another"
+        " --output_dir"
+    )
     return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
 
 

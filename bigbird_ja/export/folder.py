@@ -121,9 +121,7 @@ def _put_in_place(made: str, target: str, aside: str) -> None:
 
 
 def _lease(output_dir: str) -> Lease:
-    def busy(owner: str) -> str:
-        return f"{_FLAG} {output_dir}: {owner} is exporting there: wait for it to end"
-
+    busy = f"{_FLAG} {output_dir}: {{owner}} is exporting there: wait for it to end"
     return Lease(storage.join(output_dir, _LOCK), busy, log)
 
 

@@ -152,13 +152,10 @@ class Files:
         Raises:
             BadInput: another process is at work on it.
         """
-
-        def busy(owner: str) -> str:
-            return (
-                f"{self.prefix}: {owner} is training a tokenizer there: wait for it to end, or"
-                f" choose another {_FLAG}"
-            )
-
+        busy = (
+            f"{self.prefix}: {{owner}} is training a tokenizer there: wait for it to end, or choose"
+            f" another {_FLAG}"
+        )
         folder, base = storage.directory_of(self.prefix), storage.base_name(self.prefix)
         with outputs.new_folder(folder):
             lock = storage.join(folder, f".{base}.tokenize.lock")

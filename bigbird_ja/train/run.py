@@ -468,10 +468,7 @@ def _directory(model_dir: str) -> Iterator[None]:
 def _held(request: Request) -> Iterator[tuple[Lease, list[dict[str, Any]]]]:
     """The lock, and what is to be noted in events.jsonl about how it was got."""
     model_dir, around = request.model_dir, request.surroundings
-
-    def busy(owner: str) -> str:
-        return f"{model_dir}: {owner} is training here: stop it first, or use another --model_dir"
-
+    busy = f"{model_dir}: {{owner}} is training here: stop it first, or use another --model_dir"
     lock = Lease(
         storage.join(model_dir, run_directory.LOCK), busy, around.log, clock=around.monotonic
     )

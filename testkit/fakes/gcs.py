@@ -31,7 +31,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from testkit.fakes.gcs_api import Reply, route
+from testkit.fakes.gcs_api import Reply, Request, route
 from testkit.fakes.gcs_faults import Rule, Rules
 from testkit.fakes.gcs_store import HttpError, Store
 
@@ -124,16 +124,9 @@ class Handler(BaseHTTPRequestHandler):
                 body = _flipped(body, rule.bytes - start)
             base = f"https://{self.tls_host}" if self.tls_host else f"http://{self.headers['Host']}"
             try:
-                reply = route(
-                    self.server.store,
-                    self.command,
-                    segments,
-                    query,
-                    dict(self.headers.items()),
-                    body,
-                    base,
-                    is_broken,
-                )
+                headers = dict(self.headers.items())
+                request = Request(self.command, segments, query, headers, body, base, is_broken)
+                reply = route(self.server.store, request)
             except HttpError as error:
                 reply = _error_reply(error)
         if is_broken:

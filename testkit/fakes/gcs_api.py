@@ -32,72 +32,78 @@ class Reply:
         return "Resume Incomplete" if self.status == 308 else responses.get(self.status, "Status")
 
 
-def route(
-    store: Store,
-    method: str,
-    segments: list[str],
-    query: dict[str, str],
-    headers: dict[str, str],
-    body: bytes,
-    base: str,
-    is_broken: bool,
-) -> Reply:
-    """Serves one request.
+@dataclass(frozen=True)
+class Request:
+    """What a client asks.
 
-    Args:
+    Attributes:
         segments: the path, split at "/" and then unquoted.
         base: scheme and host of the door that was used, for upload addresses.
         is_broken: the body ended before its announced end.
+    """
+
+    method: str
+    segments: list[str]
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+    base: str
+    is_broken: bool
+
+    def json(self) -> dict[str, Any]:
+        """The body; TensorFlow's compose body has single quotes, and some bodies are empty."""
+        text = self.body.decode() or "{}"
+        return ast.literal_eval(text) if text.startswith("{'") else json.loads(text)
+
+
+def route(store: Store, request: Request) -> Reply:
+    """Serves one request.
 
     Raises:
         HttpError: any answer that is not success.
     """
+    segments = request.segments
     if segments[:3] == ["upload", "storage", "v1"]:
-        return _upload(store, segments[4], query, headers, body, base, is_broken)
+        return _upload(store, segments[4], request)
     if segments[0] == "download":
         segments = segments[1:]
-    if is_broken:
+    if request.is_broken:
         raise HttpError(400, "The request ended too early.")
     if segments[:3] == ["storage", "v1", "b"]:
-        return _json_door(store, method, segments[3:], query, headers, body)
+        return _json_door(store, segments[3:], request)
     # TensorFlow reads from https://storage.googleapis.com/BUCKET/NAME.
-    found = store.get(segments[0], "/".join(segments[1:]), query)
-    return _media(found, headers)
+    found = store.get(segments[0], "/".join(segments[1:]), request.query)
+    return _media(found, request.headers)
 
 
-def _json_door(
-    store: Store,
-    method: str,
-    rest: list[str],
-    query: dict[str, str],
-    headers: dict[str, str],
-    body: bytes,
-) -> Reply:
+def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
     if not rest or not rest[0]:
-        values = _parse_json(body)
+        values = request.json()
         return _json(store.create_bucket(values["name"], values.get("location", "US")))
     bucket = rest[0]
     if len(rest) == 1:
         return _json(store.bucket_resource(bucket))
     if len(rest) == 2:
-        return _json(store.list(bucket, query))
+        return _json(store.list(bucket, request.query))
     name = rest[2]
     if len(rest) > 3:
-        return _copy_or_compose(store, bucket, name, rest[3:], body)
-    if method == "DELETE":
-        store.delete(bucket, name, query)
+        return _copy_or_compose(store, bucket, name, rest[3:], request)
+    if request.method == "DELETE":
+        store.delete(bucket, name, request.query)
         return Reply(204)
-    found = store.get(bucket, name, query)
-    if method == "PATCH":
-        found.metadata.update(_parse_json(body).get("metadata") or {})
-    if query.get("alt") == "media":
-        return _media(found, headers)
+    found = store.get(bucket, name, request.query)
+    if request.method == "PATCH":
+        found.metadata.update(request.json().get("metadata") or {})
+    if request.query.get("alt") == "media":
+        return _media(found, request.headers)
     return _json(found.resource())
 
 
-def _copy_or_compose(store: Store, bucket: str, name: str, rest: list[str], body: bytes) -> Reply:
+def _copy_or_compose(
+    store: Store, bucket: str, name: str, rest: list[str], request: Request
+) -> Reply:
     if rest[0] == "compose":
-        sources = [source["name"] for source in _parse_json(body)["sourceObjects"]]
+        sources = [source["name"] for source in request.json()["sourceObjects"]]
         return _json(store.compose(bucket, name, sources).resource())
     source = store.get(bucket, name, {})
     made = store.put(rest[2], rest[4], source.data, {"contentType": source.content_type})
@@ -130,37 +136,29 @@ def _media(found: StoredObject, headers: dict[str, str]) -> Reply:
     return Reply(206, found.data[start : end + 1], answer, is_media=True, first_byte=start)
 
 
-def _upload(
-    store: Store,
-    bucket: str,
-    query: dict[str, str],
-    headers: dict[str, str],
-    body: bytes,
-    base: str,
-    is_broken: bool,
-) -> Reply:
+def _upload(store: Store, bucket: str, request: Request) -> Reply:
+    query = request.query
     if "upload_id" in query:
-        return _upload_piece(store, query["upload_id"], headers, body, is_broken)
-    if is_broken:
+        return _upload_piece(store, query["upload_id"], request)
+    if request.is_broken:
         raise HttpError(400, "The request ended too early.")
     kind = query.get("uploadType")
     if kind == "resumable":
-        resource = _parse_json(body)
+        resource = request.json()
         name = query.get("name") or resource["name"]
         upload_id = store.start_upload(bucket, name, resource, query)
-        address = f"{base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
+        address = f"{request.base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
         return Reply(200, b"", {"Location": f"{address}&upload_id={upload_id}"})
     if kind == "multipart":
-        resource, data = _parts(headers, body)
+        resource, data = _parts(request.headers, request.body)
         name = query.get("name") or resource["name"]
         return _json(store.put(bucket, name, data, resource, query).resource())
-    resource = {"contentType": headers.get("Content-Type")}
-    return _json(store.put(bucket, query["name"], body, resource, query).resource())
+    resource = {"contentType": request.headers.get("Content-Type")}
+    return _json(store.put(bucket, query["name"], request.body, resource, query).resource())
 
 
-def _upload_piece(
-    store: Store, upload_id: str, headers: dict[str, str], body: bytes, is_broken: bool
-) -> Reply:
+def _upload_piece(store: Store, upload_id: str, request: Request) -> Reply:
+    headers, body, is_broken = request.headers, request.body, request.is_broken
     stated = headers.get("Content-Range") or headers.get("content-range")
     if stated is None:  # all at once: an empty file, or a client that does not cut
         start, total = 0, len(body)
@@ -191,12 +189,6 @@ def _parts(headers: dict[str, str], body: bytes) -> tuple[dict[str, Any], bytes]
     end = second.rfind(b"\r\n" + boundary)
     content = second[:end].partition(b"\r\n\r\n")[2]
     return json.loads(first.partition(b"\r\n\r\n")[2]), content
-
-
-def _parse_json(body: bytes) -> dict[str, Any]:
-    """JSON; TensorFlow's compose body has single quotes, and some bodies are empty."""
-    text = body.decode() or "{}"
-    return ast.literal_eval(text) if text.startswith("{'") else json.loads(text)
 
 
 def _json(value: dict[str, Any]) -> Reply:

@@ -27,13 +27,6 @@ STEPS = 30
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Paths of a tiny config and a tiny data set."""
-    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
-    return str(config), str(data)
-
-
-@pytest.fixture(scope="module")
 def flags(inputs: tuple[str, str]) -> list[str]:
     config, data = inputs
     return [

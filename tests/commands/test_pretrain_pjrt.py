@@ -24,13 +24,6 @@ KEEPS_PROGRAMS = jax.__version_info__ >= (0, 7)  # of a CPU; see `engines.compil
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Paths of a tiny config and a tiny data set."""
-    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
-    return str(config), str(data)
-
-
-@pytest.fixture(scope="module")
 def flags(inputs: tuple[str, str]) -> list[str]:
     config, data = inputs
     return [
