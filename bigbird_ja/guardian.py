@@ -12,12 +12,10 @@ import contextlib
 import os
 import re
 import resource
-import signal
 
-from bigbird_ja import children
+from bigbird_ja import children, stop_signals
 from bigbird_ja.errors import CommandError, OutOfMemory
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LIMITS = {resource.RLIMIT_AS: "ulimit -v", resource.RLIMIT_DATA: "ulimit -d"}
 # A thread's first allocation asks for an arena of this size.
 _NEAR_BYTES = 128 << 20
@@ -66,9 +64,7 @@ def watch(limited: list[str]) -> tuple[int, CommandError | None] | None:
         children.die_with_parent()
         return None
     os.close(writer)
-    for number in _SIGNALS:
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: _pass_on(child, number))
+    stop_signals.set_handlers(lambda number, frame: _pass_on(child, number))
     lines = _follow(reader).decode(errors="replace").splitlines()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status >= 0 and status != _ENDED_BY_LIBC:

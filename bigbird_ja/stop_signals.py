@@ -35,8 +35,7 @@ _POLL_SECONDS = 0.05
 # send two at once.
 _AGAIN_SECONDS = 0.3
 
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop(KeyboardInterrupt):
@@ -66,14 +65,11 @@ class StopSignals:
         self.number = 0  # of the first signal
 
     def install(self) -> StopSignals:
-        """Sets the handlers (main thread). SIGHUP stays ignored where the parent ignores it, which
-        is what `nohup` is; SIGINT does not: shells ignore it for every job in the background."""
+        """Sets the handlers (main thread), and starts to listen."""
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._handle)
+        set_handlers(self._handle)
         threading.Thread(target=self._listen, name="stop-signals", daemon=True).start()
         sys.unraisablehook = _quiet_about_stop(sys.unraisablehook)
         StopSignals._installed = self
@@ -108,7 +104,7 @@ class StopSignals:
     def _listen(self) -> None:
         while numbers := os.read(self._reader, 64):
             for number in numbers:
-                if number in _SIGNALS and not self._hands:
+                if number in SIGNALS and not self._hands:
                     self._received(number)
 
     def _received(self, number: int) -> None:
@@ -139,6 +135,19 @@ class StopSignals:
     def _leave_once(self, message: str) -> None:
         with self._has_left:
             self._leave(message)
+
+
+def set_handlers(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
+    """Sets the handler of `SIGNALS` (main thread); the handlers before, by number.
+
+    SIGHUP stays ignored where the parent ignores it, which is what `nohup` is; SIGINT does not:
+    shells ignore it for every job in the background.
+    """
+    return {
+        number: signal.signal(number, handler)
+        for number in SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    }
 
 
 @contextlib.contextmanager

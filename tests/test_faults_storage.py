@@ -172,7 +172,7 @@ def test_a_broken_upload_goes_on_where_it_stopped(bucket: str, fake_gcs: FakeGcs
     fake_gcs.fault("PUT .*upload_id", "reset", bytes=10 * MiB + 77)
     storage.write_bytes(f"{bucket}/x", LARGE)
     sent = sum(e.get("received", 0) for e in fake_gcs.log() if "upload_id" in e["request"])
-    assert sent < len(LARGE) + bucket_module.PIECE  # the piece is sent again, and no more
+    assert sent < len(LARGE) + bucket_module.CHUNK  # the chunk is sent again, and no more
 
 
 def test_many_transfers_end_with_one_cause(

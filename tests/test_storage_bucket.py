@@ -70,7 +70,7 @@ def test_lists_come_in_pages(bucket: str, fake_gcs: FakeGcs) -> None:
 
 
 def test_files_of_every_size_come_back_identical(bucket: str, tmp_path: Path) -> None:
-    sizes = [0, 1, 8 * MiB, 8 * MiB + 1, bucket_module.PIECE, 2 * bucket_module.PIECE + 5]
+    sizes = [0, 1, 8 * MiB, 8 * MiB + 1, bucket_module.CHUNK, 2 * bucket_module.CHUNK + 5]
     pairs = []
     for n, size in enumerate(sizes):
         source = tmp_path / f"s{n}"
@@ -97,7 +97,7 @@ def test_rename_is_a_copy_by_the_bucket(bucket: str, fake_gcs: FakeGcs) -> None:
         storage.rename(f"{bucket}/b", "/tmp/b")
 
 
-def test_a_stream_reads_in_pieces_and_seeks(bucket: str) -> None:
+def test_a_stream_reads_in_chunks_and_seeks(bucket: str) -> None:
     data = os.urandom(9 * MiB + 3)
     storage.write_bytes(f"{bucket}/x", data)
     with storage.open_read(f"{bucket}/x") as file:

@@ -45,10 +45,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self._open.enter_context(stop_signals.handed_over())
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # `nohup`
-            self._before[number] = signal.signal(number, self._caught)
+        self._before = stop_signals.set_handlers(self._caught)
         return self
 
     def __exit__(self, *_: object) -> None:

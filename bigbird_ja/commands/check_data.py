@@ -98,25 +98,23 @@ def _report(
 ) -> str:
     import numpy as np
 
+    from bigbird_ja.commands.make_data import rows_of
     from bigbird_ja.console import human_bytes, human_count, table
 
     train = found["train"]
-    pieces = np.arange(len(train.pieces))
-    mean_pieces = float((train.pieces * pieces).sum() / max(1, train.pieces.sum()))
+    fragments = np.arange(len(train.fragments))
+    mean_fragments = float((train.fragments * fragments).sum() / max(1, train.fragments.sum()))
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
         ["tokens per epoch", human_count(results["tokens_per_epoch"])],
-        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
-        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
-        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
-        ["documents per sequence", f"{mean_pieces:.2f} on average"],
-        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
+        *rows_of(manifest),
+        ["documents per sequence", f"{mean_fragments:.2f} on average"],
         ["next sentence", "yes" if manifest.nsp else "no"],
         ["readers", f"{manifest.num_readers} (hosts must divide them)"],
         ["size", human_bytes(results["bytes"])],
     ]
-    lengths = manifest.statistics.get("document_tokens") or train.piece_tokens.tolist()
+    lengths = manifest.statistics.get("document_tokens") or train.fragment_tokens.tolist()
     what = "documents" if manifest.statistics else "packed pieces"
     bars = [
         [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", count, _bar(count, max(lengths))]

@@ -135,6 +135,16 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     }
 
 
+def rows_of(manifest: Manifest) -> list[list[str]]:
+    """What `make-data` and `check-data` both show of a data set."""
+    return [
+        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
+        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
+        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
+        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
+    ]
+
+
 def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     """The result for people."""
     from bigbird_ja.console import human_bytes, human_count, human_time, table
@@ -142,10 +152,7 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     rows = [
         ["documents", human_count(manifest.documents)],
         ["tokens", human_count(manifest.tokens)],
-        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
-        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
-        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
-        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
+        *rows_of(manifest),
         ["size", human_bytes(results["bytes"])],
         ["time", human_time(results["seconds"])],
     ]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from bigbird_ja import storage, typed
 from bigbird_ja.data import hashing, masking, packing, pair_packing
+from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import sentences, words
@@ -31,7 +32,6 @@ from bigbird_ja.typed import Count
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
-LENGTH_BINS = 25  # documents of [2**i, 2**(i+1)) tokens
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class BlockStats:
     predictions: Count  # aimed at, in one epoch
     left_out: Count  # sequences in which nothing could be predicted
     document_tokens: tuple[Count, ...]  # documents by the power of two of their length
-    documents_per_sequence: tuple[Count, ...]  # sequences by number of pieces, the last: or more
+    documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
 
 
 def cut_into_blocks(
@@ -160,7 +160,7 @@ def _stats(
     kept: npt.NDArray[np.bool_],
     spec: DataSpec,
 ) -> BlockStats:
-    pieces = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
+    fragments = [len(s) for s, keep in zip(sequences, kept, strict=True) if keep]
     text = sum(p.end - p.start for s, keep in zip(sequences, kept, strict=True) if keep for p in s)
     bins = [min(LENGTH_BINS - 1, length.bit_length() - 1) for length in lengths if length]
     wanted = masking.num_predictions(ordinary, spec.rule())
@@ -173,7 +173,9 @@ def _stats(
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
         documents_per_sequence=tuple(
-            np.bincount(np.minimum(pieces, 63).astype(int), minlength=64).tolist()
+            np.bincount(
+                np.minimum(fragments, MOST_FRAGMENTS - 1).astype(int), minlength=MOST_FRAGMENTS
+            ).tolist()
         ),
     )
 

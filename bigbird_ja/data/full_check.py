@@ -17,12 +17,11 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, records, records_tf, verify
-from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, Manifest, Shard
 from bigbird_ja.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 _BATCH = 64
-MOST_PIECES = 64
 
 
 @dataclass
@@ -33,11 +32,11 @@ class Found:
     used_positions: int = 0
     predictions: int = 0
     densities: list[float] = field(default_factory=list)  # of each record
-    pieces: npt.NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(MOST_PIECES, np.int64)
+    fragments: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(MOST_FRAGMENTS, np.int64)
     )  # records by number of packed documents, the last: or more
-    piece_tokens: npt.NDArray[np.int64] = field(
-        default_factory=lambda: np.zeros(25, np.int64)
+    fragment_tokens: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(LENGTH_BINS, np.int64)
     )  # packed documents by the power of two of their length
 
 
@@ -215,13 +214,13 @@ def _count(manifest: Manifest, tokens: npt.NDArray[Any], found: Found) -> None:
     found.used_positions += int(used.sum())
     found.densities += (used / manifest.seq_length).tolist()
     ends = tokens == manifest.special_ids["sep"]
-    pieces = np.minimum(ends.sum(1), MOST_PIECES - 1)
-    found.pieces += np.bincount(pieces, minlength=MOST_PIECES)
+    fragments = np.minimum(ends.sum(1), MOST_FRAGMENTS - 1)
+    found.fragments += np.bincount(fragments, minlength=MOST_FRAGMENTS)
     row, at = np.nonzero(ends)
     before = np.where(np.r_[True, row[1:] != row[:-1]], 0, np.r_[0, at[:-1]])
     lengths = np.maximum(at - before - 1, 1)
-    bins = np.minimum(np.log2(lengths).astype(int), 24)
-    found.piece_tokens += np.bincount(bins, minlength=25)
+    bins = np.minimum(np.log2(lengths).astype(int), LENGTH_BINS - 1)
+    found.fragment_tokens += np.bincount(bins, minlength=LENGTH_BINS)
 
 
 def _total_problems(manifest: Manifest, found: dict[str, Found]) -> list[str]:

@@ -69,6 +69,11 @@ class SubCorpus(TypedDict):
     records: Count
 
 
+# Histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last: or more.
+LENGTH_BINS = 25
+MOST_FRAGMENTS = 64
+
+
 class Statistics(TypedDict, total=False):
     """Said for people. Lists are histograms, by powers of two and by number."""
 

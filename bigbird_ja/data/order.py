@@ -1,4 +1,4 @@
-"""The order of records, as arithmetic: global batch n is a function of (manifest, seed, n) alone.
+"""The order of records, computed: global batch n is a function of (manifest, seed, n) alone.
 
 Global positions m = 0, 1, 2, ... run through the data set once per epoch: epoch e is the positions
 [e*N, (e+1)*N) of N records, batch n the positions [n*B, (n+1)*B). Position m belongs to virtual

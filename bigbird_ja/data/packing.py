@@ -1,12 +1,12 @@
-"""Documents into full sequences: which pieces of which documents share a sequence.
+"""Documents into full sequences: which fragments of which documents share a sequence.
 
-A sequence of S positions is `[CLS] piece [SEP] piece [SEP] ...`, then padding. A document that fits
-is kept whole where it can be; a longer one fills whole sequences and its rest is packed with the
-short ones (best fit, longest first). Where that would leave more than half a percent of the
-positions empty, the documents of the emptiest sequences are split over the gaps of the others.
-Every token of every document is in exactly one piece.
+A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
+that fits is kept whole where it can be; a longer one fills whole sequences and its rest is packed
+with the short ones (best fit, longest first). Where that would leave more than half a percent of
+the positions empty, the documents of the emptiest sequences are split over the gaps of the others.
+Every token of every document is in exactly one fragment.
 
-Everything here is arithmetic on lengths; `fill` then copies the tokens.
+`pack` needs the lengths alone; `fill` then copies the tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 # Splitting documents stops when less than this share of the positions is empty.
 _TOLERANCE = 0.005
-# A document is not split into pieces shorter than this (tokens) only to fill a gap.
-_SHORTEST_PIECE = 32
+# A document is not split into fragments shorter than this (tokens) only to fill a gap.
+_SHORTEST_FRAGMENT = 32
 
 
 @dataclass(frozen=True)
-class Piece:
+class Fragment:
     """The tokens [start, end) of one document."""
 
     document: int
@@ -39,13 +39,13 @@ class Piece:
         return self.end - self.start + 1
 
 
-Sequences = list[list[Piece]]
+Sequences = list[list[Fragment]]
 
 
 def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
     """Packs documents of `lengths` tokens into sequences of `seq_length` positions.
 
-    The pieces of a sequence are in the order of their documents; an empty document has none.
+    The fragments of a sequence are in the order of their documents; an empty document has none.
     """
     room = seq_length - 1  # after [CLS]
     sequences: Sequences = []
@@ -53,65 +53,69 @@ def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
     for document, length in enumerate(lengths):
         whole = length // (room - 1)
         for i in range(whole):
-            sequences.append([Piece(document, i * (room - 1), (i + 1) * (room - 1))])
+            sequences.append([Fragment(document, i * (room - 1), (i + 1) * (room - 1))])
         if length > whole * (room - 1):
-            rests.append(Piece(document, whole * (room - 1), length))
+            rests.append(Fragment(document, whole * (room - 1), length))
     partly = _close_gaps(_best_fit(rests, room), room)
-    sequences += [sorted(s, key=lambda piece: (piece.document, piece.start)) for s in partly]
+    sequences += [
+        sorted(s, key=lambda fragment: (fragment.document, fragment.start)) for s in partly
+    ]
     return sequences
 
 
-def _best_fit(pieces: list[Piece], room: int) -> Sequences:
-    """Best fit decreasing: each piece, longest first, goes where it leaves the smallest gap."""
+def _best_fit(fragments: list[Fragment], room: int) -> Sequences:
+    """Best fit decreasing: each fragment, longest first, goes where it leaves the smallest gap."""
     sequences: Sequences = []
     gaps: list[tuple[int, int]] = []  # (free positions, sequence), sorted
-    for piece in sorted(pieces, key=lambda p: (-p.cost, p.document)):
-        at = bisect.bisect_left(gaps, (piece.cost, -1))
+    for fragment in sorted(fragments, key=lambda p: (-p.cost, p.document)):
+        at = bisect.bisect_left(gaps, (fragment.cost, -1))
         if at == len(gaps):
             free, index = room, len(sequences)
             sequences.append([])
         else:
             free, index = gaps.pop(at)
-        sequences[index].append(piece)
-        bisect.insort(gaps, (free - piece.cost, index))
+        sequences[index].append(fragment)
+        bisect.insort(gaps, (free - fragment.cost, index))
     return sequences
 
 
 def _close_gaps(sequences: Sequences, room: int) -> Sequences:
-    """Splits the pieces of the emptiest sequences over the gaps of the others, while it pays."""
-    frees = [room - sum(piece.cost for piece in s) for s in sequences]
+    """Splits the fragments of the emptiest sequences over the gaps of the others, while it pays."""
+    frees = [room - sum(fragment.cost for fragment in s) for s in sequences]
     order = sorted(range(len(sequences)), key=lambda i: (-frees[i], i))
     kept = [sequences[i] for i in order]
     free = [frees[i] for i in order]
-    shortest = min(_SHORTEST_PIECE, max(1, room // 8))
+    shortest = min(_SHORTEST_FRAGMENT, max(1, room // 8))
     while len(kept) > 1 and sum(free) > _TOLERANCE * room * len(kept):
         if sum(free[1:]) < room - free[0]:
             break
         placed = _spread(kept[0], free[1:], shortest)
         if placed is None:
             break
-        for index, piece in placed:
-            kept[index + 1] = [*kept[index + 1], piece]
-            free[index + 1] -= piece.cost
+        for index, fragment in placed:
+            kept[index + 1] = [*kept[index + 1], fragment]
+            free[index + 1] -= fragment.cost
         kept, free = kept[1:], free[1:]
     return kept
 
 
-def _spread(pieces: list[Piece], free: list[int], shortest: int) -> list[tuple[int, Piece]] | None:
-    """Places pieces into gaps, splitting them; None where they do not fit."""
+def _spread(
+    fragments: list[Fragment], free: list[int], shortest: int
+) -> list[tuple[int, Fragment]] | None:
+    """Places fragments into gaps, splitting them; None where they do not fit."""
     gaps = sorted(
         ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
     )
-    rest = list(reversed(pieces))
-    placed: list[tuple[int, Piece]] = []
+    rest = list(reversed(fragments))
+    placed: list[tuple[int, Fragment]] = []
     for room, index in gaps:
         while rest and (room > shortest or rest[-1].cost <= room):
-            piece = rest.pop()
-            end = min(piece.end, piece.start + room - 1)
-            placed.append((index, Piece(piece.document, piece.start, end)))
+            fragment = rest.pop()
+            end = min(fragment.end, fragment.start + room - 1)
+            placed.append((index, Fragment(fragment.document, fragment.start, end)))
             room -= placed[-1][1].cost
-            if end < piece.end:
-                rest.append(Piece(piece.document, end, piece.end))
+            if end < fragment.end:
+                rest.append(Fragment(fragment.document, end, fragment.end))
     return None if rest else placed
 
 
@@ -126,17 +130,17 @@ def fill(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """The tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
 
-    [CLS], [SEP] and the first token of a piece count as word starts; padding does not.
+    [CLS], [SEP] and the first token of a fragment count as word starts; padding does not.
     """
     ids = np.full((len(sequences), seq_length), pad_id, np.int32)
     starts = np.zeros((len(sequences), seq_length), np.bool_)
-    for row, pieces in enumerate(sequences):
+    for row, fragments in enumerate(sequences):
         ids[row, 0], starts[row, 0] = cls_id, True
         at = 1
-        for piece in pieces:
-            end = at + piece.end - piece.start
-            ids[row, at:end] = tokens[piece.document][piece.start : piece.end]
-            starts[row, at:end] = word_starts[piece.document][piece.start : piece.end]
+        for fragment in fragments:
+            end = at + fragment.end - fragment.start
+            ids[row, at:end] = tokens[fragment.document][fragment.start : fragment.end]
+            starts[row, at:end] = word_starts[fragment.document][fragment.start : fragment.end]
             starts[row, at] = starts[row, end] = True
             ids[row, end] = sep_id
             at = end + 1

@@ -23,10 +23,10 @@ from itertools import accumulate, chain
 import numpy as np
 
 from bigbird_ja.data import hashing
-from bigbird_ja.data.packing import Piece
+from bigbird_ja.data.packing import Fragment
 
-# A document is not cut into pieces shorter than this (tokens) only to fill the end of B.
-_SHORTEST_PIECE = 8
+# A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
+_SHORTEST_FRAGMENT = 8
 _PARTNER_DRAWS = 64  # places that are drawn before all text left is counted
 
 Span = tuple[int, int]  # [start, end) on the axis of a block
@@ -34,16 +34,16 @@ Span = tuple[int, int]  # [start, end) on the axis of a block
 
 @dataclass(frozen=True)
 class Pair:
-    """The pieces of A and of B, and whether B is a random text instead of the next sentence."""
+    """The fragments of A and of B, and whether B is a random text instead of the next sentence."""
 
-    a: tuple[Piece, ...]
-    b: tuple[Piece, ...]
+    a: tuple[Fragment, ...]
+    b: tuple[Fragment, ...]
     is_random: bool
 
     @property
     def segment_b(self) -> int:
         """The position where B starts, after [CLS] and A."""
-        return 1 + sum(piece.cost for piece in self.a)
+        return 1 + sum(fragment.cost for fragment in self.a)
 
 
 def pack_pairs(
@@ -79,7 +79,7 @@ def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
     )
     start = _partner(text, in_a, draws[2:], room // 2) if is_random else goes_on
     b = [] if start is None else _take_b(text, start, free, in_a if is_random else ())
-    return Pair(tuple(map(text.piece, a)), tuple(map(text.piece, b)), is_random)
+    return Pair(tuple(map(text.fragment, a)), tuple(map(text.fragment, b)), is_random)
 
 
 class _Text:
@@ -114,11 +114,11 @@ class _Text:
         """The document that has the token at `place`."""
         return bisect.bisect_right(self._first, place) - 1
 
-    def piece(self, span: Span) -> Piece:
+    def fragment(self, span: Span) -> Fragment:
         """A span as tokens of its document."""
         document = self.document(span[0])
         first = self._first[document]
-        return Piece(document, span[0] - first, span[1] - first)
+        return Fragment(document, span[0] - first, span[1] - first)
 
     def index(self, place: int) -> int | None:
         """The span that has the token at `place`."""
@@ -268,7 +268,7 @@ def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> lis
     taken: list[Span] = []
     for first, last in chain([(start, text.spans[index][1])], text.around(index, without)):
         is_whole = last - first + 1 <= free
-        if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_PIECE):
+        if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_FRAGMENT):
             break
         end = min(last, first + free - 1)
         if last - end == 1 and end - first > 1:

@@ -90,14 +90,14 @@ def _painted(text: str, kind: str | None, colour: bool) -> str:
 def draw(path: str, manifest: Manifest, found: Found) -> None:
     """Writes a PNG with three histograms."""
     figure = plotting.new_figure(13, 4)
-    lengths, pieces, density = figure.subplots(1, 3)
+    lengths, per_sequence, density = figure.subplots(1, 3)
     stated = manifest.statistics.get("document_tokens")
-    counts = np.asarray(stated if stated else found.piece_tokens)
+    counts = np.asarray(stated if stated else found.fragment_tokens)
     _bars(lengths, counts, [f"{2**i:,}" for i in range(len(counts))])
     what = "documents" if stated else "packed pieces"
     lengths.set(title=f"Length of {what}", xlabel="tokens, from", ylabel=what)
-    _bars(pieces, found.pieces, [str(i) for i in range(len(found.pieces))])
-    pieces.set(title="Documents per sequence", xlabel="documents", ylabel="sequences")
+    _bars(per_sequence, found.fragments, [str(i) for i in range(len(found.fragments))])
+    per_sequence.set(title="Documents per sequence", xlabel="documents", ylabel="sequences")
     density.hist(found.densities, bins=np.linspace(0, 1, 51).tolist())
     density.set(
         title=f"Density: {manifest.density:.2%} of positions are tokens",

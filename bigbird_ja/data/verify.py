@@ -17,7 +17,7 @@ from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.errors import SHARD_CHANGED, BadInput, StorageError
 
 SPLITS = ("train", "eval")
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _SAID_FROM = 4 << 30  # bytes that take seconds to read
 _OTHER = "is not the file that was made (its checksum differs)"
 
@@ -106,7 +106,7 @@ def _is_content(path: str, shard: Shard) -> bool:
         return True
     sha256 = hashlib.sha256()
     with storage.open_read(path) as file:
-        while data := file.read(_PIECE):
+        while data := file.read(_CHUNK):
             sha256.update(data)
     return sha256.hexdigest() == shard.sha256
 

@@ -26,16 +26,16 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
     """
     marker = "_NEWLINE_"
     special = tokenizer.special
-    pieces = text.split(MASK)
+    parts = text.split(MASK)
     # The masks among all markers of the text, in their order.
     is_mask: list[bool] = []
-    for number, piece in enumerate(pieces):
-        is_mask += [False] * piece.count(marker)
-        if number < len(pieces) - 1:
+    for number, part in enumerate(parts):
+        is_mask += [False] * part.count(marker)
+        if number < len(parts) - 1:
             is_mask.append(True)
-    joined = marker.join([*(piece.rstrip() for piece in pieces[:-1]), pieces[-1]])
+    joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
     ids = tokenizer.encode(joined)
-    if len(pieces) > 1 and not pieces[0].strip() and tokenizer.pieces[ids[0]] == "▁":
+    if len(parts) > 1 and not parts[0].strip() and tokenizer.pieces[ids[0]] == "▁":
         ids = ids[1:]
     markers = iter(is_mask)
     return [special.mask if i == special.newline and next(markers) else i for i in ids]

@@ -65,8 +65,8 @@ def documents_as_ids(
         ids = tokenizer.encode(text)
         for start in range(0, len(ids), room):
             row = np.full(seq_length, special.pad, np.int32)
-            piece = [special.cls, *ids[start : start + room], special.sep]
-            row[: len(piece)] = piece
+            written = [special.cls, *ids[start : start + room], special.sep]
+            row[: len(written)] = written
             yield row
 
 

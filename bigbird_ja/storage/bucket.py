@@ -19,9 +19,9 @@ from bigbird_ja.storage.names import SCHEME, base_name, split_remote
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.storage.stat import Stat
 
-# Above this size the library makes an upload of pieces that are repeated alone.
+# Above this size the library makes an upload of chunks that are repeated alone.
 _ONE_REQUEST = 8 << 20
-PIECE = 16 << 20  # bytes; a multiple of the 256 KiB that the protocol demands
+CHUNK = 16 << 20  # bytes; a multiple of the 256 KiB that the protocol demands
 _MOST_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
 _FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
 
@@ -152,10 +152,10 @@ def download(source: str, target: str) -> None:
 
 
 def _download_once(source: str, target: str) -> None:
-    reader = stream.ObjectReader(source, stat(source), PIECE)
+    reader = stream.ObjectReader(source, stat(source), CHUNK)
     with local.writing(target) as file:
-        while piece := reader.read(PIECE):
-            file.write(piece)
+        while chunk := reader.read(CHUNK):
+            file.write(chunk)
 
 
 def make_directory(path: str) -> None:
@@ -274,14 +274,14 @@ def _put(
 ) -> str:
     """Uploads, and compares the stored checksum with `crc`; the new generation.
 
-    The library cuts large files into pieces, each with its own deadline, so that a file may take
+    The library cuts large files into chunks, each with its own deadline, so that a file may take
     its time while it advances. The comparison is ours: the library's would remove what it finds
     damaged without asking whether it is still its own.
     """
     problem = ""
     for _ in range(_MOST_RESTARTS):
         blob = clients.blob(path)
-        blob.metadata, blob.chunk_size = {"writer": mark}, PIECE
+        blob.metadata, blob.chunk_size = {"writer": mark}, CHUNK
         file.seek(0)
         try:
             blob.upload_from_file(
@@ -310,8 +310,8 @@ class _SessionLostError(Exception):
 class _UploadRequests:
     """The library's `retry` of one upload: our loop around each of its requests.
 
-    Of a large file the first request opens a session, and the others send pieces of it; after a
-    fault a piece is sent again, and the bucket ignores what it already holds. See
+    Of a large file the first request opens a session, and the others send chunks of it; after a
+    fault a chunk is sent again, and the bucket ignores what it already holds. See
     https://cloud.google.com/storage/docs/performing-resumable-uploads
     """
 

@@ -15,14 +15,14 @@ def crc32c_text(data: bytes) -> str:
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
-    """CRC-32C (as `crc32c_text`) and size of a local file, read in pieces."""
+    """CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
     import google_crc32c
 
     value, count = 0, 0
     with local.open_read(path) as file:
-        while piece := file.read(1 << 20):
-            value = google_crc32c.extend(value, piece)
-            count += len(piece)
+        while chunk := file.read(1 << 20):
+            value = google_crc32c.extend(value, chunk)
+            count += len(chunk)
     return as_text(value), count
 
 

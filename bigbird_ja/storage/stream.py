@@ -1,4 +1,4 @@
-"""Reading an object piece by piece: one generation, verified, in constant memory."""
+"""Reading an object chunk by chunk: one generation, verified, in constant memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bigbird_ja.storage import retry
 from bigbird_ja.storage.checksum import as_text
 from bigbird_ja.storage.stat import Stat
 
-PIECE = 8 << 20  # bytes per request
+CHUNK = 8 << 20  # bytes per request
 
 
 class ReplacedError(StorageError):
@@ -35,11 +35,11 @@ class ObjectReader(io.RawIOBase):
         StorageError: lasting faults.
     """
 
-    def __init__(self, path: str, info: Stat, piece: int = PIECE) -> None:
+    def __init__(self, path: str, info: Stat, chunk: int = CHUNK) -> None:
         import google_crc32c
 
         super().__init__()
-        self._path, self._info, self._piece = path, info, piece
+        self._path, self._info, self._chunk = path, info, chunk
         self._position = 0
         self._buffer, self._buffer_start = b"", 0
         self._checked, self._checksum, self._extend = 0, 0, google_crc32c.extend
@@ -63,7 +63,7 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills `buffer` from the current piece, fetching the next when it is used up."""
+        """Fills `buffer` from the current chunk, fetching the next when it is used up."""
         if self._position >= self._info.size:
             return 0
         offset = self._position - self._buffer_start
@@ -77,7 +77,7 @@ class ObjectReader(io.RawIOBase):
 
     def _fetch(self) -> None:
         start = self._position
-        count = min(self._piece, self._info.size - start)
+        count = min(self._chunk, self._info.size - start)
         self._buffer = read_range(self._path, self._info.token, start, count)
         self._buffer_start = start
         if start == self._checked:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from bigbird_ja import stop_signals
 
 
 class StopRequest:
@@ -64,11 +64,7 @@ class StopRequest:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            before = signal.getsignal(number)
-            if number != signal.SIGHUP or before != signal.SIG_IGN:
-                self._before[number] = before
-        self.install()
+        self._before = stop_signals.set_handlers(_ignore)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         return self
@@ -96,7 +92,7 @@ class StopRequest:
 
     def _receive(self, number: int) -> None:
         if not self._asked.is_set():
-            self.ask("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+            self.ask(stop_signals.name_of(number))
         elif number == signal.SIGINT:
             self.leave("interrupted again: left at once; the last checkpoint is good")
 

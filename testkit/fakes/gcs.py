@@ -35,7 +35,7 @@ from testkit.fakes.gcs_api import Reply, Request, route
 from testkit.fakes.gcs_faults import Rule, Rules
 from testkit.fakes.gcs_store import HttpError, Store
 
-_PIECE = 64 << 10
+_CHUNK = 64 << 10
 
 
 class _Abort(Exception):
@@ -142,8 +142,8 @@ class Handler(BaseHTTPRequestHandler):
         is_upload = self.command in ("PUT", "POST")
         limit = rule.bytes - start if rule and rule.do in ("reset", "stall") and is_upload else None
         try:
-            for piece in self._pieces():
-                body += piece
+            for chunk in self._chunks():
+                body += chunk
                 if limit is not None and len(body) >= limit:
                     if rule and rule.do == "reset":
                         return bytes(body[: max(limit, 0)]), True
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             return bytes(body), True
         return bytes(body), False
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[bytes]:
         """The body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
         if "chunked" in (self.headers.get("Transfer-Encoding") or ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -165,9 +165,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         left = int(self.headers.get("Content-Length") or 0)
         while left:
-            piece = self._exactly(min(left, _PIECE))
-            left -= len(piece)
-            yield piece
+            chunk = self._exactly(min(left, _CHUNK))
+            left -= len(chunk)
+            yield chunk
 
     def _exactly(self, count: int) -> bytes:
         data = self.rfile.read(count)

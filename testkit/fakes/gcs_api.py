@@ -139,7 +139,7 @@ def _media(found: StoredObject, headers: dict[str, str]) -> Reply:
 def _upload(store: Store, bucket: str, request: Request) -> Reply:
     query = request.query
     if "upload_id" in query:
-        return _upload_piece(store, query["upload_id"], request)
+        return _upload_chunk(store, query["upload_id"], request)
     if request.is_broken:
         raise HttpError(400, "The request ended too early.")
     kind = query.get("uploadType")
@@ -157,7 +157,7 @@ def _upload(store: Store, bucket: str, request: Request) -> Reply:
     return _json(store.put(bucket, query["name"], request.body, resource, query).resource())
 
 
-def _upload_piece(store: Store, upload_id: str, request: Request) -> Reply:
+def _upload_chunk(store: Store, upload_id: str, request: Request) -> Reply:
     headers, body, is_broken = request.headers, request.body, request.is_broken
     stated = headers.get("Content-Range") or headers.get("content-range")
     if stated is None:  # all at once: an empty file, or a client that does not cut

@@ -204,7 +204,7 @@ class Store:
     def continue_upload(
         self, upload_id: str, start: int | None, total: int | None, data: bytes, is_broken: bool
     ) -> Upload:
-        """Adds a piece that begins at `start` (None: only asks); completes it at `total`.
+        """Adds a chunk that begins at `start` (None: only asks); completes it at `total`.
 
         A broken request keeps the whole 256 KiB multiples of what arrived.
         """

@@ -58,7 +58,7 @@ def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterat
             yield from records_tf.parse_dynamic(manifest, batch)["tokens"].numpy()
 
 
-def pieces_of(tokens: np.ndarray, special: Any) -> list[list[int]]:
+def fragments_of(tokens: np.ndarray, special: Any) -> list[list[int]]:
     """The packed texts of one record."""
     inside = tokens[1:][tokens[1:] != special.pad]
     ends = np.flatnonzero(inside == special.sep)

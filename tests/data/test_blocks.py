@@ -117,7 +117,7 @@ def test_documents_are_told_apart_and_long_ones_continue(tokenizer_path, sample_
     rows, _ = blocks.make_rows(
         blocks.Block("train", 0, texts), tokenizer, words.ScriptMarker(tokenizer), made
     )
-    parts = [p for row in rows for p in making.pieces_of(row["tokens"], tokenizer.special)]
+    parts = [p for row in rows for p in making.fragments_of(row["tokens"], tokenizer.special)]
     long, short = tokenizer.encode_batch(texts)
     assert short in parts
     assert [t for part in parts if part != short for t in part] == long

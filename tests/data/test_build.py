@@ -72,7 +72,7 @@ def test_documents_held_out_are_never_trained_on(made, sample_corpus, tokenizer_
         split: {
             titles[tuple(piece[:12])]
             for tokens in making.unmasked(manifest, output, split)
-            for piece in making.pieces_of(tokens, tokenizer.special)
+            for piece in making.fragments_of(tokens, tokenizer.special)
             if tuple(piece[:12]) in titles
         }
         for split in build.SPLITS

@@ -38,7 +38,7 @@ def test_a_whole_data_set_has_no_problems_and_the_counts_of_its_manifest(whole):
     problems, found = full_check.full_check(manifest, whole[1], read.append)
     assert problems == []
     assert found["train"].used_positions == manifest.train.used_positions
-    assert found["train"].records == manifest.train.sequences == int(found["train"].pieces.sum())
+    assert found["train"].records == manifest.train.sequences == int(found["train"].fragments.sum())
     assert sum(read) == sum(s.bytes for s in manifest.train_shards + manifest.eval_shards)
 
 

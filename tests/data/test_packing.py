@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import packing
-from bigbird_ja.data.packing import Piece
+from bigbird_ja.data.packing import Fragment
 
 LENGTHS = st.lists(
     st.one_of(st.integers(0, 40), st.integers(0, 400), st.integers(2000, 3000)), max_size=60
@@ -17,9 +17,9 @@ def covered(sequences, lengths):
     """Every token of every document, once."""
     seen = [np.zeros(length, int) for length in lengths]
     for sequence in sequences:
-        for piece in sequence:
-            assert piece.start < piece.end
-            seen[piece.document][piece.start : piece.end] += 1
+        for fragment in sequence:
+            assert fragment.start < fragment.end
+            seen[fragment.document][fragment.start : fragment.end] += 1
     return all((tokens == 1).all() for tokens in seen)
 
 
@@ -29,7 +29,7 @@ def test_every_token_is_in_exactly_one_piece_and_sequences_are_not_too_long(leng
     sequences = packing.pack(lengths, seq_length)
     assert covered(sequences, lengths)
     for sequence in sequences:
-        assert sequence and 1 + sum(piece.cost for piece in sequence) <= seq_length
+        assert sequence and 1 + sum(fragment.cost for fragment in sequence) <= seq_length
         assert sequence == sorted(sequence, key=lambda p: (p.document, p.start))
 
 
@@ -52,17 +52,17 @@ def test_at_least_97_percent_is_text_whatever_the_lengths(lengths):
 
 def test_short_documents_stay_whole_where_they_can():
     lengths = np.random.default_rng(1).integers(20, 900, 800).tolist()
-    pieces = [p for s in packing.pack(lengths, 4096) for p in s]
-    split = {p.document for p in pieces if p.end - p.start < lengths[p.document]}
+    fragments = [p for s in packing.pack(lengths, 4096) for p in s]
+    split = {p.document for p in fragments if p.end - p.start < lengths[p.document]}
     assert len(split) < 0.02 * len(lengths)
 
 
 def test_the_worked_example_of_the_docs():
     sequences = packing.pack([7, 3, 12], 10)
     assert sequences == [
-        [Piece(2, 0, 8)],
-        [Piece(0, 0, 7)],
-        [Piece(1, 0, 3), Piece(2, 8, 12)],
+        [Fragment(2, 0, 8)],
+        [Fragment(0, 0, 7)],
+        [Fragment(1, 0, 3), Fragment(2, 8, 12)],
     ]
     tokens = [np.arange(10, 17), np.arange(20, 23), np.arange(30, 42)]
     starts = [np.zeros(len(x), bool) for x in tokens]

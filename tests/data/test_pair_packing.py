@@ -23,21 +23,21 @@ def test_pairs_hold_every_token_once_and_tell_the_truth(lengths, seq_length, key
     pairs = pair_packing.pack_pairs(lengths, cuts, seq_length, key)
     assert covered([[*pair.a, *pair.b] for pair in pairs], lengths)
     for pair in pairs:
-        pieces = [*pair.a, *pair.b]
-        assert pair.a and 1 + sum(piece.cost for piece in pieces) <= seq_length
-        assert pair.segment_b == 1 + sum(piece.cost for piece in pair.a)
+        fragments = [*pair.a, *pair.b]
+        assert pair.a and 1 + sum(fragment.cost for fragment in fragments) <= seq_length
+        assert pair.segment_b == 1 + sum(fragment.cost for fragment in pair.a)
         if pair.b and pair.is_random:
             last = pair.a[-1].document
-            assert all(piece.document != last for piece in pair.b)
+            assert all(fragment.document != last for fragment in pair.b)
         elif pair.b:
             assert pair.b[0].document == pair.a[-1].document
             assert pair.b[0].start == pair.a[-1].end
     alone = [pair for pair in pairs if not pair.b]
-    singles = [piece for pair in alone for piece in pair.a]
+    singles = [fragment for pair in alone for fragment in pair.a]
     # Left at the end, of one document: single tokens, which are no text to go on with. Each pair
     # with more of the document leaves two at most: before a random B, and where A or B is cut.
-    assert all(piece.end - piece.start == 1 for piece in singles)
-    left = {piece.document for piece in singles}
+    assert all(fragment.end - fragment.start == 1 for fragment in singles)
+    left = {fragment.document for fragment in singles}
     assert len(left) <= 1
     others = [p for p in pairs if p.b and any(x.document in left for x in (*p.a, *p.b))]
     assert len(singles) <= 1 + 2 * len(others)

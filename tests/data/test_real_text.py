@@ -22,25 +22,25 @@ def test_packing_real_text_loses_no_token(tmp_path, real_text_path, tokenizer_pa
     assert manifest.density >= 0.99
     tokenizer = tokenizer_lib.load(tokenizer_path)
     special = tokenizer.special
-    pieces: Counter[tuple[int, ...]] = Counter()
+    fragments: Counter[tuple[int, ...]] = Counter()
     for split in build.SPLITS:
         for tokens in making.unmasked(manifest, output, split):
-            pieces.update(tuple(piece) for piece in making.pieces_of(tokens, special))
+            fragments.update(tuple(fragment) for fragment in making.fragments_of(tokens, special))
     texts = [document.text for document in corpus_lib.open_corpus([real_text_path]).documents()]
     total = 0
     whole = 0
-    left = Counter(pieces)
+    left = Counter(fragments)
     for ids in tokenizer.encode_arrays(texts):
         total += len(ids)
         if left[tuple(ids.tolist())]:
             left[tuple(ids.tolist())] -= 1
             whole += 1
-    # What is not there as a whole is there in pieces: all tokens together are all tokens.
-    assert sum(len(piece) * n for piece, n in pieces.items()) == total == manifest.tokens
+    # What is not there as a whole is there in fragments: all tokens together are all tokens.
+    assert sum(len(fragment) * n for fragment, n in fragments.items()) == total == manifest.tokens
     assert whole > 0.85 * len(texts)
     counted = Counter()
-    for piece, n in pieces.items():
-        ids, numbers = np.unique(piece, return_counts=True)
+    for fragment, n in fragments.items():
+        ids, numbers = np.unique(fragment, return_counts=True)
         counted.update({int(i): int(c) * n for i, c in zip(ids, numbers, strict=True)})
     expected = np.bincount(np.concatenate(tokenizer.encode_arrays(texts)))
     assert counted == {int(i): int(c) for i, c in enumerate(expected) if c}
@@ -58,7 +58,10 @@ def test_the_longest_real_documents_come_back_letter_for_letter(real_text_path, 
         block = blocks.Block("train", 0, (text,))
         rows, _ = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), settings)
         joined = [
-            t for row in rows for p in making.pieces_of(row["tokens"], tokenizer.special) for t in p
+            t
+            for row in rows
+            for p in making.fragments_of(row["tokens"], tokenizer.special)
+            for t in p
         ]
         assert tokenizer.decode(joined) == tokenizer.decode(tokenizer.encode(text))
         if tokenizer.special.unk not in joined:
