@@ -217,33 +217,17 @@ def soak(
             saved = CheckpointStore(model_dir).steps()
             trainer = Trainer([*arguments, "--model_dir", model_dir], log)
             phase = plan[-1] if plan else None
-            began, start, reached = time.monotonic(), None, 0
-            wanted = rng.randint(1, {"step": 12, "save": 2, "between-files": 8}.get(phase or "", 1))
-            while (mark := trainer.next_mark()) is not None:
-                if mark == "session":
-                    tally.seconds_to_resume.append(time.monotonic() - began)
-                    start = saved[-1] if saved else 0
-                reached += mark == "step" and start is not None
-                wanted -= mark == phase
-                if mark == phase and wanted == 0:
-                    if phase != "between-files":
-                        trainer.go_on()
-                        time.sleep(rng.random() * 0.05)
-                    trainer.kill()
-                    break
-                trainer.go_on()
-            if trainer.wait() == -signal.SIGKILL and phase is not None:
-                plan.pop()
-                tally.kills[phase] += 1
-                pending += 1
-                now = CheckpointStore(model_dir).steps()
-                done = (start or 0) + max(reached - 1, 0)
-                if start is not None:
-                    tally.most_steps_redone = max(
-                        tally.most_steps_redone, done - (now[-1] if now else 0)
-                    )
-                continue
-            break
+            resumed, done = _train_to_kill(trainer, phase, saved[-1] if saved else 0, rng)
+            if resumed is not None:
+                tally.seconds_to_resume.append(resumed)
+            if trainer.wait() != -signal.SIGKILL or phase is None:
+                break
+            plan.pop()
+            tally.kills[phase] += 1
+            pending += 1
+            if done is not None:
+                kept = (CheckpointStore(model_dir).steps() or [0])[-1]
+                tally.most_steps_redone = max(tally.most_steps_redone, done - kept)
         problem = judge(model_dir, trainer.wait(), expected)
         if problem:
             tally.failures.append(f"{model_dir}: {problem}")
@@ -252,6 +236,35 @@ def soak(
         if not plan:
             return tally
     return tally
+
+
+def _train_to_kill(
+    trainer: Trainer, phase: str | None, start: int, rng: random.Random
+) -> tuple[float | None, int | None]:
+    """Lets a trainer run until it has come to some instant of a phase, and kills it there.
+
+    Args:
+        phase: None: to its end.
+        start: the step of its newest checkpoint.
+
+    Returns:
+        Seconds until it trained, and the step that it had done; None where it came to neither.
+    """
+    began, resumed, reached = time.monotonic(), None, 0
+    wanted = rng.randint(1, {"step": 12, "save": 2, "between-files": 8}.get(phase or "", 1))
+    while (mark := trainer.next_mark()) is not None:
+        if mark == "session":
+            resumed = time.monotonic() - began
+        reached += mark == "step" and resumed is not None
+        wanted -= mark == phase
+        if mark == phase and wanted == 0:
+            if phase != "between-files":
+                trainer.go_on()
+                time.sleep(rng.random() * 0.05)
+            trainer.kill()
+            break
+        trainer.go_on()
+    return resumed, None if resumed is None else start + max(reached - 1, 0)
 
 
 def judge(model_dir: str, status: int, expected: str) -> str:

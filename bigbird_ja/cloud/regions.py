@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from bigbird_ja import storage
 from bigbird_ja.cloud.accelerators import region_of
 from bigbird_ja.cloud.prices import Prices
+from bigbird_ja.storage.names import split_remote
 
 
 def mismatch(
@@ -57,7 +58,7 @@ def warnings_for(
     said: list[str] = []
     seen: set[str] = set()
     for number, path in enumerate(paths):
-        bucket = storage.bucket_name(path) if storage.is_remote(path) else ""
+        bucket = split_remote(path)[0] if storage.is_remote(path) else ""
         if bucket and bucket not in seen:
             seen.add(bucket)
             warning = warning_for(path, zone, prices, 0 if number else bytes_per_epoch)

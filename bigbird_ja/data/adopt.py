@@ -69,7 +69,21 @@ def adopt(
         tally.start()
         shards[split] = tuple(tally.read(data_dir, name, progress) for name in names)
         splits[split] = tally.split()
-    manifest = Manifest(
+    manifest = _manifest_of(tally, ids, shards, splits, nsp)
+    if ids.tokenizer:
+        storage.write_bytes(target, ids.tokenizer)
+    manifest_lib.save(manifest, data_dir)
+    return manifest
+
+
+def _manifest_of(
+    tally: _Tally,
+    ids: Ids,
+    shards: dict[str, tuple[Shard, ...]],
+    splits: dict[str, Split],
+    nsp: bool | None,
+) -> Manifest:
+    return Manifest(
         seq_length=tally.seq_length,
         max_predictions_per_seq=tally.max_predictions,
         masked_lm_prob=0.15,
@@ -91,10 +105,6 @@ def adopt(
         adopted=True,
         created_by=f"bigbird-ja {__version__}",
     )
-    if ids.tokenizer:
-        storage.write_bytes(target, ids.tokenizer)
-    manifest_lib.save(manifest, data_dir)
-    return manifest
 
 
 class _Tally:

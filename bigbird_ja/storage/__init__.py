@@ -30,7 +30,6 @@ from bigbird_ja.storage.names import (
     directory_of,
     is_remote,
     join,
-    split_remote,
 )
 from bigbird_ja.storage.stat import Stat
 
@@ -161,11 +160,6 @@ def delete(path: str, missing_ok: bool = True) -> None:
 def delete_many(paths: Iterable[str]) -> None:
     """Removes files, several at a time; missing ones are fine."""
     transfer.run_all([partial(delete, path) for path in paths])
-
-
-def bucket_name(path: str) -> str:
-    """`bucket` of `gs://bucket/name`."""
-    return split_remote(path)[0]
 
 
 def bucket_location(path: str) -> str | None:
