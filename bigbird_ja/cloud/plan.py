@@ -68,7 +68,7 @@ def estimated_data(config: Config) -> DataFacts:
 
 
 def manifest_data(manifest: Any) -> DataFacts:
-    """From a data set's manifest; ten static copies of a text are one epoch of ten sights."""
+    """From a data set's manifest; each static copy of a text is a record of the epoch."""
     return DataFacts(
         sum(shard.records for shard in manifest.train_shards),
         float(sum(shard.bytes for shard in manifest.train_shards)),

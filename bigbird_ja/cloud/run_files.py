@@ -1,4 +1,4 @@
-"""The files by which trainer, supervisor and start-up script know of each other.
+"""The files through which trainer, supervisor and start-up script communicate.
 
 BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
                          tells the run's whole story, the supervisor's part included

@@ -63,8 +63,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class RunState:
-    """All that must outlive the supervisor. Timers count observed seconds, never instants, so
-    that a clock that jumps cannot age them."""
+    """All that must outlive the supervisor. Timers add up observed seconds and hold no times of
+    day, so setting a clock does not change them."""
 
     name: str
     phase: Phase = Phase.IDLE
@@ -196,7 +196,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class ActionResult:
-    """What an act came to."""
+    """What the service answered to an act."""
 
     action: Action
     operation: str = ""

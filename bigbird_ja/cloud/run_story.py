@@ -97,7 +97,7 @@ def read(
 
 
 def _unwatched_seconds(state: RunState, tpus: Sequence[Tpu], now: float) -> float:
-    """Since the last save of the state, a TPU that is READY has been billed on."""
+    """Seconds for which a READY TPU was billed since the state was last saved."""
     if state.saved_wall and any(tpu.presence is Presence.READY for tpu in tpus):
         return max(0.0, now - state.saved_wall)
     return 0.0

@@ -91,7 +91,7 @@ def check_output_directory(
 ) -> None:
     """`check_folder_place`, and refuses a folder that holds what the command did not make.
 
-    An empty folder is as good as none. A link to a folder is followed: use `refuse_link` too where
+    An empty folder counts as none. A link to a folder is followed: use `refuse_link` too where
     the folder itself is replaced.
 
     Args:

@@ -1,4 +1,4 @@
-"""Ends a process whose training is frozen: it bills like a working one."""
+"""Ends a process in which training hangs: its machine is billed all the same."""
 
 from __future__ import annotations
 
