@@ -98,15 +98,8 @@ class BucketFiles:
         found = run_log.read_heartbeat(self._paths.model_dir)
         if found is None:
             return None
-        return Heartbeat(
-            found["global_step"],
-            found["time"],
-            found["state"],
-            found.get("reason") or "",
-            found.get("tokens_per_second") or 0.0,
-            found.get("host", ""),
-            found.get("pid", 0),
-        )
+        known = {key: value for key, value in found.items() if value is not None}
+        return typed.convert(known, Heartbeat, self._paths.model_dir)
 
     def exit_report(self) -> ExitReport | None:
         report = read_if_there(self._paths.supervisor("exit.json"), ExitReport)
