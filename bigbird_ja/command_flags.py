@@ -301,8 +301,11 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     )
     for override in overrides:
         need = OPTIONS[override.key].needs_flag
-        has_it = need.partition("=")[0] in args
-        if override.source == "--set" and has_it and not _is_given(args, need):
+        if override.source != "--set" or not need:
+            continue
+        if need.partition("=")[0] not in args:
+            raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
+        if not _is_given(args, need):
             raise BadInput(
                 f"--set {override.key} has no effect without --{need}: add that, or leave it out"
             )

@@ -138,6 +138,19 @@ def test_settings_that_need_a_flag_are_refused_without_it(setting: str, flag: st
     command_flags.resolve(parse("pretrain", *arguments, flag))
 
 
+NEEDY = [key for key, option in OPTIONS.items() if option.needs_flag]
+
+
+@pytest.mark.parametrize("key", NEEDY)
+@pytest.mark.parametrize("command", ["plan", "preflight", "launch"])
+def test_a_setting_whose_flag_a_command_does_not_have_is_refused(command: str, key: str) -> None:
+    assert OPTIONS[key].needs_flag.partition("=")[0] not in {f.name for f in flags_of(command)}
+    value = OPTIONS[key].high or "x"
+    words = [*enough(command), f"--set={key}={value}", *["--dry_run"] * (command == "launch")]
+    with pytest.raises(BadInput, match=f"--set {key} has no effect in this command"):
+        command_flags.resolve(parse(command, *words))
+
+
 @pytest.mark.parametrize("command", NO_SETTINGS)
 def test_settings_are_refused_where_they_are_not_used(command: str) -> None:
     for flag in ("--set=model.num_layers=6", "--config=base-4096"):

@@ -178,7 +178,7 @@ def test_every_setting_is_declared_whole(key: str) -> None:
         assert config_lib.OPTIONS[option.fixed_from].kind is option.kind
     if option.only_with:
         other, _, value = option.only_with.partition("=")
-        assert value in config_lib.OPTIONS[other].choices
+        assert set(value.split("|")) < set(config_lib.OPTIONS[other].choices)
 
 
 def numbers() -> list[str]:
@@ -243,6 +243,30 @@ def test_a_setting_without_effect_is_refused_where_the_user_gives_it() -> None:
     config_lib.resolve("original-2021", ["make_data.dupe_factor=3"])
     with pytest.raises(BadInput, match="schedule"):
         config_lib.resolve(None, ["training.decay_fraction=0.3"])
+
+
+CONDITIONAL = [key for key, option in config_lib.OPTIONS.items() if option.only_with]
+
+
+@pytest.mark.parametrize("key", CONDITIONAL)
+def test_every_setting_that_depends_on_another_is_refused_without_it(key: str) -> None:
+    option = config_lib.OPTIONS[key]
+    other, _, needed = option.only_with.partition("=")
+    value = option.choices[-1] if option.choices else option.low
+    for choice in config_lib.OPTIONS[other].choices:
+        sets = [f"{key}={value}", f"{other}={choice}"]
+        if choice in needed.split("|"):
+            config_lib.resolve(None, sets)
+        else:
+            with pytest.raises(BadInput, match=f"{key}=.* has no effect with {other}={choice}"):
+                config_lib.resolve(None, sets)
+
+
+def test_blocks_of_attention_that_has_none_are_refused() -> None:
+    assert {k for k in CONDITIONAL if k.startswith("model.")} == {
+        f"model.{name}"
+        for name in ("block_size", "num_random_blocks", "random_pattern", "pattern_seed")
+    }
 
 
 def test_a_setting_that_a_command_does_not_use_is_refused(tmp_path: pathlib.Path) -> None:

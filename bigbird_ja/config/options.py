@@ -41,7 +41,7 @@ class Option:
     fixed_from: str = ""  # the data set fixes it; where the same choice is stated for making one
     may_differ: bool = False  # it is read from the data set, and training may choose another
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
-    only_with: str = ""  # "section.key=value": it has no effect where that is otherwise
+    only_with: str = ""  # "section.key=value|value": it has no effect where that is otherwise
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
     filled: bool = False  # a text that cannot be empty
     also: tuple[str, ...] = ()  # other names by which people look for it

@@ -173,7 +173,7 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
             continue
         key, _, needed = condition.partition("=")
         value = get(config, key)
-        if value is not None and value != needed:
+        if value is not None and value not in needed.split("|"):
             given = override.key if override.source == "--set" else override.source
             raise BadInput(
                 f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
@@ -212,8 +212,8 @@ def _read_file(path: str, source: str) -> list[Override]:
     except UnicodeDecodeError as error:
         raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
     values = typed.read_yaml(text, path)
-    if values is None:
-        return []
+    if values is None:  # cut off, or not yet written: nobody means the defaults by it
+        raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
     if not isinstance(values, dict):
         raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
     return _overrides_of(values, source)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from bigbird_ja.config.options import INT64_MAX, Option, option, options_of
 
+_IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
 _STEPS = 10**12  # more than anything trains for; still exact wherever a step is computed with
 
 
@@ -145,19 +146,23 @@ class ModelConfig:
         also=("attention", "full_attention", "sparse"),
     )  # fmt: skip
     block_size: int = option(
-        64, "Tokens of an attention block.", unit="tokens", low=1, high=4096, also=("block_length",)
-    )
+        64, "Tokens of an attention block.", unit="tokens", low=1, high=4096,
+        only_with=_IN_BLOCKS, also=("block_length",),
+    )  # fmt: skip
     num_random_blocks: int = option(
         3, "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
-        unit="blocks", low=0, high=64, also=("num_rand_blocks", "random_attention"),
+        unit="blocks", low=0, high=64, only_with=_IN_BLOCKS,
+        also=("num_rand_blocks", "random_attention"),
     )  # fmt: skip
     random_pattern: str = option(
         "rolled", "rolled: whole tiles, shifted alike for all rows of a head; independent: blocks"
-        " drawn for each row and head.", choices=("rolled", "independent"), also=("pattern",),
+        " drawn for each row and head.", choices=("rolled", "independent"), only_with=_IN_BLOCKS,
+        also=("pattern",),
     )  # fmt: skip
     pattern_seed: int = option(
-        0, "Of the random blocks, which are drawn once and stay.", low=0, high=2**32 - 1
-    )
+        0, "Of the random blocks, which are drawn once and stay.", low=0, high=2**32 - 1,
+        only_with=_IN_BLOCKS,
+    )  # fmt: skip
     attend_across_documents: bool = option(
         True, "Documents packed into one sequence see each other.",
         also=("document_mask", "cross_document", "packing"),

@@ -46,6 +46,10 @@ def load(path: str) -> list[ChipResult]:
     """
     try:
         advice = "not a result of `bigbird-ja preflight --output`"
-        return typed.read_json(path, _Results, advice).chips
+        chips = typed.read_json(path, _Results, advice).chips
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
+    for chip in chips:
+        if chip.get("fits") and chip.get("tokens_per_second_per_core") is None:
+            raise BadInput(f"{path}: no tokens_per_second_per_core of {chip['chip']}: {advice}")
+    return chips

@@ -28,6 +28,8 @@ _TINY: dict[str, Any] = {
 def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     """A completed config; `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
+    if values.get("model.attention_type") == "original_full":  # it has no blocks
+        values = {k: v for k, v in values.items() if not config_lib.OPTIONS[k].only_with}
     config, _ = config_lib.resolve(None, [f"{key}={value}" for key, value in values.items()])
     return config_lib.without_data_set(config)
 
