@@ -132,6 +132,12 @@ def test_a_bad_set_is_one_clear_line(text: str) -> None:
         config_lib.resolve(None, [text])
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "null\n"])
+def test_an_empty_file_does_not_stand_for_the_defaults(tmp_path: pathlib.Path, text: str) -> None:
+    with pytest.raises(BadInput, match="no settings in it"):
+        config_lib.resolve(write(tmp_path, text))
+
+
 def test_missing_and_foreign_files() -> None:
     with pytest.raises(BadInput, match="no such file"):
         config_lib.resolve("/nowhere/config.yaml")

@@ -167,3 +167,7 @@ def test_rates_of_something_else(tmp_path: os.PathLike[str]) -> None:
         rates.load(path)
     with pytest.raises(BadInput, match="no such file"):
         rates.load(path + ".none")
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write('{"chips": [{"chip": "v3", "fits": true}]}')
+    with pytest.raises(BadInput, match="no tokens_per_second_per_core of v3"):
+        rates.load(path)
