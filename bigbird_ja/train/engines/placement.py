@@ -6,12 +6,13 @@ anew, over as many devices as there are then, when they are restored.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bigbird_ja.run.names import STEP
 from bigbird_ja.train.engines.pjrt_step import State, shapes
@@ -57,8 +58,13 @@ def _readable(array: jax.Array) -> jax.Array:
         return array.addressable_data(0)
     if array.is_fully_addressable:
         return array
-    everywhere = NamedSharding(array.sharding.mesh, jax.sharding.PartitionSpec())
-    return jax.jit(lambda part: part, out_shardings=everywhere)(array).addressable_data(0)
+    return _gathering(array.sharding.mesh)(array).addressable_data(0)
+
+
+@functools.lru_cache(maxsize=1)
+def _gathering(mesh: Mesh) -> Any:
+    """Brings a divided array to every device; one function, so that each shape is compiled once."""
+    return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
