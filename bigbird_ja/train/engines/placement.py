@@ -44,21 +44,25 @@ def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
     """The values of a state by name, whole. Where slots are divided over several processes, all of
     them have to call this together: the parts travel between them, one slot at a time."""
     specs = {**step.parameters, **step.slots}
-    arrays = [_readable(array) for array in (*state.parameters, *state.slots)]
+    arrays = [_local(array) for array in (*state.parameters, *state.slots)]
     for array in arrays:
-        array.copy_to_host_async()
+        if array.is_fully_addressable:
+            array.copy_to_host_async()
     named = zip(specs.items(), arrays, strict=True)
-    values = {name: _cut(np.asarray(array), spec) for (name, spec), array in named}
+    values = {name: _cut(_read(array), spec) for (name, spec), array in named}
     return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
 
 
-def _readable(array: jax.Array) -> jax.Array:
-    """Something from which this process can read the whole array."""
-    if array.is_fully_replicated:
-        return array.addressable_data(0)
-    if array.is_fully_addressable:
-        return array
-    return _gathering(array.sharding.mesh)(array).addressable_data(0)
+def _local(array: jax.Array) -> jax.Array:
+    """This process's copy, where it has a whole one."""
+    return array.addressable_data(0) if array.is_fully_replicated else array
+
+
+def _read(array: jax.Array) -> np.ndarray:
+    """The whole array; what it takes on the devices to bring it together is given back."""
+    if not array.is_fully_addressable:
+        array = _gathering(array.sharding.mesh)(array).addressable_data(0)
+    return np.asarray(array)
 
 
 @functools.lru_cache(maxsize=1)
