@@ -13,8 +13,6 @@ on finished work it says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +43,22 @@ def define_flags(flags: Flags) -> None:
     )  # fmt: skip
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
+    flags.text(
+        "coordinator_address",
+        "HOST:PORT of process 0, for a run of several processes; on a TPU slice of several hosts"
+        " found by itself.",
+        none="JAX_COORDINATOR_ADDRESS",
+    )
+    flags.integer(
+        "num_processes", None, "Processes that train together, one per host.", low=1,
+        none="JAX_NUM_PROCESSES, or 1",
+    )  # fmt: skip
+    flags.integer(
+        "process_id", None, "Which of them this is.", low=0, none="JAX_PROCESS_ID",
+    )  # fmt: skip
+    flags.integer(
+        "pod_wait_seconds", 300, "How long the processes wait for each other at the start.", low=1
+    )
     flags.path(
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
@@ -81,10 +95,14 @@ def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> 
     """`run` with the surroundings given: tests stop the process at chosen instants."""
     from bigbird_ja import log_stream
     from bigbird_ja.console import log
+    from bigbird_ja.train.pods.joining import leave
     from bigbird_ja.train.signals import StopRequest
 
     gone = "the reader of the log has gone"
-    with StopRequest(log, _leave) as stop, log_stream.guarded(lambda: stop.ask(gone)):
+    with (
+        StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
+        log_stream.guarded(lambda: stop.ask(gone)),
+    ):
         return _prepare_and_train(args, surroundings, stop)
 
 
@@ -117,31 +135,30 @@ def _prepare_and_train(
         raise Interrupted("stopped before training: nothing was written")
     from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
+    from bigbird_ja.train.pods import joining
     from bigbird_ja.train.request import Request, Surroundings
 
-    engine = choice.choose(
-        args.engine,
-        args.use_tpu,
-        config,
-        None if args.overwrite else run_directory.engine_before(args.model_dir),
-    )
-    log(str(engine))
-    request = Request(
-        config=config,
-        manifest=manifest,
-        data_dir=args.data_dir,
-        model_dir=args.model_dir,
-        engine=engine,
-        init_from=args.init_from,
-        continue_with=frozenset(change.key for change in changes),
-        evaluates=args.mode == "train_and_eval",
-        profile_steps=profile,
-        overwrite=args.overwrite,
-        wandb=args.wandb,
-        json=args.json,
-        surroundings=surroundings or Surroundings(),
-    )
-    return run_lib.pretrain(request, stop)
+    with joining.joined(args, config, manifest, stop, log) as pod:
+        before = None if args.overwrite else run_directory.engine_before(args.model_dir)
+        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count, pod.connect)
+        log(str(engine))
+        request = Request(
+            config=config,
+            manifest=manifest,
+            data_dir=args.data_dir,
+            model_dir=args.model_dir,
+            engine=engine,
+            pod=pod,
+            init_from=args.init_from,
+            continue_with=frozenset(change.key for change in changes),
+            evaluates=args.mode == "train_and_eval",
+            profile_steps=profile,
+            overwrite=args.overwrite,
+            wandb=args.wandb and pod.is_writer,
+            json=args.json,
+            surroundings=surroundings or Surroundings(),
+        )
+        return run_lib.pretrain(request, stop)
 
 
 def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> None:
@@ -172,13 +189,3 @@ def _profile_range(text: str | None) -> tuple[int, int] | None:
     if not (separator and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
         raise BadInput(f"--profile_steps={text}: write it as FIRST:LAST, such as 100:105")
     return int(first), int(last)
-
-
-def _leave(message: str) -> None:
-    """Ends the process at once, from the thread that listens for signals."""
-    from bigbird_ja.streams import write_results
-
-    with contextlib.suppress(OSError):
-        os.write(2, f"bigbird-ja: {message}\n".encode())
-    write_results({"reason": Interrupted.reason, "error": message})
-    os._exit(Interrupted.status)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,20 @@ if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Model
     from bigbird_ja.text.tokenizer import Tokenizer
 
+Collected = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which batches a process evaluates, where several share them: `index`, `index + count`, ..."""
+
+    index: int = 0
+    count: int = 1
+    # The arrays of all parts, given this process's; None where another process has them.
+    gather: Callable[[Collected], Sequence[Collected] | None] = lambda own: [own]
 
 
 def batch_size(seq_length: int) -> int:
@@ -34,7 +46,8 @@ def evaluate_model(
     manifest: Manifest,
     max_batches: int | None = None,
     tick: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+    part: Part | None = None,
+) -> dict[str, Any] | None:
     """Evaluates a model on the held-out records.
 
     Args:
@@ -43,8 +56,10 @@ def evaluate_model(
         manifest: of `data_dir`.
         max_batches: stops after so many batches of `batch_size(seq_length)` records.
         tick: called after each batch.
+        part: this process's, where several evaluate together.
 
     Returns:
+        None where another process puts the parts together; else
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
         `bits_per_character` (of the masked text; None without a tokenizer), `predictions`,
         `sequences`, `by_position`, `by_distance` (to the nearest visible token of the same piece),
@@ -59,13 +74,20 @@ def evaluate_model(
 
     start = time.monotonic()
     size = batch_size(manifest.seq_length)
-    batches = pipeline.eval_batches(manifest, data_dir, batch_size=size)
+    part = part or Part()
+    batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
     if max_batches:
         batches = batches.take(max_batches)
+    batches = batches.shard(part.count, part.index)
     pieces = _tokenizer(data_dir, manifest)
     examples: list[dict[str, Any]] = []
     with verify.named_damage(manifest, data_dir, ("eval",)):
-        collected = _collect(_score(forward, batches, pieces, examples, tick), manifest)
+        own = _collect(_score(forward, batches, pieces, examples, tick), manifest)
+    parts = part.gather(own)
+    if parts is None:
+        return None
+    names = {name for arrays in parts for name in arrays}
+    collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
     result = summarise(collected, manifest, _characters(pieces))
     return {
         **result,
@@ -83,13 +105,15 @@ def _score(
     examples: list[dict[str, Any]],
     tick: Callable[[], None],
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Each batch with what the model makes of it; fills `examples` from the first one."""
-    for number, batch in enumerate(batches):
+    """Each batch with what the model makes of it, and its first record's number as `first`; fills
+    `examples` from the first one."""
+    for number, batch in batches:
         metrics = forward.metrics(batch)
         arrays = {name: value.numpy() for name, value in batch.items()}
         if number == 0 and tokenizer is not None:
             examples += masked_examples(forward, arrays, tokenizer)
-        yield {**arrays, **metrics}
+        first = int(number) * len(arrays["input_ids"])
+        yield {**arrays, **metrics, "first": np.asarray(first)}
         tick()
 
 
@@ -100,8 +124,8 @@ def _collect(scored: Iterator[dict[str, np.ndarray]], manifest: Manifest) -> dic
     def add(name: str, values: np.ndarray) -> None:
         parts.setdefault(name, []).append(values)
 
-    record = 0
     for batch in scored:
+        record = int(batch["first"])
         counted = batch["masked_lm_weights"] > 0
         is_record = batch["input_ids"][:, 0] != manifest.pad_id
         positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
@@ -117,7 +141,6 @@ def _collect(scored: Iterator[dict[str, np.ndarray]], manifest: Manifest) -> dic
         for name in ("next_sentence_losses", "next_sentence_correct"):
             if name in batch:
                 add(name, batch[name][is_record])
-        record += len(ids)
     return {name: np.concatenate(values) for name, values in parts.items()}
 
 

@@ -32,12 +32,15 @@ class Evaluations:
 
     def begin(self, step: int) -> None:
         """Training begins at `step`: finds out which evaluation was the last."""
-        if not self._request.evaluates:
-            return
-        for line in run_log.read_evaluations(self._request.model_dir):
-            is_ours = line.get("data_fingerprint") == self._request.manifest.fingerprint
-            if is_ours and line["step"] <= step:
-                self._evaluated = max(self._evaluated, line["step"])
+        if self._request.evaluates:
+            self._evaluated = self._request.pod.share("evaluated", lambda: self._last(step))
+
+    def _last(self, step: int) -> int:
+        """The last step, up to `step`, of which eval.jsonl has an evaluation; -1 for none."""
+        lines = run_log.read_evaluations(self._request.model_dir)
+        ours = self._request.manifest.fingerprint
+        steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
+        return max((number for number in steps if number <= step), default=-1)
 
     def is_due(self, step: int) -> bool:
         """Whether step `step` is the first one that was reached since a multiple of the interval
@@ -55,7 +58,8 @@ class Evaluations:
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """The results, as `masked_lm.evaluate_model` has them; None where someone asked to
-        stop before they were complete. The last batch may then still be computed: see `join`."""
+        stop before they were complete, and in a process that does not write. In a pod each process
+        evaluates its part. The last batch may still be computed after that: see `join`."""
         found: dict[str, Any] = {}
         self._thread = threading.Thread(
             target=self._run, args=(step, forward, found), name="evaluation", daemon=True
@@ -70,7 +74,8 @@ class Evaluations:
         if "result" not in found:
             return None
         self._evaluated = step
-        return dict(found["result"])
+        result: dict[str, Any] | None = found["result"]
+        return result
 
     def join(self) -> None:
         """Waits for a batch that is being computed still."""
@@ -80,16 +85,24 @@ class Evaluations:
     def _run(self, step: int, forward: Model, found: dict[str, Any]) -> None:
         from bigbird_ja.evaluation import masked_lm, tensorboard
 
-        def tick() -> None:
-            self._tick()
+        def poll() -> None:
             if self._stop.is_set():
                 raise _Abandoned
 
+        def tick() -> None:
+            self._tick()
+            poll()
+
+        pod = self._request.pod
+        part = masked_lm.Part(
+            pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
+        )
         try:
             result = masked_lm.evaluate_model(
-                forward, self._request.data_dir, self._request.manifest, tick=tick
+                forward, self._request.data_dir, self._request.manifest, tick=tick, part=part
             )
-            tensorboard.write_evaluation(self._request.model_dir, step, result)
+            if result is not None:
+                tensorboard.write_evaluation(self._request.model_dir, step, result)
             found["result"] = result
         except _Abandoned:
             pass

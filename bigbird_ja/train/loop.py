@@ -54,18 +54,18 @@ class Loop:
         """
         step = self._start = self._saved = self._logged = start
         self.evaluations.begin(start)
-        if self.evaluations.is_due(start) and not self._is_asked():
+        if self.evaluations.is_due(start) and not self._is_over(start):
             self._evaluate(start)
         self.recorder.began()
         self._mark("step")
-        while not self._is_asked():
+        while not self._is_over(step):
             done = self._advance(step)
             step = done.step
             self._stepped(step)
             self._log(done)
             if self._is_save_due(step):
                 self._save(step)
-            if self.evaluations.is_due(step) and not self._is_asked():
+            if self.evaluations.is_due(step) and not self._is_over(step):
                 self._evaluate(step)
             if self._is_last(step):
                 return "finished"
@@ -78,19 +78,21 @@ class Loop:
         if self.profiler is not None:
             limit = min(limit, self.profiler.next_edge(step))
             self.profiler.before(step)
+        limit = self.request.pod.turn(step, limit, self.engine.ahead)
         done = self.engine.advance(limit)
-        if self._is_asked() or done.step >= limit or self._is_save_due(done.step):
+        if self._is_over(done.step) or done.step >= limit or self._is_save_due(done.step):
             done = done.then(self.engine.settle())
         if self.profiler is not None:
             self.profiler.after(done.step)
         _check_finite(done)
         return done
 
-    def _is_asked(self) -> bool:
-        """Whether someone asked to stop; says that it was heard."""
-        if self.stop.is_set():
+    def _is_over(self, step: int) -> bool:
+        """Whether training stops at `step`, since someone asked; says that it was heard."""
+        is_asked = self.stop.is_set()
+        if is_asked:
             self.stop.answered()
-        return self.stop.is_set()
+        return self.request.pod.stops_at(step, is_asked)
 
     def _stepped(self, step: int) -> None:
         self.recorder.stepped(step)
@@ -102,7 +104,7 @@ class Loop:
     def _log(self, done: Finished) -> None:
         """Logs the steps that are due, and the last one of this process."""
         every = self.request.config.training.log_every_steps
-        is_end = self._is_asked() or self._is_last(done.step)
+        is_end = self._is_over(done.step) or self._is_last(done.step)
         for number in sorted(done.metrics):
             is_due = number % every == 0 or (is_end and number == done.step)
             if number > self._logged and is_due:

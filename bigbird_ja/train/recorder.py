@@ -28,7 +28,7 @@ class Recorder:
         self._request, self._around, self._scratch = request, request.surroundings, scratch
         self._found, self._dir = found, request.model_dir
         self.step = found.step
-        self._metrics = run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), found.step)
+        self._metrics = self._open_metrics()
         self.loss: float | None = (self._metrics.last or {}).get("loss")
         self._pace = pace_of(
             request.config,
@@ -39,16 +39,22 @@ class Recorder:
         self.progress = TrainProgress(
             self._pace, found.step, found.train_seconds, clock=self._around.monotonic
         )
-        self.heartbeat = run_log.Heartbeat(
-            self._dir,
-            storage.base_name(self._dir),
-            self._around.clock,
-            global_step=found.step,
-            num_train_steps=request.config.training.num_train_steps,
-        )
+        self.heartbeat = self._make_heartbeat()
         self._board: EventWriter | None = None
         self._wandb: WandbLog | None = None
         self._wandb_library = load_library() if request.wandb else None
+
+    def _open_metrics(self) -> run_log.MetricsLog:
+        return run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), self._found.step)
+
+    def _make_heartbeat(self) -> run_log.Heartbeat:
+        return run_log.Heartbeat(
+            self._dir,
+            storage.base_name(self._dir),
+            self._around.clock,
+            global_step=self._found.step,
+            num_train_steps=self._request.config.training.num_train_steps,
+        )
 
     def event(self, event: str, **fields: Any) -> None:
         """Adds a line to events.jsonl."""
@@ -171,3 +177,35 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._around.clock(), 3)
+
+
+class Bystander(Recorder):
+    """The recorder of a process of a pod that does not write: it knows step and loss, for its
+    results, and neither writes nor prints."""
+
+    def _open_metrics(self) -> run_log.MetricsLog:
+        return _NoMetrics()
+
+    def _make_heartbeat(self) -> run_log.Heartbeat:
+        return _NoHeartbeat(self._dir, "")
+
+    def event(self, event: str, **fields: Any) -> None:
+        """The writer's."""
+
+    def open_board(self) -> None:
+        """The writer's."""
+
+    def logged(self, metrics: dict[str, float]) -> None:
+        """Keeps the loss."""
+        self.loss = metrics["loss"]
+
+
+class _NoMetrics(run_log.MetricsLog):
+    def __init__(self) -> None:
+        self.last = None
+
+    def sync(self) -> None: ...
+
+
+class _NoHeartbeat(run_log.Heartbeat):
+    def write(self, **fields: Any) -> None: ...

@@ -12,6 +12,7 @@ from bigbird_ja import console
 from bigbird_ja.config import Config
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.train.engines.choice import Choice
+from bigbird_ja.train.pods.pod import Alone
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Request:
     data_dir: str
     model_dir: str
     engine: Choice
+    pod: Alone = field(default_factory=Alone)  # the processes that train together
     init_from: str | None = None
     continue_with: frozenset[str] = frozenset()  # settings that may differ from the run's so far
     evaluates: bool = False  # --mode=train_and_eval

@@ -1,7 +1,7 @@
 """One run of `pretrain`, from the first look at MODEL_DIR to the recorded end.
 
 Reads from top to bottom: refuse what can be refused, take the lock, find where to continue, train
-(`train.loop`), say how it ended.
+(`train.loop`), say how it ended. In a pod the writer does all of it, and the others follow.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from bigbird_ja.train import checks, continuation, engines, environment, run_dir
 from bigbird_ja.train.engines import choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
-from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.pods import following
+from bigbird_ja.train.recorder import Bystander, Recorder
 from bigbird_ja.train.request import Request
-from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+from bigbird_ja.train.saving import CheckpointSaver, LeftToTheWriter, SaveSchedule
 from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog, dump_stacks
 
@@ -51,6 +52,7 @@ _EARLIER_SCRATCH = re.compile(r"model\.ckpt-|events\.out\.tfevents|plugins$")
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
 _LAST_WORDS_SECONDS = 8.0
+_SAVE_SECONDS = 20.0
 
 
 def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
@@ -70,6 +72,9 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
         run_directory.check_settings(model_dir, config, request.continue_with)
     guard = checks.check(request)
     warm_start = _load_warm_start(request)
+    request.pod.barrier("checked")
+    if not request.pod.is_writer:
+        return _follow(request, stop, guard, warm_start)
     if request.overwrite:
         _move_aside(request)
     with _directory(model_dir), _held(request) as (lock, notes), _scratch(model_dir) as scratch:
@@ -83,6 +88,8 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
             store, config, request.manifest.fingerprint, around.log, bool(request.continue_with)
         )
         check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
+        request.pod.share("start", lambda: following.start_of(found, lock))
+        request.pod.barrier("ready")
         recorder = Recorder(request, found, scratch)
         for note in notes:
             recorder.event(**note)
@@ -96,11 +103,31 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
         return part.train()
 
 
+def _follow(
+    request: Request, stop: StopRequest, guard: DataGuard, warm_start: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The part of a process that does not write: it goes on where the writer does."""
+    around, model_dir = request.surroundings, request.model_dir
+    start = request.pod.share("start", dict)
+    with scratch_directory() as scratch:
+        following.check_same_folder(model_dir, start["lease"], around.clock)
+        store = CheckpointStore(model_dir, scratch, mark=around.mark)
+        found = following.resumption(store, start)
+        check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
+        request.pod.barrier("ready")
+        recorder = Bystander(request, found, scratch)
+        part = _Part(request, stop, None, guard, store, scratch, found, recorder, warm_start)
+        if found.step >= request.config.training.num_train_steps:
+            request.pod.finish()
+            return recorder.totals()
+        return part.train()
+
+
 class _Part:
     """This process's part of a run, once MODEL_DIR is ours: what it is made of, and how it ends.
 
     Args:
-        request, stop, lock, guard, store, scratch, found: of the run.
+        request, stop, lock, guard, store, scratch, found: of the run; the lock is the writer's.
         recorder: told everything.
         warm_start: parameters that replace the random ones of a new run, or None.
     """
@@ -109,7 +136,7 @@ class _Part:
         self,
         request: Request,
         stop: StopRequest,
-        lock: Lease,
+        lock: Lease | None,
         guard: DataGuard,
         store: CheckpointStore,
         scratch: str,
@@ -120,7 +147,9 @@ class _Part:
         self._request, self._config, self._around = request, request.config, request.surroundings
         self._stop, self._lock, self._guard, self._scratch = stop, lock, guard, scratch
         self._found, self._recorder, self._warm_start = found, recorder, warm_start
-        self._saver = CheckpointSaver(
+        self._pod = request.pod
+        saver = CheckpointSaver if self._pod.is_writer else LeftToTheWriter
+        self._saver = saver(
             store,
             scratch,
             self._config.checkpoints,
@@ -137,6 +166,7 @@ class _Part:
     def train(self) -> dict[str, Any]:
         """Trains, and records the end, whichever it is."""
         self._stop.leave = lambda message: self.leave("interrupted", message)
+        self._pod.leave = lambda error: self.leave(error.reason, str(error))
         with self._recorded_failure():
             self._write_start()
             reason = "interrupted" if self._stop.is_set() else self._run_loop()
@@ -162,6 +192,7 @@ class _Part:
                     self._evaluations.join()
                     return self._end("interrupted")
                 self._recorder.evaluated(step, found)
+        self._pod.finish()
         if is_due or not run_directory.is_recorded_as_finished(self._request.model_dir):
             self._recorder.ended("finished", None)
         self._say_what_next()
@@ -179,6 +210,8 @@ class _Part:
         self._around.log(f"finished: {at}, in {request.model_dir}; next: bigbird-ja {command}")
 
     def _write_start(self) -> None:
+        if not self._pod.is_writer:
+            return
         request, found = self._request, self._found
         self._there_before = set(storage.list_files(request.model_dir))
         before = run_directory.last_start(request.model_dir)
@@ -194,6 +227,7 @@ class _Part:
             engine=request.engine.name,
             engine_why=request.engine.why,
             replicas=request.engine.replicas,
+            processes=request.engine.processes,
             environment=environment.describe(request.engine.device),
         )
         if before is not None:
@@ -221,7 +255,8 @@ class _Part:
             self._recorder.event("schedule_changed", global_step=step, message=words)
 
     def _tell_changes(self, before: EventRecord) -> None:
-        """Says where another engine or device count goes on with the run."""
+        """Says where another engine, or another number of devices or processes, goes on with the
+        run."""
         engine, step = self._request.engine, self._found.step
         name, replicas = before.get("engine", "estimator"), before.get("replicas")
         if name != engine.name:
@@ -235,6 +270,14 @@ class _Part:
                 "replicas_changed", global_step=step, was=replicas, now=engine.replicas
             )
 
+        processes = before.get("processes", 1)
+        if processes != engine.processes:
+            text = f"this run was trained by {processes} processes and goes on by"
+            self._around.log(f"{text} {engine.processes}: other sequences meet on each replica")
+            self._recorder.event(
+                "processes_changed", global_step=step, was=processes, now=engine.processes
+            )
+
     def _run_loop(self) -> str:
         from bigbird_ja.data import verify
         from bigbird_ja.train.loop import Loop
@@ -246,7 +289,7 @@ class _Part:
             engine,
             self._stop,
             self._recorder,
-            SaveSchedule(self._config.checkpoints, self._found.step, monotonic),
+            SaveSchedule(self._config.checkpoints, self._found.step, monotonic, self._pod),
             self._saver,
             self._evaluations,
             self._profiler(engine),
@@ -306,7 +349,7 @@ class _Part:
         )
 
     def _profiler(self, engine: engines.Engine) -> Any:
-        if not self._request.profile_steps:
+        if not self._request.profile_steps or not self._pod.is_writer:
             return None
         from bigbird_ja.train.profiling import Profiler
 
@@ -319,6 +362,8 @@ class _Part:
         )
 
     def _chores(self) -> Housekeeping:
+        if self._lock is None:
+            return Housekeeping([], self._around.log, self._around.monotonic)
         chores = [
             Chore("heartbeat", HEARTBEAT_SECONDS, self._recorder.heartbeat.write),
             Chore("lock", RENEW_SECONDS, self._lock.renew),
@@ -328,7 +373,8 @@ class _Part:
 
     def _check_may_publish(self) -> None:
         """In the saver's thread: raises where a checkpoint must not become the latest."""
-        self._lock.check()
+        if self._lock is not None:
+            self._lock.check()
         self._guard.check()
 
     def _saved(self, meta: Meta, seconds: float, waited: float) -> None:
@@ -350,6 +396,9 @@ class _Part:
             yield
         except BaseException as error:
             known = _end_of(error)
+            if known is None:
+                self._pod.await_cause()
+            self._pod.fail(known.reason if known else "bug", str(known or error))
             if isinstance(known, (BadInput, OutOfMemory)) and self._is_untouched():
                 self._take_back_start()
                 raise known from error
@@ -365,6 +414,8 @@ class _Part:
 
     def _take_back_start(self) -> None:
         """What the engine refuses before the first step of a new run leaves nothing behind."""
+        if not self._pod.is_writer:
+            return
         model_dir = self._request.model_dir
         for name in set(storage.list_files(model_dir)) - self._there_before:
             storage.delete(storage.join(model_dir, name))
@@ -375,6 +426,7 @@ class _Part:
     def _end(self, reason: str) -> dict[str, Any]:
         """Records the end of a loop that came to one."""
         self._recorder.ended(reason, None)
+        self._pod.finish()
         if reason == "interrupted":
             step, model_dir = self._recorder.step, self._request.model_dir
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
@@ -401,7 +453,11 @@ class _Part:
         )
 
     def leave(self, reason: str, message: str) -> None:
-        """Ends the process from any thread, at once, saving nothing."""
+        """Ends the process from any thread, at once; only a save that is under way is given some
+        time, where another process of a pod has failed."""
+        self._pod.fail(reason, message)
+        if self._pod.count > 1:
+            self._saver.give_time(_SAVE_SECONDS)
         words = threading.Thread(
             target=self._recorder.ended, args=(reason, StorageError(message)), daemon=True
         )

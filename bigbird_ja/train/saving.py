@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.config import CheckpointsConfig
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
+from bigbird_ja.train.pods.pod import NEVER, Alone
 
 if TYPE_CHECKING:
     from bigbird_ja.train.engines import Snapshot
-
-
-NEVER = 1 << 62  # a step that is not reached
 
 
 class SaveSchedule:
@@ -31,6 +29,7 @@ class SaveSchedule:
         config: the two policies; 0 is off.
         step: the last saved step, or where training starts.
         clock: seconds, monotonic.
+        pod: the processes that save together.
     """
 
     def __init__(
@@ -38,7 +37,9 @@ class SaveSchedule:
         config: CheckpointsConfig,
         step: int,
         clock: Callable[[], float] = time.monotonic,
+        pod: Alone | None = None,
     ) -> None:
+        self._pod = pod or Alone()
         self._seconds = config.save_every_minutes * 60
         self._steps = config.save_every_steps
         self._clock = clock
@@ -50,7 +51,17 @@ class SaveSchedule:
             return False
         if self._steps and step // self._steps > self._last_step // self._steps:
             return True
-        return bool(self._seconds) and self._clock() - self._last_time >= self._seconds
+        is_time = bool(self._seconds) and self._clock() - self._last_time >= self._seconds
+        return is_time if self._pod.count == 1 else self._is_agreed(step, is_time)
+
+    def _is_agreed(self, step: int, is_time: bool) -> bool:
+        """In a pod all save at the same step, which the writer's clock asks for."""
+        agreed = self._pod.agreed("save")
+        if agreed is not None and agreed > self._last_step:
+            return step >= agreed
+        if is_time and self._pod.is_writer:
+            self._pod.ask("save")
+        return False
 
     def next_due(self, step: int) -> int:
         """The next step after `step` at which the step policy is met."""
@@ -114,6 +125,11 @@ class CheckpointSaver:
         """Whether a save is under way."""
         return self._thread is not None and self._thread.is_alive()
 
+    def give_time(self, seconds: float) -> None:
+        """Waits at most so long for a save under way, whatever comes of it."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
     def poll(self) -> None:
         """Raises what a save in the background failed with."""
         if self._error is not None:
@@ -143,3 +159,11 @@ class CheckpointSaver:
             for suffix in (".index", ".data-00000-of-00001"):
                 with contextlib.suppress(OSError):
                     os.unlink(prefix + suffix)
+
+
+class LeftToTheWriter(CheckpointSaver):
+    """What saving is in a process of a pod that does not write: it takes part in the snapshot."""
+
+    def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
+        """Takes the snapshot, which the program of all processes may have a part in."""
+        snapshot()

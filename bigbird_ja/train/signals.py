@@ -41,6 +41,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
         self._asking = threading.Lock()
         self.name = ""  # of the first signal, or what else asked
+        self.tell: Callable[[str], None] = lambda name: None  # told `name` too: for a whole pod
 
     def is_set(self) -> bool:
         """Whether someone asked to stop."""
@@ -55,6 +56,7 @@ class StopRequest:
             self._asked.set()
         self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
         threading.Thread(target=self._time_out, name="patience", daemon=True).start()
+        self.tell(name)
 
     def answered(self) -> None:
         """The main thread has seen the request: from here on it may take the time to save."""

@@ -32,6 +32,8 @@ class Numbers:
         self.dispatched = self.finished = start
         self._every, self._ahead, self._loop, self._bad = every, ahead, loop, bad
 
+    ahead = 0
+
     def advance(self, limit: int) -> Finished:
         self.dispatched = min(self.finished + self._loop + self._ahead, limit)
         return self._finish(max(self.finished + 1, self.dispatched - self._ahead))

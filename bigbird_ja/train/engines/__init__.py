@@ -40,6 +40,8 @@ class Finished:
 class Engine(Protocol):
     """See the module."""
 
+    ahead: int  # steps that one `advance` dispatches beyond the last finished one, at most
+
     def begin(self) -> None:
         """Builds the program and brings the state to the device.
 

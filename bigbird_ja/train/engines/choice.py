@@ -34,9 +34,11 @@ class Choice:
     device: str  # for people and events
     peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, where known
     found: Devices | None = None  # pjrt only
+    processes: int = 1  # that train together
 
     def __str__(self) -> str:
-        return f"engine: {self.name} on {self.device} ({self.why})"
+        together = f" in {self.processes} processes" if self.processes > 1 else ""
+        return f"engine: {self.name} on {self.device}{together} ({self.why})"
 
 
 @dataclass(frozen=True)
@@ -47,27 +49,39 @@ class Before:
     device: str
 
 
-def choose(wanted: str, use_tpu: bool, config: Config, before: Before | None = None) -> Choice:
-    """The engine for this machine; reads only.
+def choose(
+    wanted: str,
+    use_tpu: bool,
+    config: Config,
+    before: Before | None = None,
+    processes: int = 1,
+    connect: Callable[[str], None] = lambda platform: None,
+) -> Choice:
+    """The engine for this machine, or for all machines of a pod; reads only.
 
     Args:
         wanted: one of `ENGINES`.
         use_tpu: as the flag.
         config: of the run.
         before: of the run that is continued; None for a new one.
+        processes: that train together.
+        connect: joins them, as `devices.find` takes it.
 
     Raises:
         BadInput: the engine's packages are missing, or what it should run on is.
     """
+    if processes > 1:
+        if wanted == "estimator":
+            raise BadInput("--engine=estimator drives all hosts from one process: leave it out")
+        why = "several processes" if wanted == "auto" else f"--engine={wanted}"
+        return _pjrt(why, use_tpu, processes, connect)
     accelerator = accelerator_type()
     if wanted == "auto":
         name, why = _automatic(use_tpu, config, accelerator, before)
     else:
         name, why = wanted, f"--engine={wanted}"
     if name == "pjrt":
-        found = devices.find(use_tpu)
-        count = len(found.devices)
-        return Choice(name, why, use_tpu, count, found.description, found.peak_flops, found)
+        return _pjrt(why, use_tpu, processes, connect)
     return _estimator(why, use_tpu, config, accelerator)
 
 
@@ -183,6 +197,13 @@ def _only_of_pjrt(config: Config) -> str | None:
     if training.gradient_sum_dtype != "float32":
         return f"training.gradient_sum_dtype={training.gradient_sum_dtype}"
     return None
+
+
+def _pjrt(why: str, use_tpu: bool, processes: int, connect: Callable[[str], None]) -> Choice:
+    found = devices.find(use_tpu, connect=connect)
+    count = len(found.devices)
+    about = found.description, found.peak_flops
+    return Choice("pjrt", why, use_tpu, count, *about, found, processes)
 
 
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,13 @@ class Devices:
 
     platform: str  # "cpu", "cuda" or "tpu": as `jax.export` names them
     devices: tuple[Any, ...]  # of all processes, in the order of the replicas
+
+    def of_process(self) -> Devices:
+        """Those of this process alone."""
+        import jax
+
+        here = jax.process_index()
+        return Devices(self.platform, tuple(d for d in self.devices if d.process_index == here))
 
     @property
     def description(self) -> str:
@@ -66,8 +74,12 @@ def is_installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
-    """The devices of this machine (of the whole slice, where it has several hosts).
+def find(
+    use_tpu: bool,
+    tpu_files: Sequence[str] = TPU_FILES,
+    connect: Callable[[str], None] = lambda platform: None,
+) -> Devices:
+    """The devices of this machine, or of all machines of a pod.
 
     JAX is told the platform: left to itself it asks every one that is installed, and libtpu takes
     eight minutes to find out that there is no TPU.
@@ -75,6 +87,7 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
     Args:
         use_tpu: wants a TPU; else a GPU is taken where there is one, or the CPU.
         tpu_files: where a TPU shows.
+        connect: joins the processes of a pod, given the platform, before devices are asked for.
 
     Raises:
         BadInput: a package is missing, there is no TPU, or it cannot be used.
@@ -94,10 +107,12 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
 
     jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
     try:
+        connect(platform)
         devices = jax.devices("gpu" if platform == "cuda" else platform)
     except RuntimeError as error:
         raise BadInput(_why_not(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
+    _check_equal_shares(ordered)
     return Devices(platform, tuple(ordered))
 
 
@@ -106,9 +121,16 @@ def has_gpu() -> bool:
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
 
 
+def _check_equal_shares(devices: Sequence[Any]) -> None:
+    counts = Counter(device.process_index for device in devices)
+    if len(set(counts.values())) > 1:
+        words = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
+        raise BadInput(f"the processes of a pod need equally many devices each ({words})")
+
+
 def _why_not(platform: str, text: str) -> str:
     """One line from what the runtime says."""
-    name = "the TPU" if platform == "tpu" else "the GPU"
+    name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = " ".join(text.split())
     if (
         "already in use" in words

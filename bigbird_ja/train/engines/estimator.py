@@ -44,6 +44,8 @@ class EstimatorEngine:
         use_tpu: trains on the configured TPU.
     """
 
+    ahead = 0  # a device loop ends where it was told to
+
     def __init__(
         self,
         config: Config,

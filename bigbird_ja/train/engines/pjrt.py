@@ -65,6 +65,8 @@ class PjrtEngine:
         self._feeder: Feeder | None = None
         self._forward: Any = None
 
+    ahead = _AHEAD + 1
+
     def begin(self) -> None:
         """Traces and compiles the step, and brings the state to the devices."""
         keep_tensorflow_off_the_devices()
@@ -120,12 +122,12 @@ class PjrtEngine:
         return lambda: self._to_host(copied)
 
     def forward(self) -> Any:
-        """The model on the devices."""
+        """The model on the devices of this process: it evaluates its own part of the records."""
         from bigbird_ja.train.engines.pjrt_forward import PjrtForward
 
         if self._forward is None:
-            self._forward = PjrtForward(self._config, self._devices, self._mesh)
-        self._forward.parameters = self._state.parameters
+            self._forward = PjrtForward(self._config, self._devices.of_process())
+        self._forward.take(self._state.parameters)
         return self._forward
 
     def start_profile(self, directory: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.config import Config
@@ -16,22 +16,35 @@ from bigbird_ja.train import program
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
 
+_AXIS = "replica"
+
 
 class PjrtForward:
     """A `evaluation.forward.Model` on JAX's devices; one program per shape that is asked.
 
     Args:
         config: of the run.
-        devices: a batch is divided over them.
-        mesh: of these devices, with one axis.
+        devices: of this process; a batch is divided over them.
     """
 
-    def __init__(self, config: Config, devices: Devices, mesh: Mesh) -> None:
+    def __init__(self, config: Config, devices: Devices) -> None:
         self.config = inference_config(config)
         self.parameters: list[jax.Array] = []
-        self._devices, self._mesh = devices, mesh
+        self._devices = devices
+        self._mesh = Mesh(np.asarray(devices.devices), (_AXIS,))
         self._metrics: dict[int, tuple[Any, list[str]]] = {}
         self._log_probabilities: dict[tuple[int, int, int], Any] = {}
+
+    def take(self, parameters: Sequence[jax.Array]) -> None:
+        """The parameters to use, as they lie on these devices and perhaps on others'; nothing is
+        copied, so they are good until they are donated."""
+        everywhere = NamedSharding(self._mesh, P())
+        self.parameters = [
+            jax.make_array_from_single_device_arrays(
+                array.shape, everywhere, [part.data for part in array.addressable_shards]
+            )
+            for array in parameters
+        ]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """`eval_metrics` of one batch; rows that fill it up to a multiple of the devices are cut
@@ -72,6 +85,5 @@ class PjrtForward:
         def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
             return call(*parameters, *batch)
 
-        axis = self._mesh.axis_names[0]
-        function = shard_map(each, self._mesh, (P(), P(axis)), P(axis))
+        function = shard_map(each, self._mesh, (P(), P(_AXIS)), P(_AXIS))
         return jax.jit(function), list(traced.outputs)
