@@ -96,8 +96,8 @@ plan-plots: $(STAMP) ## cost against time and useful time against checkpoint int
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.probe
 
-soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk and on a loopback bucket
-	@$(BIN)/python -m scripts.soak
+soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
+	@$(BIN)/python -m scripts.soak --engine $(or $(ENGINE),auto)
 
 size: $(STAMP) ## lines, files and functions by package
 	@$(BIN)/python -m scripts.size

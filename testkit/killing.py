@@ -28,7 +28,9 @@ import yaml
 
 from testkit import synthetic
 
-PHASES = ("start-up", "input", "step", "save", "between-files")
+PHASES = ("start-up", "compile", "input", "step", "save", "between-files")
+# Seconds after an instant in which the kill comes.
+_WITHIN = {"compile": 2.0}
 CONFIG: dict[str, dict[str, Any]] = {
     "model": {
         "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
@@ -111,6 +113,11 @@ class Trainer:
                 return None
             line += byte
         return line.decode().strip()
+
+    @property
+    def pipe(self) -> int:
+        """What can be read once `next_mark` will not wait."""
+        return self._marks.fileno()
 
     def go_on(self) -> None:
         """Lets it run to the next instant."""
@@ -260,7 +267,7 @@ def _train_to_kill(
         if mark == phase and wanted == 0:
             if phase != "between-files":
                 trainer.go_on()
-                time.sleep(rng.random() * 0.05)
+                time.sleep(rng.random() * _WITHIN.get(phase, 0.05))
             trainer.kill()
             break
         trainer.go_on()
@@ -290,7 +297,7 @@ def judge(model_dir: str, status: int, expected: str) -> str:
 def _is_expected(name: str) -> bool:
     return name.startswith(("model.ckpt-", "events.out.")) or name in (
         "checkpoint", "config.yaml", "tokenizer.model", "metrics.jsonl", "events.jsonl",
-        "heartbeat.json",
+        "heartbeat.json", "eval.jsonl",
     )  # fmt: skip
 
 

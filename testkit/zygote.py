@@ -118,8 +118,9 @@ class Zygote:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
                 create the file `hung`, until that is removed; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
-                working folder; `streams={"1": "/dev/full", "0": "closed"}` replaces standard
-                streams; with `obeys_permissions` root is refused what it may not read too.
+                working folder; `environ` adds variables; `streams={"1": "/dev/full", "0":
+                "closed"}` replaces standard streams; with `obeys_permissions` root is refused what
+                it may not read too.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -172,9 +173,11 @@ def _command(
     cwd: str | None = None,
     streams: Mapping[str, str] | None = None,
     obeys_permissions: bool = False,
+    environ: Mapping[str, str] | None = None,
 ) -> None:
     status = 1
     with contextlib.suppress(BaseException):
+        os.environ.update(environ or {})
         os.setpgid(0, 0)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -46,8 +46,7 @@ def evaluate_model(
     manifest: Manifest,
     max_batches: int | None = None,
     tick: Callable[[], None] = lambda: None,
-    part: Part | None = None,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Evaluates a model on the held-out records.
 
     Args:
@@ -56,10 +55,8 @@ def evaluate_model(
         manifest: of `data_dir`.
         max_batches: stops after so many batches of `batch_size(seq_length)` records.
         tick: called after each batch.
-        part: this process's, where several evaluate together.
 
     Returns:
-        None where another process puts the parts together; else
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
         `bits_per_character` (of the masked text; None without a tokenizer), `predictions`,
         `sequences`, `by_position`, `by_distance` (to the nearest visible token of the same piece),
@@ -70,11 +67,25 @@ def evaluate_model(
     Raises:
         BadInput: no held-out records.
     """
+    found = evaluate_part(forward, data_dir, manifest, max_batches, tick, Part())
+    assert found is not None  # this process has all parts
+    return found
+
+
+def evaluate_part(
+    forward: Model,
+    data_dir: str,
+    manifest: Manifest,
+    max_batches: int | None,
+    tick: Callable[[], None],
+    part: Part,
+) -> dict[str, Any] | None:
+    """As `evaluate_model`, where several processes evaluate together; None in those of them that do
+    not put the parts together."""
     from bigbird_ja.data import pipeline, verify
 
     start = time.monotonic()
     size = batch_size(manifest.seq_length)
-    part = part or Part()
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
     if max_batches:
         batches = batches.take(max_batches)

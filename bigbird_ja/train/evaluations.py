@@ -61,6 +61,7 @@ class Evaluations:
         stop before they were complete, and in a process that does not write. In a pod each process
         evaluates its part. The last batch may still be computed after that: see `join`."""
         found: dict[str, Any] = {}
+        self._request.surroundings.mark("evaluate")
         self._thread = threading.Thread(
             target=self._run, args=(step, forward, found), name="evaluation", daemon=True
         )
@@ -98,8 +99,9 @@ class Evaluations:
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         try:
-            result = masked_lm.evaluate_model(
-                forward, self._request.data_dir, self._request.manifest, tick=tick, part=part
+            data_dir, manifest = self._request.data_dir, self._request.manifest
+            result = masked_lm.evaluate_part(
+                forward, data_dir, manifest, max_batches=None, tick=tick, part=part
             )
             if result is not None:
                 tensorboard.write_evaluation(self._request.model_dir, step, result)

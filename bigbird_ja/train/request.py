@@ -20,7 +20,7 @@ class Surroundings:
     """Log, clocks and the way out of the process; tests pass their own.
 
     `mark` is called with the phase at the instants where a kill is interesting: "start-up",
-    "input", "session", "step", "save", "between-files".
+    "compile", "input", "session", "step", "evaluate", "save", "between-files".
     """
 
     log: Callable[[str], None] = console.log

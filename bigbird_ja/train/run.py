@@ -300,6 +300,7 @@ class _Part:
         try:
             damage = verify.named_damage(request.manifest, request.data_dir)
             with self._watchdog, loop.chores, damage:
+                self._around.mark("compile")
                 engine.begin()
                 self._has_begun = True
                 self._around.mark("session")

@@ -188,7 +188,7 @@ def fake_evaluation(training: Training, monkeypatch: pytest.MonkeyPatch, batches
             how["tick"]()
         return {"masked_lm_loss": 1.0}
 
-    monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
+    monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
     monkeypatch.setattr(tensorboard, "write_evaluation", lambda *args: None)
 
 

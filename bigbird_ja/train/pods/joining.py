@@ -68,6 +68,8 @@ def joined(
         yield pod
     except BaseException as error:
         known = classify(error)
+        if known is None:
+            pod.await_cause()
         pod.fail(known.reason if known else "bug", str(known or error))
         raise
 

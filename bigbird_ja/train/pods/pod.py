@@ -238,6 +238,8 @@ class Pod(Alone):
     def await_cause(self) -> None:
         end = time.monotonic() + _CAUSE_SECONDS
         with self._changed:
+            if self._has_told:
+                return
             while time.monotonic() < end and self._news is None:
                 self._changed.wait(_POLL_SECONDS)
         if self._news is not None:

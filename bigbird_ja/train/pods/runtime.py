@@ -58,11 +58,15 @@ def connect(pod: Pod, platform: str) -> None:
             f"the processes of this pod cannot reach each other through {address}"
             f" ({telling_line(error)}): let the hosts of a pod connect to each other on any port"
         ) from error
-    _sum_once()
-    if platform == "cuda":  # there each program sets its sums up anew
-        pod.keeps = service
-        return
-    jax.distributed.shutdown()
+    try:
+        _sum_once()
+        if platform == "cuda":  # there each program sets its sums up anew
+            pod.keeps = service
+            return
+        jax.distributed.shutdown()
+    except RuntimeError:
+        pod.await_cause()
+        raise
     pod.barrier("joined")
     if service is not None:
         service.communicate("end")

@@ -1,0 +1,194 @@
+"""`pretrain` by several processes as users run it: real processes, kills and signals."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
+from testkit import engine_runs, killing, pods
+from testkit.zygote import Ended, Zygote
+
+pytest.importorskip("jax")
+
+STEPS = 12
+GONE = "run the same command again on every host"
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
+    return [
+        "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
+        "--num_train_steps", str(STEPS), "--mode", "train_and_eval",
+        "--set", "training.eval_every_steps=8", "--set", "model.hidden_dropout_prob=0",
+        "--set", "training.global_batch_size=8", "--engine", "pjrt",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(
+    zygote: Zygote, flags: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Ended]]:
+    """A pod of two that was left alone."""
+    model = tmp_path_factory.mktemp("finished") / "model"
+    ended = pods.wait(pods.start(zygote, 2, *flags, "--model_dir", str(model)))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    return model, ended
+
+
+def apart(ours: Path, theirs: Path) -> float:
+    """The largest relative difference of any variable of two runs' last checkpoints."""
+    left, right = (read_variables(str(path / f"model.ckpt-{STEPS}")) for path in (ours, theirs))
+    return max(engine_runs._apart(left, right, [n for n in left if n != "global_step"]))
+
+
+def test_one_writes_and_all_know_the_end(finished: tuple[Path, list[Ended]]) -> None:
+    model, ended = finished
+    assert [e.result["global_step"] for e in ended] == [STEPS, STEPS]
+    assert ended[0].result["loss"] == ended[1].result["loss"]
+    events = run_log.read_events(str(model))
+    assert [e["event"] for e in events] == ["started", "saved", "saved", "saved", "finished"]
+    assert (events[0]["replicas"], events[0]["processes"]) == (4, 2)
+    assert len({e["pid"] for e in events}) == 1, "two processes wrote"
+    assert [line["step"] for line in run_log.read_metrics(str(model))] == [4, 8, 12]
+    assert "step 12 of 12" in ended[0].err and "step 12 of 12" not in ended[1].err
+    assert all("4 x cpu in 2 processes" in e.err for e in ended)
+
+
+def test_weights_and_evaluations_are_those_of_one_process(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    environ = {"XLA_FLAGS": pods.ENVIRON["XLA_FLAGS"].replace("count=2", "count=4")}
+    ended = zygote.run(*flags, "--model_dir", str(model), environ=environ)
+    assert ended.status == 0, ended.err
+    assert apart(finished[0], model) < 1e-5
+    ours, theirs = (run_log.read_evaluations(str(path)) for path in (finished[0], model))
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs] == [8, STEPS]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["masked_lm_loss"] == pytest.approx(b["masked_lm_loss"], rel=1e-5)
+        assert a["predictions"] == b["predictions"]
+        assert [r["count"] for r in a["by_position"]] == [r["count"] for r in b["by_position"]]
+
+
+def test_sigterm_to_one_saves_and_a_killed_one_ends_the_other(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model)]
+    running = pods.start(zygote, 2, *here, hang={1: ["step", 4]})
+    running[1].wait_for(running[1].hung, seconds=pods.PATIENCE)
+    running[1].send(signal.SIGTERM)
+    running[0].wait_for(running[0].hung.with_name("err"), "SIGTERM in process 1")
+    running[1].hung.unlink()
+    ended = pods.wait(running)
+    assert [e.status for e in ended] == [75, 75], [e.err for e in ended]
+    (step,) = {e.result["global_step"] for e in ended}
+    assert 3 <= step < STEPS and CheckpointStore(str(model)).steps()[-1] == step
+    running = pods.start(zygote, 2, *here, hang={0: ["step", 2]})
+    running[0].wait_for(running[0].hung, seconds=pods.PATIENCE)
+    running[1].send(signal.SIGKILL)
+    ended = pods.wait(running)
+    assert [e.status for e in ended] == [76, -signal.SIGKILL], [e.err for e in ended]
+    assert "process 1 on" in ended[0].err and GONE in ended[0].err
+    assert "Traceback" not in ended[0].err and ended[0].result["reason"] == "stalled"
+    assert run_log.read_events(str(model))[-1]["reason"] == "stalled"
+    ended = pods.wait(pods.start(zygote, 2, *here))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+
+
+def test_another_folder_under_the_same_name(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    places = [tmp_path / name for name in ("a", "b")]
+    address = pods.free_address()
+    running = []
+    for index, place in enumerate(places):
+        place.mkdir()
+        running.append(
+            zygote.start(
+                *flags, "--model_dir", "model", *pods.place(address, 2, index), cwd=str(place),
+                environ=pods.ENVIRON,
+            )
+        )  # fmt: skip
+    check_refused(pods.wait(running), "not the folder that process 0 writes to")
+    assert not any(list(place.iterdir()) for place in places)
+
+
+def check_refused(ended: list[Ended], words: str) -> None:
+    """One line on each, and status 2."""
+    assert [e.status for e in ended] == [2] * len(ended), [e.err for e in ended]
+    for each in ended:
+        lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
+        assert len(lines) == 1 and words in lines[0], each.err
+        assert "Traceback" not in each.err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--set", "training.learning_rate=0.5"], "training.learning_rate=0.5"),
+        (["--mode", "train"], "--mode=train"),
+        (["--pod_wait_seconds", "2", "--num_processes", "3"], "3 processes"),
+    ],
+)
+def test_what_differs_is_told_to_all(
+    more: list[str], words: str, zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    here = [*flags, "--model_dir", str(tmp_path / "model")]
+    address = pods.free_address()
+    running = [
+        zygote.start(*here, *pods.place(address, 2, index), *extra, environ=pods.ENVIRON)
+        for index, extra in enumerate(([], more))
+    ]
+    check_refused(pods.wait(running), words)
+    assert not (tmp_path / "model").exists()
+
+
+def test_other_data_on_one_host(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    from testkit import synthetic
+
+    synthetic.write(tmp_path / "data", (40, 40, 40, 40), seed=5)
+    here = [*flags, "--model_dir", str(tmp_path / "model")]
+    address = pods.free_address()
+    running = [
+        zygote.start(*here, *pods.place(address, 2, index), *extra, environ=pods.ENVIRON)
+        for index, extra in enumerate(([], ["--data_dir", str(tmp_path / "data")]))
+    ]
+    check_refused(pods.wait(running), "another data")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_coordinator_that_never_comes(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "1"]
+    ended = zygote.run(*here, *pods.place(pods.free_address(), 2, 1))
+    check_refused([ended], "no process 0 there")
+    ended = zygote.run(*here, *pods.place(pods.free_address(), 2, 0))
+    check_refused([ended], "process 1 of 2 did not come")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_four_processes(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    """Killed where it compiles, then to its end: as one process with as many devices."""
+    model, alone = tmp_path / "model", tmp_path / "alone"
+    here = [*flags, "--model_dir", str(model)]
+    running = pods.start(zygote, 4, *here, hang={2: ["start-up", 1]})
+    running[2].wait_for(running[2].hung, seconds=pods.PATIENCE)
+    running[3].send(signal.SIGKILL)
+    ended = pods.wait(running)
+    assert [e.status for e in ended] == [76, 76, 76, -signal.SIGKILL], [e.err for e in ended]
+    ended = pods.wait(pods.start(zygote, 4, *here))
+    assert [e.status for e in ended] == [0] * 4, [e.err for e in ended]
+    environ = {"XLA_FLAGS": pods.ENVIRON["XLA_FLAGS"].replace("count=2", "count=8")}
+    done: Any = zygote.run(*flags, "--model_dir", str(alone), environ=environ)
+    assert done.status == 0, done.err
+    assert apart(model, alone) < 1e-5
