@@ -74,6 +74,9 @@ class Recorder:
     def totals(self) -> dict[str, Any]:
         return {"train_seconds": 0.0, "tokens_seen": 0, "interruptions": 0}
 
+    def next_batch(self) -> int:
+        return self.step
+
     def stepped(self, step: int) -> None:
         self.step = step
 

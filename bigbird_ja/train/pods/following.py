@@ -20,7 +20,12 @@ _POLL_SECONDS = 0.5
 def start_of(found: Resumption, lock: Lease) -> dict[str, Any]:
     """What the writer tells the others before training starts."""
     step = None if found.checkpoint is None else found.step
-    return {"lease": lock.owner.id, "step": step, "interruptions": found.interruptions}
+    return {
+        "lease": lock.owner.id,
+        "step": step,
+        "interruptions": found.interruptions,
+        "next_batch": found.next_batch,
+    }
 
 
 def check_same_folder(model_dir: str, owner: str, clock: Callable[[], float] = time.time) -> None:
@@ -47,4 +52,4 @@ def resumption(store: CheckpointStore, start: Mapping[str, Any]) -> Resumption:
     """Where training continues, as the writer has found; the checkpoint is verified here too."""
     step = start["step"]
     checkpoint = None if step is None else store.fetch(int(step))
-    return Resumption(checkpoint, int(start["interruptions"]))
+    return Resumption(checkpoint, int(start["interruptions"]), int(start["next_batch"]))
