@@ -188,7 +188,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(
     class OneCpu:
         devices, platform, description, peak_flops = (1,), "cpu", "1 x cpu", None
 
-    monkeypatch.setattr(devices, "find", lambda use_tpu: OneCpu())
+    monkeypatch.setattr(devices, "find", lambda use_tpu, connect: OneCpu())
     monkeypatch.setattr(choice, "start", lambda *arguments: Refusing())
     model = tmp_path / "model"
     assert cli.run_command_line([*flags, "--model_dir", str(model)]) == 71

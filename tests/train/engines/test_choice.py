@@ -42,7 +42,7 @@ class Machine:
         monkeypatch.setattr(devices, "is_there", lambda files: set(files) <= set(self.files))
         monkeypatch.setattr(tpu, "is_there", lambda files: set(files) <= set(self.files))
         monkeypatch.setattr(tpu, "is_supported", lambda: True)
-        monkeypatch.setattr(devices, "find", lambda use_tpu: Found(use_tpu))
+        monkeypatch.setattr(devices, "find", lambda use_tpu, connect: Found(use_tpu))
         for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
             monkeypatch.delenv(name, raising=False)
 
@@ -192,3 +192,18 @@ def test_peaks_are_known_by_the_machines_own_names() -> None:
     assert peak_flops("v3-8") == 61.5e12
     assert peak_flops("v5litepod-8") == 197e12
     assert peak_flops(None) is None and peak_flops("gpu") is None
+
+
+def test_several_processes_are_for_jax_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[str] = []
+
+    def find(use_tpu: bool, connect: Any) -> Any:
+        connect("cpu")
+        return type("Found", (), {"devices": [0] * 4, "description": "4 x cpu", "peak_flops": 0})
+
+    monkeypatch.setattr(devices, "find", find)
+    chosen = choose("auto", False, CONFIG, None, 2, joined.append)
+    assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 4, 2)
+    assert joined == ["cpu"] and "in 2 processes" in str(chosen)
+    with pytest.raises(BadInput, match="--engine=estimator"):
+        choose("estimator", False, CONFIG, None, 2)
