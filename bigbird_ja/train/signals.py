@@ -72,7 +72,8 @@ class StopRequest:
         return self
 
     def install(self) -> None:
-        """Puts the handlers in place; again where a library has taken them (TPUEstimator does)."""
+        """Puts the handlers in place; again where a library has taken them (TPUEstimator does, and
+        JAX where several processes train)."""
         for number in self._before:
             signal.signal(number, _ignore)
 

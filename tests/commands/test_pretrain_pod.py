@@ -14,6 +14,7 @@ from testkit import engine_runs, killing, pods
 from testkit.zygote import Ended, Zygote
 
 pytest.importorskip("jax")
+pytestmark = pytest.mark.timeout(900)  # two processes compile at the same time
 
 STEPS = 12
 GONE = "run the same command again on every host"
@@ -60,6 +61,7 @@ def test_one_writes_and_all_know_the_end(finished: tuple[Path, list[Ended]]) -> 
     assert all("4 x cpu in 2 processes" in e.err for e in ended)
 
 
+@pytest.mark.slow
 def test_weights_and_evaluations_are_those_of_one_process(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_weights_and_evaluations_are_those_of_one_process(
         assert [r["count"] for r in a["by_position"]] == [r["count"] for r in b["by_position"]]
 
 
+@pytest.mark.slow
 def test_sigterm_to_one_saves_and_a_killed_one_ends_the_other(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:

@@ -56,7 +56,10 @@ def joined(
     card = card_of(args, config, manifest)
     meeting = Meeting(place, card, args.pod_wait_seconds, stop.is_set)
     meeting.meet()
-    pod = Pod(place, meeting, log, stop.ask, leave, runtime.connect)
+    pod = Pod(
+        place, meeting, log, stop.ask, leave,
+        lambda pod, platform: runtime.connect(pod, platform, stop.install),
+    )  # fmt: skip
     pod.leave = lambda error: _leave_all(pod, error)
     pod.start()
     where = f"in process {place.index} on {socket.gethostname()}"

@@ -15,7 +15,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bigbird_ja.errors import BadInput, telling_line
@@ -26,12 +26,13 @@ _TRIES = 3
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 
 
-def connect(pod: Pod, platform: str) -> None:
+def connect(pod: Pod, platform: str, take_signals: Callable[[], None]) -> None:
     """Makes `jax.devices()` those of all processes. Before any other use of JAX.
 
     Args:
         pod: that has met.
         platform: "cpu", "cuda" or "tpu".
+        take_signals: sets this process's handlers again: JAX takes SIGTERM for itself.
 
     Raises:
         BadInput: the processes cannot reach each other.
@@ -58,6 +59,7 @@ def connect(pod: Pod, platform: str) -> None:
             f"the processes of this pod cannot reach each other through {address}"
             f" ({telling_line(error)}): let the hosts of a pod connect to each other on any port"
         ) from error
+    take_signals()
     try:
         _sum_once()
         if platform == "cuda":  # there each program sets its sums up anew
