@@ -15,7 +15,7 @@ import os
 from typing import Any
 
 from bigbird_ja import config as config_lib
-from bigbird_ja import tensorflow_env
+from bigbird_ja import plotting, tensorflow_env
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
 from bigbird_ja.preflight import compile as compile_lib
@@ -64,26 +64,28 @@ def point(attention: str, length: int, settings: estimate.Settings, whole: bool)
 
 def draw(path: str, points: list[dict[str, Any]]) -> None:
     """Cycles per token against the length, one line per kind of attention."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    figure = plotting.new_figure(6.5, 4.4)
     axes = figure.add_subplot()
     names = {"block_sparse": "block-sparse (rolled)", "original_full": "full attention"}
-    for attention in ATTENTIONS:
+    for attention, style in zip(ATTENTIONS, ("o-", "s--"), strict=True):
         known = [p for p in points if p["attention"] == attention and p["cycles"]]
         lengths = [p["length"] for p in known]
-        axes.plot(lengths, [p["cycles"] / 1e6 for p in known], "o-", label=names[attention])
+        axes.plot(lengths, [p["cycles"] / 1e6 for p in known], style, label=names[attention])
         for p in known:
             if not p["fits"]:
-                axes.annotate("does not fit", (p["length"], p["cycles"] / 1e6), fontsize=7)
+                place = (p["length"], p["cycles"] / 1e6)
+                axes.annotate(
+                    "does not fit", place, textcoords="offset points", xytext=(8, 4), fontsize=8
+                )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    cycles = [p["cycles"] / 1e6 for p in points if p["cycles"]]
+    plotting.plain_scale(axes.yaxis, min(cycles), max(cycles))
     axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
     axes.set_xlabel("tokens in the sequence")
     axes.set_ylabel("M priced cycles per step")
     axes.grid(alpha=0.3)
     axes.set_title("BERT-base, one sequence per v3 core", fontsize=10)
-    axes.legend(frameon=False)
+    plotting.legend_below(figure)
     figure.savefig(path, dpi=150)
 
 

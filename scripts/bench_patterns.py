@@ -90,16 +90,16 @@ def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
 def draw(path: str, losses: dict[str, list], recalls: dict[str, list[float]]) -> None:
     """Loss curves, one per seed, and the recall of each run."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for place, (color, name) in enumerate(
-        zip(("tab:blue", "tab:orange", "tab:gray"), PATTERNS, strict=True)
-    ):
+    styles = (("tab:blue", "-"), ("tab:orange", "--"), ("tab:gray", ":"))
+    for place, ((color, line), name) in enumerate(zip(styles, PATTERNS, strict=True)):
         for index, run in enumerate(losses[name]):
-            left.plot(smooth(run, WIDTH), color=color, lw=1.2, label=None if index else name)
+            label = None if index else name
+            left.plot(smooth(run, WIDTH), line, color=color, lw=1.2, label=label)
         found = [100 * value for value in recalls[name]]
         right.bar(place, statistics.mean(found), color=color, alpha=0.4)
         right.plot([place] * len(found), found, "o", color=color)
     left.set(title="masked-LM loss, running mean of 50 steps", xlabel="step", ylabel="loss")
-    left.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(PATTERNS), frameon=False)
     left.grid(alpha=0.3)
     right.set_xticks(range(len(PATTERNS)), list(PATTERNS))
     right.set(title="far recall, each seed and the mean", ylabel="tokens of names filled in (%)")

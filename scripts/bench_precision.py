@@ -74,11 +74,12 @@ def draw(path: str, results: dict[Task, Runs]) -> None:
     """Both dtypes' curves, a panel per task."""
     figure, panels = plt.subplots(1, len(results), figsize=(11, 4), layout="constrained")
     for axes, (task, runs) in zip(panels, results.items(), strict=True):
-        for color, (dtype, curves) in zip(("tab:blue", "tab:orange"), runs.items(), strict=True):
+        styles = (("tab:blue", "-"), ("tab:orange", "--"))  # where they coincide, both are seen
+        for (color, line), (dtype, curves) in zip(styles, runs.items(), strict=True):
             for index, values in enumerate(curves):
-                axes.plot(values, color=color, lw=1.1, label=None if index else dtype)
+                axes.plot(values, line, color=color, lw=1.1, label=None if index else dtype)
         axes.set(title=f"masked-LM loss, {task.name}", xlabel="step", ylabel="loss")
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
 

@@ -39,6 +39,7 @@ def figures(measured: dict[str, float]) -> dict[str, str]:
         "make_data_wiki40b_ja": f"{make_data / 60:.0f} 分",
         "demo": _minutes(60 * measured["demo_minutes"], "minute"),
         "demo_ja": f"{measured['demo_minutes']:.0f} 分",
+        "probe_ja": f"{measured['probe_minutes']:.0f} 分",
         "probe": _minutes(60 * measured["probe_minutes"], "minute"),
     }
     return {**found, **_rented()}

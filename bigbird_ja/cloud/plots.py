@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from bigbird_ja import plotting
 from bigbird_ja.cloud.plan import Row
 
+# A later curve is broken, so that one beneath it shows where both run together.
+_STYLES = ("o-", "s--", "^:", "d-.")
+
 
 def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
     """Every machine as a point: days of wall time across, US dollars up, both logarithmic."""
     figure = plotting.new_figure(8, 5)
     axes = figure.add_subplot()
+    drawn = [row for row in rows if row.cost_usd is not None and row.wall_hours is not None]
     colours = {"on_demand": "tab:red", "spot": "tab:blue"}
     for row in rows:
         if row.cost_usd is None or row.wall_hours is None:
@@ -21,12 +25,15 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
         axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
     for pricing, marker in (("spot", "o"), ("on_demand", "s")):
         axes.plot([], [], marker, color=colours[pricing], label=pricing.replace("_", " "))
-    axes.set(
-        xscale="log", yscale="log", xlabel="days until finished", ylabel="US dollars", title=title
-    )
+    axes.set(xlabel="days until finished", ylabel="US dollars", title=title)
+    if drawn:
+        days = [(row.wall_hours or 0) / 24 for row in drawn]
+        dollars = [row.cost_usd or 0 for row in drawn]
+        plotting.plain_scale(axes.xaxis, min(days), max(days))
+        plotting.plain_scale(axes.yaxis, min(dollars), max(dollars))
     axes.margins(x=0.12)
-    axes.grid(True, which="both", alpha=0.3)
-    axes.legend()
+    axes.grid(True, alpha=0.3)
+    plotting.legend_below(figure)
     plotting.save(figure, path, dpi=110)
 
 
@@ -41,9 +48,10 @@ def useful_share(
     """
     figure = plotting.new_figure(8, 5)
     axes = figure.add_subplot()
-    for name, points in curves.items():
+    for number, (name, points) in enumerate(curves.items()):
         minutes = [p[0] for p in points]
-        (line,) = axes.plot(minutes, [100 * p[1] for p in points], "o-", label=name)
+        style = _STYLES[number % len(_STYLES)]
+        (line,) = axes.plot(minutes, [100 * p[1] for p in points], style, label=name)
         axes.fill_between(
             minutes,
             [100 * p[2] for p in points],
@@ -62,7 +70,7 @@ def useful_share(
     axes.grid(True, which="both", alpha=0.3)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
-    axes.legend(loc="lower center")
+    plotting.legend_below(figure)
     plotting.save(figure, path, dpi=110)
 
 
@@ -100,5 +108,5 @@ def progress(
         axes.axvline((time - start) / 3600, color=colour, linestyle=line, linewidth=1, label=label)
     axes.set(xlabel="hours since the first event", ylabel="global step", title=title)
     axes.grid(True, alpha=0.3)
-    axes.legend(loc="upper left")
+    plotting.legend_below(figure)
     plotting.save(figure, path, dpi=110)

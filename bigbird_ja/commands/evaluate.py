@@ -33,7 +33,9 @@ EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 
 def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.path(
+        "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
+    )
     flags.path("data_dir", "Data set with an eval split, on disk or gs://.", required=True)
     flags.text(
         "step", "Which checkpoint: a global step, 'latest' or 'all'.", default="latest",
@@ -82,8 +84,18 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     # A name that is wrong is said before any work.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))
-    from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest
+    from bigbird_ja.evaluation import exported
+    from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest, as_text
 
+    if exported.is_exported(args.model_dir):
+        for flag, is_given in (
+            ("watch", args.watch), ("probe", args.probe), ("step", args.step != "latest"),
+        ):  # fmt: skip
+            if is_given:
+                raise BadInput(f"--{flag}: {args.model_dir} is an export: give a MODEL_DIR")
+        found = exported.evaluate(args.model_dir, args.data_dir, manifest, args.max_batches)
+        print(as_text(found))
+        return {**found, "steps": [found["step"]]}
     probe = ProbeRequest(corpus, args.probe_names, args.probe_cases, args.plot)
     evaluator = Evaluator(
         model_dir=args.model_dir,

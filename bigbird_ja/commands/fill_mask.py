@@ -4,8 +4,9 @@
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --file letter.txt --top_k 10
   cat letter.txt | bigbird-ja fill-mask --model_dir out/model
 
-Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), writes nothing. The text may
-be as long as the model takes; it needs at least one [MASK]. Starting takes a few seconds.
+Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), or a folder that `export` wrote;
+writes nothing. The text may be as long as the model takes; it needs at least one [MASK]. Starting
+takes a few seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は
 
 def define_flags(flags: Flags) -> None:
     """The command's own flags."""
-    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    flags.path(
+        "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
+    )
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
@@ -45,18 +48,24 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
+    from bigbird_ja.evaluation import exported, fill_mask
     from bigbird_ja.run.model import load_parameters, load_tokenizer
 
-    config, params, meta = load_parameters(args.model_dir, args.step)
-    tokenizer = load_tokenizer(args.model_dir, config, meta)
-    from bigbird_ja.evaluation import fill_mask
+    if exported.is_exported(args.model_dir):
+        if args.step is not None:
+            raise BadInput(f"--step: {args.model_dir} is an export, of one step: leave it out")
+        model = exported.load(args.model_dir)
+        config, params, tokenizer, step = model.config, model.params, model.tokenizer, model.step
+    else:
+        config, params, meta = load_parameters(args.model_dir, args.step)
+        tokenizer, step = load_tokenizer(args.model_dir, config, meta), meta.step
     from bigbird_ja.evaluation.forward import Forward
 
     masks = fill_mask.fill_mask(Forward(config, params), tokenizer, text, args.top_k)
     print(_as_text(masks))
     if len(text) < 400:
         print(fill_mask.shown(text, masks))
-    return {"step": meta.step, "masks": masks}
+    return {"step": step, "masks": masks}
 
 
 def _read_text(text: str | None, path: str | None) -> str:

@@ -85,11 +85,14 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
 
     _check_length(config)
     num_workers = args.num_workers or workers.available_cores()
-    tokenizer = tokenizer_lib.load_any(args.tokenizer)
+    ours = Files(args.tokenizer.removesuffix(".model"))
+    if args.tokenizer.endswith(".model") and ours.read_record() is not None:
+        tokenizer = tokenizer_lib.load(args.tokenizer)
+        ours.check_model(tokenizer)
+    else:
+        tokenizer = tokenizer_lib.load_any(args.tokenizer)
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
-    if args.tokenizer.endswith(".model") and not tokenizer.changes:
-        Files(args.tokenizer.removesuffix(".model")).check_model(tokenizer)
     corpus = corpus_input.open_input(args)
     spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
     request = build.Request(

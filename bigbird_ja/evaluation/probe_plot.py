@@ -30,5 +30,5 @@ def draw(result: dict[str, Any], path: str, title: str) -> None:
     axes.set_ylabel("masked tokens of the name filled in (%)")
     axes.set_title(title, fontsize=11)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, loc="center left")
+    plotting.legend_below(figure)
     plotting.save(figure, path, dpi=130)

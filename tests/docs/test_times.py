@@ -24,7 +24,7 @@ def test_a_quotation_that_is_not_there_is_found(monkeypatch):
 
 def test_the_roads_hold_no_other_long_times():
     quoted = " ".join(text for _, text in times.sentences())
-    for page in ("README.md", "README.ja.md", "docs/guide.md"):
+    for page in ("README.md", "README.ja.md", "docs/guide.md", "docs/guide.ja.md"):
         for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
             if found := DURATION.search(line):
                 assert found[0].removeprefix("# ") in quoted, f"{page}: {line}"

@@ -1,0 +1,46 @@
+"""The Japanese pages say what the English ones say, as far as that can be compared."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from testkit import ROOT
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str) -> list[str]:
+    """Code blocks, without their comments."""
+    found = re.findall(r"```\w*\n(.*?)```", page(name), re.DOTALL)
+    return [re.sub(r" +# .*", "", block) for block in found]
+
+
+@pytest.mark.parametrize("name", ["README", "docs/guide"])
+def test_the_commands_are_the_same(name):
+    assert blocks(f"{name}.ja.md") == blocks(f"{name}.md")
+
+
+def test_every_message_is_there():
+    def messages(name: str) -> set[str]:
+        rows = [line for line in page(name).splitlines() if line.startswith("| `")]
+        return {found for row in rows for found in re.findall("`([^`]+)`", row.split(" | ")[0])}
+
+    assert messages("docs/troubleshooting.ja.md") == messages("docs/troubleshooting.md")
+
+
+@pytest.mark.parametrize("name", ["README", "docs/guide", "docs/troubleshooting"])
+def test_each_links_the_other(name):
+    base = name.rpartition("/")[2]
+    assert f"({base}.ja.md)" in page(f"{name}.md") and f"({base}.md)" in page(f"{name}.ja.md")
+
+
+def test_the_figures_are_the_same():
+    def figures(name: str) -> list[str]:
+        rows = [line for line in page(name).splitlines() if re.match(r"\|.*\d \|$", line)]
+        return [re.sub(r"[^\d.,|/]", "", row.partition("|")[2].partition("|")[2]) for row in rows]
+
+    assert figures("README.ja.md") == figures("README.md")
