@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +69,18 @@ def load(folder: str) -> Exported:
     path = storage.join(folder, WEIGHTS)
     try:
         state = load_weights(storage.read_bytes(path, _MOST_WEIGHTS))
-        params = hf_names.from_hugging_face(state, parameter_specs(config))
+        params = {name: _weight(state, name) for name in parameter_specs(config)}
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: export again") from error
     except (SafetensorError, KeyError) as error:
         raise BadInput(f"{path}: not the weights of this model ({error}): export again") from error
     tokenizer = tokenizer_lib.load(storage.join(folder, TOKENIZER))
     return Exported(config, params, tokenizer, _step(folder))
+
+
+def _weight(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    value = state[hf_names.hugging_face_name(name)]
+    return np.ascontiguousarray(value.T if hf_names.is_transposed(name) else value)
 
 
 def _config(folder: str) -> Config:
@@ -111,6 +117,7 @@ def evaluate(
         BadInput: the data has another tokenizer or longer sequences.
     """
     from bigbird_ja.evaluation import masked_lm
+    from bigbird_ja.evaluation.forward import Forward
 
     model = load(folder)
     if manifest.tokenizer_sha256 and manifest.tokenizer_sha256 != model.tokenizer.sha256:
@@ -126,9 +133,8 @@ def evaluate(
         )
     total = -(-manifest.eval.sequences // masked_lm.batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
-        found = masked_lm.evaluate_parameters(
-            model.config,
-            model.params,
+        found = masked_lm.evaluate_model(
+            Forward(model.config, model.params),
             data_dir,
             manifest,
             max_batches=max_batches,
