@@ -14,9 +14,9 @@ def collective_of(module: Module, instruction: Instruction) -> Instruction | Non
 
     The second half of an asynchronous pair is none: the first one stands for both.
     """
-    if instruction.opcode in ("fusion", "async-start"):
+    if instruction.opcode in ("fusion", "async-start", "call"):
         inside = (op for name in instruction.called for op in module.computations.get(name, []))
-        return next((op for op in inside if collective_of(module, op)), None)
+        return next((found for op in inside if (found := collective_of(module, op))), None)
     is_second = instruction.opcode.endswith("-done")
     return instruction if instruction.opcode.startswith(_OPCODES) and not is_second else None
 

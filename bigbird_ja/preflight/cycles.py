@@ -64,7 +64,9 @@ def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
             yield from _walk_control(module, instruction, trips, known)
         elif not _is_free(module, instruction) and not _joins_pieces(instruction, arriving):
             moving = collectives.collective_of(module, instruction)
-            size = collectives.whole_bytes(instruction, sizes) if moving else 0
+            # In an asynchronous call the inner one has the shapes.
+            of = moving if moving and instruction.opcode == "async-start" else instruction
+            size = collectives.whole_bytes(of, sizes) if moving else 0
             estimate = instruction.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or instruction.padded_bytes)
             yield Cost(

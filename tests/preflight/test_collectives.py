@@ -13,6 +13,16 @@ TEXT = """HloModule m
   ROOT %s = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %a), dimensions={0}
 }
 
+%gathering (b: f32[128,128]) -> f32[1024,128] {
+  %b = f32[128,128]{1,0} parameter(0)
+  ROOT %t = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %b), dimensions={0}
+}
+
+%calling (c: f32[128,128]) -> f32[1024,128] {
+  %c = f32[128,128]{1,0} parameter(0)
+  ROOT %u = f32[1024,128]{1,0} call(f32[128,128]{1,0} %c), to_apply=%gathering
+}
+
 ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
   %x = f32[1024,128]{1,0} parameter(0)
   %y = f32[128,128]{1,0} parameter(1)
@@ -21,6 +31,8 @@ ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
   %f = f32[128,128]{1,0} fusion(f32[1024,128]{1,0} %r), kind=kCustom, calls=%inside
   %g = (f32[128,128]{1,0}, f32[1024,128]{1,0}) all-gather-start(f32[128,128]{1,0} %y)
   %d = f32[1024,128]{1,0} all-gather-done((f32[128,128]{1,0}, f32[1024,128]{1,0}) %g)
+  %k = ((), (), s32[8192]{0}) async-start(f32[128,128]{1,0} %y), calls=%calling
+  %l = f32[1024,128]{1,0} async-done(((), (), s32[8192]{0}) %k), calls=%calling
   ROOT %z = f32[1024,128]{1,0} fusion(f32[1024,128]{1,0} %d), kind=kLoop, calls=%other
 }
 """
@@ -29,10 +41,10 @@ WHOLE = 1024 * 128 * 4
 
 def test_every_form_is_priced_by_its_larger_side() -> None:
     found = {cost.instruction.name: cost for cost in cycles.costs(hlo.parse(TEXT))}
-    assert found.keys() == {"r", "s", "f", "g", "z"}
+    assert found.keys() == {"r", "s", "f", "g", "k", "z"}
     moving = {name: cost.collective for name, cost in found.items() if cost.collective}
     assert moving == {"r": "all-reduce", "s": "reduce-scatter", "f": "reduce-scatter",
-                      "g": "all-gather-start"}  # fmt: skip
+                      "g": "all-gather-start", "k": "all-gather"}  # fmt: skip
     for name in moving:
         assert found[name].moved_bytes == WHOLE
         assert found[name].priced == cycles.price(WHOLE)
