@@ -292,6 +292,11 @@ class TrainingConfig:
         low=1, high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
         also=("eval_steps", "evaluation_interval"),
     )  # fmt: skip
+    eval_max_batches: int | None = option(
+        None, "Longest evaluation in training; a batch has 16,384 tokens.", unit="batches", low=1,
+        high=10**9, none="all held-out records", changeable=True,
+        needs_flag="mode=train_and_eval", also=("max_eval_batches", "eval_batches"),
+    )  # fmt: skip
     max_loop_seconds: float = option(
         15.0, "Longest device loop; SIGTERM is answered between loops.", unit="seconds",
         low=0.1, high=25.0, changeable=True, also=("iterations_per_loop",),

@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import Any
 
+from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import exported
 from bigbird_ja.export import hf_tokenizer, model_card, parity
@@ -17,13 +18,27 @@ from bigbird_ja.model import hf_names
 
 def model_config(source: Source) -> dict[str, Any]:
     """`config.json`: a `BigBirdConfig`."""
-    model, special = source.config.model, source.tokenizer.special
-    sparse = model.attention_type != "original_full"
+    special = source.tokenizer.special
     return {
         "architectures": [
             "BigBirdForPreTraining" if source.config.data.nsp else "BigBirdForMaskedLM"
         ],
         "model_type": "big_bird",
+        **sizes(source.config),
+        "pad_token_id": special.pad,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "sep_token_id": special.sep,
+        "torch_dtype": "float32",
+        exported.OURS: exported.pattern_settings(source.config),
+    }
+
+
+def sizes(config: Config) -> dict[str, Any]:
+    """What of a `BigBirdConfig` follows from the model's settings."""
+    model = config.model
+    sparse = model.attention_type != "original_full"
+    return {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_layers,
@@ -43,12 +58,6 @@ def model_config(source: Source) -> dict[str, Any]:
         "use_bias": True,
         "rescale_embeddings": False,
         "tie_word_embeddings": True,
-        "pad_token_id": special.pad,
-        "bos_token_id": special.bos,
-        "eos_token_id": special.eos,
-        "sep_token_id": special.sep,
-        "torch_dtype": "float32",
-        exported.OURS: exported.pattern_settings(source.config),
     }
 
 

@@ -15,7 +15,8 @@ _POLL_SECONDS = 0.1
 
 
 class Evaluations:
-    """Evaluates on held-out records every `training.eval_every_steps` steps and at the end.
+    """Evaluates on held-out records every `training.eval_every_steps` steps and at the end, on
+    `training.eval_max_batches` batches at most.
 
     Args:
         request: of the run.
@@ -100,8 +101,9 @@ class Evaluations:
         )
         try:
             data_dir, manifest = self._request.data_dir, self._request.manifest
+            most = self._request.config.training.eval_max_batches
             result = masked_lm.evaluate_part(
-                forward, data_dir, manifest, max_batches=None, tick=tick, part=part
+                forward, data_dir, manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
                 tensorboard.write_evaluation(self._request.model_dir, step, result)

@@ -186,9 +186,11 @@ def fake_evaluation(training: Training, monkeypatch: pytest.MonkeyPatch, batches
     """Evaluation in batches that do nothing but tick."""
     from bigbird_ja.evaluation import masked_lm, tensorboard
 
-    def evaluate(forward: Any, data_dir: str, manifest: Any, **how: Any) -> dict[str, Any]:
-        for _ in range(batches):
-            how["tick"]()
+    def evaluate(
+        forward: Any, data_dir: str, manifest: Any, most: int | None, tick: Any
+    ) -> dict[str, Any]:
+        for _ in range(min(batches, most or batches)):
+            tick()
         return {"masked_lm_loss": 1.0}
 
     monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
@@ -203,6 +205,18 @@ def test_evaluation_is_made_at_its_steps_and_at_the_end(
     fake_evaluation(training, monkeypatch)
     assert training.run() == "finished"
     assert training.recorder.evaluations == [20, 30]
+
+
+def test_an_evaluation_takes_no_more_batches_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(tmp_path, evaluates=True)
+    fake_evaluation(training, monkeypatch, batches=1 << 60)
+    training.loop.request.config.training.eval_max_batches = 3
+    ticks: list[int] = []
+    training.evaluations._tick = lambda: ticks.append(training.recorder.step)
+    assert training.run() == "finished"
+    assert ticks == [20] * 3 + [30] * 3
 
 
 def test_a_request_to_stop_ends_an_evaluation_and_saves(

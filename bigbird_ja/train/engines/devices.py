@@ -132,14 +132,10 @@ def _why_not(platform: str, text: str) -> str:
     """One line from what the runtime says."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = " ".join(text.split())
-    if (
-        "already in use" in words
-        or "libtpu lockfile" in words
-        or "Device or resource busy" in words
-    ):
+    if any(said in words for said in ("already in use", "lockfile", "Device or resource busy")):
         return (
             f"{name} is in use by another process ({words[:160]}): end that process, or wait for it"
         )
-    if "driver" in words:
+    if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
     return f"{name} cannot be used ({words[:240]})"

@@ -174,20 +174,6 @@ def test_a_tpu_of_another_name_that_does_not_answer() -> None:
         tpu.check(config)
 
 
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("The TPU is already in use by process with pid 7", "in use by another process"),
-        ("Internal error when accessing libtpu multi-process lockfile. libtpu lockfile", "in use"),
-        ("CUDA driver version is insufficient for CUDA runtime version", "do not match"),
-        ("Unable to initialize backend", "cannot be used"),
-    ],
-)
-def test_why_a_device_cannot_be_used_is_one_line(said: str, words: str) -> None:
-    line = devices._why_not("tpu", f"{said}\n  at place\n")
-    assert words in line and "\n" not in line
-
-
 def test_peaks_are_known_by_the_machines_own_names() -> None:
     assert peak_flops("v3-8") == 61.5e12
     assert peak_flops("v5litepod-8") == 197e12
