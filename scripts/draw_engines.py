@@ -95,15 +95,15 @@ def _run(axis: Axes) -> None:
         name = f"device {number + 1}" if number < 2 else "..."
         _box(
             axis, left, row, 1.4, 1.5, _JAX,
-            f"{name}\n\ngradients\nupdate" if number < 2 else name,
+            f"{name}\ngradients\n\nupdate" if number < 2 else name,
         )  # fmt: skip
     axis.annotate(
         "",
-        (10.6, row + 0.62),
-        (6.1, row + 0.62),
+        (10.6, row + 0.64),
+        (6.1, row + 0.64),
         arrowprops={"arrowstyle": "<->", "color": "#4c78a8"},
     )
-    axis.text(10.75, row + 0.55, "psum", color="#4c78a8")
+    axis.text(10.75, row + 0.57, "psum", color="#4c78a8")
     _arrow(axis, (2.6, row + 0.75), (3.3, row + 0.75))
     _arrow(axis, (5.3, row + 0.75), (6.0, row + 0.75))
     _arrow(axis, (10.7, 4.35), (9.0, row + 1.5))

@@ -43,6 +43,24 @@ def commands_of_the_guide() -> list[str]:
     return [line.partition("#")[0] for line in lines if line.startswith("bigbird-ja")]
 
 
+def test_the_notebook_trains_on_the_runtime_that_colab_brings() -> None:
+    """On its TPU, too: what `DEVICE` says there parses, and the batch divides over one chip."""
+    (line,) = [line for line in commands_of_the_notebook() if " pretrain " in line]
+    (device,) = re.findall(r"DEVICE = '(--use_tpu.*?)'", "\n".join(cells("code")))
+    words = shlex.split(line.replace("--nouse_tpu", device).replace("--config c", ""))[2:]
+    args = command_flags.parse(
+        cli.load_command("pretrain"), "pretrain", [*words, "--config=base-4096-v2"]
+    )
+    assert args.engine == "pjrt" and args.use_tpu
+    training = command_flags.resolve(args)[0].training
+    assert training.global_batch_size % training.gradient_accumulation_steps == 0
+    installs = [line for cell in cells("code") for line in cell.splitlines() if "!pip" in line]
+    assert not [line for line in installs if re.search(r"jax|libtpu|estimator|2\.15", line)]
+    with open("notebooks/colab.ipynb", encoding="utf-8") as file:
+        outputs = [c["outputs"] for c in json.load(file)["cells"] if c["cell_type"] == "code"]
+    assert not any(outputs)
+
+
 @pytest.mark.parametrize("line", [*commands_of_the_notebook(), *commands_of_the_guide()])
 def test_commands_parse(line: str) -> None:
     words = shlex.split(line)[1:]
