@@ -186,11 +186,9 @@ def fake_evaluation(training: Training, monkeypatch: pytest.MonkeyPatch, batches
     """Evaluation in batches that do nothing but tick."""
     from bigbird_ja.evaluation import masked_lm, tensorboard
 
-    def evaluate(
-        forward: Any, data_dir: str, manifest: Any, most: int | None, tick: Any
-    ) -> dict[str, Any]:
-        for _ in range(min(batches, most or batches)):
-            tick()
+    def evaluate(forward: Any, data_dir: str, manifest: Any, **how: Any) -> dict[str, Any]:
+        for _ in range(min(batches, how["max_batches"] or batches)):
+            how["tick"]()
         return {"masked_lm_loss": 1.0}
 
     monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
