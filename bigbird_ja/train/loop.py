@@ -68,6 +68,8 @@ class Loop:
             if self.evaluations.is_due(step) and not self._is_over(step):
                 self._evaluate(step)
             if self._is_last(step):
+                if self.evaluations.is_due(step):  # someone asked to stop before it was made
+                    break
                 return "finished"
         self._leave()
         return "interrupted"

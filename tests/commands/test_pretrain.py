@@ -360,6 +360,34 @@ def test_a_profile_is_captured_and_summed_up(
     assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
 
 
+@pytest.mark.slow
+def test_sigterm_in_an_evaluation_saves_and_the_next_start_makes_it(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    """In one on the way, and in that of the last step, after which nothing is left to train."""
+    model = tmp_path / "model"
+    here = [
+        *flags, "--model_dir", str(model), "--json", "--mode", "train_and_eval",
+        "--set", "training.eval_every_steps=16", "--set", "training.eval_max_batches=1",
+    ]  # fmt: skip
+    for number, step in ((1, 16), (2, STEPS)):  # the second start makes up for the first
+        running = zygote.start(*here, hang_at=["evaluate", number])
+        running.wait_for(running.hung)
+        running.send(signal.SIGTERM)
+        running.wait_for(running.hung.with_name("err"), "SIGTERM: ")
+        running.hung.unlink()
+        ended = running.wait()
+        assert (ended.status, ended.result["global_step"]) == (75, step), ended.err
+        assert CheckpointStore(str(model)).steps()[-1] == step
+        assert len(run_log.read_evaluations(str(model))) == number - 1
+    ended = zygote.run(*here)
+    assert ended.status == 0 and "nothing left to do" in ended.err, ended.err
+    found = run_log.read_evaluations(str(model))
+    assert [(line["step"], line["max_batches"]) for line in found] == [(16, 1), (STEPS, 1)]  # type: ignore[typeddict-item]
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+    assert run_log.read_events(str(model))[-1]["event"] == "finished"
+
+
 def test_train_and_eval_evaluates_on_the_way_and_at_the_end(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
 ) -> None:

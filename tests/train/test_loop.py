@@ -228,6 +228,19 @@ def test_a_request_to_stop_ends_an_evaluation_and_saves(
     assert 20 in training.recorder.lines
 
 
+def test_a_request_in_the_last_evaluation_is_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # "finished" would say that nothing is left to do, and the evaluation would be missed for good.
+    training = Training(tmp_path, 25, evaluates=True)
+    fake_evaluation(training, monkeypatch, batches=1 << 60)
+    training.evaluations._evaluated = 20
+    training.evaluations.begin = lambda step: None  # type: ignore[method-assign]
+    training.evaluations._tick = lambda: training.stop.ask("SIGTERM")
+    assert training.run() == "interrupted"
+    assert training.recorder.evaluations == [] and training.saver.steps[-1] == 30
+
+
 def test_an_evaluation_that_a_kill_left_out_is_made_first_after_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
