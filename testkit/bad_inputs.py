@@ -85,7 +85,6 @@ CASES: tuple[str, ...] = (
     "make-data --tokenizer={w}/t.model --output_dir={o}",
     "make-data --input={w}/corpus.jsonl --tokenizer={t}/none.model --output_dir={o}",
     "make-data --input={w}/corpus.jsonl --tokenizer={t}/table.csv --output_dir={o}",
-    "make-data --input={w}/corpus.jsonl --tokenizer={t}/no-special.model --output_dir={o}",
     *(f"{_MAKE} --input={{t}}/{name}" for name in _TEXTS),
     f"{_MAKE} --input={{w}}/corpus.jsonl --input={{w}}/corpus.jsonl",
     *(
@@ -170,7 +169,8 @@ CASES: tuple[str, ...] = (
             "--name=A_B --accelerator_type=v3-8 --zones=us-central1-a --bucket=gs://b",
             "--name=a --accelerator_type=v3-8 --zones=us-central1-a --bucket=b:/c",
             "--name=a --accelerator_type=v9-8 --zones=us-central1-a --bucket=gs://b",
-            "--name=a --accelerator_type=v5p-8 --zones=us-central1-a --bucket=gs://b",
+            "--name=a --accelerator_type=v5p-8 --zones=us-central1-a --bucket=gs://b"
+            " --engine=estimator",
             "--name=a --accelerator_type=v3-8 --bucket=gs://b --zones=Mars",
             "--name=a --accelerator_type=v3-8 --zones=us-central1-a --bucket=gs://b"
             " --max_hours=-1",
@@ -205,25 +205,11 @@ def make_world(directory: Path, run: SmallRun) -> World:
         (world.bad / f"{name}.yaml").write_text(text)
     for name, data in _TEXTS.items():
         (world.bad / name).write_bytes(data)
-    _train_without_special_pieces(world)
     for damage in ("garbage-manifest", "no-manifest", "truncated", "flipped", "missing", "extra"):
         copy = world.bad / f"data-{damage}"
         shutil.copytree(run.data_dir, copy)
         _damage(copy, damage)
     return world
-
-
-def _train_without_special_pieces(world: World) -> None:
-    import sentencepiece
-
-    lines = world.good / "corpus.txt"
-    texts = (json.loads(line)["text"] for line in (world.good / "corpus.jsonl").open())
-    lines.write_text("\n".join(line for text in texts for line in text.splitlines())[:100_000])
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(lines), model_prefix=str(world.bad / "no-special"), vocab_size=1200,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    lines.unlink()
 
 
 def _damage(data: Path, how: str) -> None:

@@ -77,6 +77,14 @@ def main(devices: str, path: str) -> None:
     print(json.dumps(results))
 
 
+def _settings(case: Mapping[str, Any]) -> list[str]:
+    """`TINY` and the case's own; full attention has no blocks."""
+    own = case.get("settings", [])
+    is_full = "model.attention_type=original_full" in own
+    blocks = ("model.block_size", "model.num_random_blocks") if is_full else ()
+    return [*(item for item in TINY if item.partition("=")[0] not in blocks), *own]
+
+
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
     from bigbird_ja import config as config_lib
@@ -85,7 +93,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
-    config = config_lib.resolve(None, [*TINY, *case.get("settings", [])])[0]
+    config = config_lib.resolve(None, _settings(case))[0]
     config = config_lib.with_data_set(config, manifest.fixed())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:

@@ -57,13 +57,13 @@ def test_every_command_has_a_good_invocation_to_start_from() -> None:
 
 
 def test_options(judge: Judge) -> None:
-    drawn = sample_of(options.cases(), 250, _SEED)
+    drawn = sample_of(options.cases(), 350, _SEED)
     assert len(drawn) > 20
     assert problems(judge, drawn) == []
 
 
 def test_files(judge: Judge, inputs: Path) -> None:
-    drawn = sample_of(files.cases(inputs), 350, _SEED)
+    drawn = sample_of(files.cases(inputs), 600, _SEED)
     assert len(drawn) > 10
     assert problems(judge, drawn, same_result=True) == []
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +117,9 @@ def test_every_command_is_listed() -> None:
 def test_results_are_all_that_there_is(
     command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path, service: FakeTpu
 ) -> None:
-    arguments = [command, *filled(GOOD[command], small_run, tmp_path), "--json"]
+    model = shutil.copytree(small_run.model_dir, tmp_path / "model")  # evaluate writes there
+    run = dataclasses.replace(small_run, model_dir=str(model))
+    arguments = [command, *filled(GOOD[command], run, tmp_path), "--json"]
     (tmp_path / "bucket").mkdir()
     status, out, err = run_command(arguments, zygote, service)
     assert status == 0, err

@@ -18,7 +18,7 @@ from bigbird_ja.cloud.run_files import BucketFiles, Launched, RunPaths
 from bigbird_ja.cloud.run_state import ExitReport, RunState
 from bigbird_ja.commands import status
 from bigbird_ja.errors import BadInput
-from bigbird_ja.evaluation import session
+from bigbird_ja.evaluation import evaluator
 from bigbird_ja.export import model_card
 from bigbird_ja.export.source import Source
 from bigbird_ja.preflight import rates
@@ -194,7 +194,7 @@ def test_a_report_of_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
     source = Source("m", config_lib.Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
     for what, value in declared.utmost(records.Evaluation, _EVALUATION):
-        assert "held-out sequences" in session.as_text(value), what
+        assert "held-out sequences" in evaluator.as_text(value), what
         assert "## Results" in model_card._results(replace(source, evaluation=value)), what
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bigbird_ja.chips import CHIPS
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
 
@@ -82,6 +83,11 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
             " write a TPU type such as v2-8, v3-8 or v4-8"
         )
     generation = generation_of(accelerator_type)
+    if generation not in {generation_of(name) for name in CHIPS}:
+        raise BadInput(
+            f"--accelerator_type={accelerator_type}: no TPU v{generation} is known here: there are"
+            f" {', '.join(CHIPS)}"
+        )
     warnings = []
     if engine_on(accelerator_type, engine) == "pjrt":
         warnings.append(

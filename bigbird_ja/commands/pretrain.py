@@ -50,15 +50,16 @@ def define_flags(flags: Flags) -> None:
         none="JAX_COORDINATOR_ADDRESS",
     )
     flags.integer(
-        "num_processes", None, "Processes that train together, one per host.", low=1,
+        "num_processes", None, "Processes that train together, one per host.", low=1, high=4096,
         none="JAX_NUM_PROCESSES, or 1",
     )  # fmt: skip
     flags.integer(
-        "process_id", None, "Which of them this is.", low=0, none="JAX_PROCESS_ID",
+        "process_id", None, "Which of them this is.", low=0, high=4095, none="JAX_PROCESS_ID",
     )  # fmt: skip
     flags.integer(
-        "pod_wait_seconds", 300, "How long the processes wait for each other at the start.", low=1
-    )
+        "pod_wait_seconds", 300, "How long the processes wait for each other at the start.", low=1,
+        high=86_400,
+    )  # fmt: skip
     flags.path(
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"

@@ -129,6 +129,7 @@ def check(root: str, data_dir: str, times: int, steps: int) -> None:
     assert logged[-1] == steps
 
 
+@pytest.mark.slow
 def test_preempted_twice_same_weights(tmp_path: object, data_dir: str) -> None:
     check(str(tmp_path), data_dir, times=2, steps=100)
 

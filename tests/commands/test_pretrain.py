@@ -436,7 +436,8 @@ def test_bad_input_is_refused_before_anything_is_written(
     refused([*here, "--set", odd[0], "--set", odd[1]], capsys, "not divisible")
     cores = [*here, "--use_tpu", "--set", "tpu.num_cores=8"]
     refused([*cores, "--engine", "estimator"], capsys, "4", "8 cores", "use 8")
-    refused(cores, capsys, "no TPU")  # auto: another engine counts the devices that it finds
+    # Under auto, where another engine counts the devices that it finds.
+    refused([*cores, "--engine", "auto"], capsys, "no TPU")
     refused([*here, "--data_dir", str(tmp_path / "none")], capsys, "none")
     refused([*here, "--set", "model.vocab_size=300"], capsys, "vocab_size=300", "200")
     refused([*here, "--set", "data.seq_length=128"], capsys, "seq_length=128", "64")

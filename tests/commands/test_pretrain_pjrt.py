@@ -80,6 +80,7 @@ def test_evaluation_on_the_devices_is_evaluation(
     assert found[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 
 
+@pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_weights(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_profile_is_captured_as_tensorboard_reads_it(
     assert sum(events.values()) > 0, events
 
 
+@pytest.mark.slow
 def test_on_a_bucket_the_compiled_program_is_kept_there(
     zygote: Zygote, flags: list[str], fake_gcs: FakeGcs, bucket: str, finished: tuple[Path, Ended]
 ) -> None:

@@ -13,7 +13,13 @@ from tests.preflight import small_steps
 MARGIN = 1.05
 
 
-@pytest.mark.parametrize("name", small_steps.STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n == "default" else [pytest.mark.slow])
+        for n in small_steps.STEPS
+    ],
+)
 def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
     record = small_steps.recorded()
     if small_steps.compiler() not in record:

@@ -36,8 +36,14 @@ def check(devices: int, case: dict[str, Any]) -> None:
     assert result["last"] < result["first"], result
 
 
+def every(name: str) -> Any:
+    """A case; some are left to the slow tests, as each compiles for half a minute."""
+    is_slow = name.startswith(("independent", "full"))
+    return pytest.param(name, marks=[pytest.mark.slow] if is_slow else [])
+
+
 @pytest.mark.estimator
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", [every(name) for name in CASES])
 def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
     check(1, {**CASES[name], "reference": "estimator"})
 
@@ -45,7 +51,9 @@ def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
 @pytest.mark.parametrize(
     ("devices", "name"),
     [
-        (2, list(CASES)[1]), (4, list(CASES)[2]), (8, "as it is"), (4, "divided"),
+        (2, list(CASES)[1]), (4, "divided"),
+        pytest.param(4, list(CASES)[2], marks=pytest.mark.slow),
+        pytest.param(8, "as it is", marks=pytest.mark.slow),
         pytest.param(2, "divided", marks=pytest.mark.slow),
         pytest.param(8, "divided", marks=pytest.mark.slow),
     ],
