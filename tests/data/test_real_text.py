@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from bigbird_ja.data import build
 from bigbird_ja.text import corpus as corpus_lib

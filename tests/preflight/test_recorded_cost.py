@@ -13,12 +13,11 @@ from tests.preflight import small_steps
 MARGIN = 1.05
 
 
+SLOW = [name for name in small_steps.STEPS if name != "default"]
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[] if n == "default" else [pytest.mark.slow])
-        for n in small_steps.STEPS
-    ],
+    "name", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
     record = small_steps.recorded()

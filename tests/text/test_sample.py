@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from bigbird_ja.text import sample, sample_words, sentences, wiki40b
 from bigbird_ja.text.corpus import open_corpus
 from tests.text import wiki40b_reader
