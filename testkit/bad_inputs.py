@@ -36,7 +36,7 @@ _TEXTS = {
     "no-json.jsonl": b"{oops\n",
     "number.jsonl": b'{"text": 5}\n',
     "plain.jsonl.gz": b'{"text": "x"}\n',
-    "cut.jsonl.gz": gzip.compress(b'{"text": "' + b"x" * 5000 + b'"}\n')[:-20],
+    "cut.jsonl.gz": gzip.compress(b'{"text": "' + b"x" * 5000 + b'"}\n', mtime=0)[:-20],
     "table.csv": b"a,b\n",
 }
 
