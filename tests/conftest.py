@@ -17,7 +17,10 @@ from testkit.zygote import Zygote
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the estimator's own tests where it is not installed."""
+    """Skips the estimator's own tests where it is not installed; slow tests have time."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))
     if importlib.util.find_spec("tensorflow_estimator") is None:
         skip = pytest.mark.skip(reason="of TPUEstimator, which ended with TensorFlow 2.15")
         for item in items:
