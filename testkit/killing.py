@@ -178,20 +178,27 @@ def run_to_end(arguments: Sequence[str], log: Path) -> int:
 
 
 @dataclass
-class Tally:
-    """What happened over all kills."""
+class Kills:
+    """How many there were, by instant, and how they went."""
 
-    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    kills: dict[str, int]
     survived: int = 0
-    rounds: int = 0
-    most_steps_redone: int = 0
-    seconds_to_resume: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     @property
     def tried(self) -> int:
         """Kills in all."""
         return sum(self.kills.values())
+
+
+@dataclass
+class Tally(Kills):
+    """What happened over all kills of a run."""
+
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    rounds: int = 0
+    most_steps_redone: int = 0
+    seconds_to_resume: list[float] = field(default_factory=list)
 
 
 def soak(

@@ -29,18 +29,11 @@ _GONE = 76  # `errors.Stalled`
 
 
 @dataclass
-class PodTally:
-    """What happened over all kills."""
+class PodTally(killing.Kills):
+    """What happened over all kills of a pod's processes."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_INSTANTS, 0))
-    survived: int = 0
     most_seconds_to_end: float = 0.0  # of the processes that were not killed
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def tried(self) -> int:
-        """Kills in all."""
-        return sum(self.kills.values())
 
 
 def run_pod(

@@ -108,7 +108,7 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         )
     if int(match[2]) > 8:
         reason = (
-            f"{accelerator_type} is a pod of several hosts, which is on paper only (docs/launch)"
+            f"{accelerator_type} has several hosts, and launch starts the trainer on one (docs/pods.md)"
         )
         if not force:
             raise BadInput(f"{reason}: use an -8 type, or insist with --force")

@@ -1,0 +1,212 @@
+"""One process's part of a run: the pieces that the loop is made of, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.lease import RENEW_SECONDS, Lease
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.train import engines, run_directory
+from bigbird_ja.train.beginning import COMPILED, Beginning
+from bigbird_ja.train.ends import Ends
+from bigbird_ja.train.engines import choice
+from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.housekeeping import Chore, Housekeeping
+from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.request import Request
+from bigbird_ja.train.saving import CheckpointSaver, LeftToTheWriter, SaveSchedule
+from bigbird_ja.train.signals import StopRequest
+from bigbird_ja.train.watchdog import Watchdog
+
+HEARTBEAT_SECONDS = 15.0
+METRICS_SYNC_SECONDS = 60.0
+
+
+class Part:
+    """This process's part of a run, once MODEL_DIR is ours.
+
+    Args:
+        request, stop, lock, guard, store, scratch, found: of the run; the lock is the writer's.
+        recorder: told everything.
+        warm_start: parameters that replace the random ones of a new run, or None.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        stop: StopRequest,
+        lock: Lease | None,
+        guard: DataGuard,
+        store: CheckpointStore,
+        scratch: str,
+        found: run_directory.Resumption,
+        recorder: Recorder,
+        warm_start: Mapping[str, Any] | None,
+    ) -> None:
+        self._request, self._config, self._around = request, request.config, request.surroundings
+        self._stop, self._lock, self._guard, self._scratch = stop, lock, guard, scratch
+        self._found, self._recorder, self._warm_start = found, recorder, warm_start
+        self._pod = request.pod
+        saver = CheckpointSaver if self._pod.is_writer else LeftToTheWriter
+        self._saver = saver(
+            store,
+            scratch,
+            self._config.checkpoints,
+            self._check_may_publish,
+            self._saved,
+            self._around.mark,
+            self._around.monotonic,
+        )
+        self._beginning = Beginning(request, found, recorder)
+        self._ends = Ends(request, stop, recorder, self._saver)
+        self._watchdog = Watchdog(self._config.training.stall_minutes * 60, self._ends.stalled)
+        self._evaluations = Evaluations(request, stop, self._watchdog.tick)
+
+    def train(self) -> dict[str, Any]:
+        """Trains, and records the end, whichever it is."""
+        self._stop.leave = lambda message: self._ends.leave("interrupted", message)
+        self._pod.leave = lambda error: self._ends.leave(error.reason, str(error))
+        with self._ends.recorded_failure(self._beginning):
+            self._beginning.write()
+            reason = "interrupted" if self._stop.is_set() else self._run_loop()
+        self._stop.answered()
+        return self._ends.reached(reason)
+
+    def complete(self) -> dict[str, Any]:
+        """Nothing is left to train: makes up for what a kill after the last step has left undone,
+        the last evaluation and the record of the end."""
+        from bigbird_ja.evaluation.forward import Forward
+        from bigbird_ja.run.checkpoints import read_variables
+        from bigbird_ja.run.names import parameters_of
+
+        step, checkpoint = self._found.step, self._found.checkpoint
+        self._evaluations.begin(step)
+        is_due = self._evaluations.is_due(step)
+        if checkpoint is not None and is_due:
+            with self._ends.recorded_failure(self._beginning):
+                params = parameters_of(read_variables(checkpoint.prefix))
+                found = self._evaluations.evaluate(step, Forward(self._config, params))
+                if found is None:
+                    self._stop.answered()
+                    self._evaluations.join()
+                    return self._ends.reached("interrupted")
+                self._recorder.evaluated(step, found)
+        self._pod.finish()
+        if is_due or not run_directory.is_recorded_as_finished(self._request.model_dir):
+            self._recorder.ended("finished", None)
+        self._ends.say_what_next()
+        return self._ends.results("finished")
+
+    def _run_loop(self) -> str:
+        from bigbird_ja.data import verify
+        from bigbird_ja.train.loop import Loop
+
+        request, monotonic = self._request, self._around.monotonic
+        engine = self._engine()
+        loop = Loop(
+            self._request,
+            engine,
+            self._stop,
+            self._recorder,
+            SaveSchedule(self._config.checkpoints, self._found.step, monotonic, self._pod),
+            self._saver,
+            self._evaluations,
+            self._profiler(engine),
+            self._watchdog,
+            self._chores(),
+        )
+        self._recorder.open_board()
+        try:
+            damage = verify.named_damage(request.manifest, request.data_dir)
+            with self._watchdog, loop.chores, damage:
+                self._around.mark("compile")
+                engine.begin()
+                self._beginning.has_stepped = True
+                self._around.mark("session")
+                self._watchdog.tick()
+                reason = loop.run(self._found.step)
+                self._recorder.heartbeat.write(state="saving")
+                self._saver.wait()
+                if loop.profiler is not None:
+                    loop.profiler.close()
+                engine.close()
+                self._recorder.sync()
+        finally:
+            engine.close()
+            self._recorder.close()
+        return reason
+
+    def _engine(self) -> engines.Engine:
+        return choice.start(
+            self._request.engine,
+            self._config,
+            self._first_state,
+            self._batches,
+            self._scratch,
+            storage.join(self._request.model_dir, COMPILED),
+            self._around.log,
+        )
+
+    def _first_state(self) -> Mapping[str, Any]:
+        from bigbird_ja.train.state import first_state
+
+        return first_state(self._config, self._found.checkpoint, self._warm_start)
+
+    def _batches(self, host: int, count: int) -> Any:
+        from bigbird_ja.data import pipeline
+
+        self._around.mark("input")
+        return pipeline.batches(
+            self._request.manifest,
+            self._request.data_dir,
+            seed=self._config.data.seed,
+            global_batch_size=self._config.training.global_batch_size,
+            start_step=self._found.next_batch,
+            shuffle_window=self._config.data.shuffle_window,
+            mask_unit=self._config.data.mask_unit,
+            num_hosts=count,
+            host_index=host,
+        )
+
+    def _profiler(self, engine: engines.Engine) -> Any:
+        if not self._request.profile_steps or not self._pod.is_writer:
+            return None
+        from bigbird_ja.train.profiling import Profiler
+
+        return Profiler(
+            *self._request.profile_steps,
+            engine=engine,
+            model_dir=self._request.model_dir,
+            scratch=self._scratch,
+            log=self._around.log,
+        )
+
+    def _chores(self) -> Housekeeping:
+        if self._lock is None:
+            return Housekeeping([], self._around.log, self._around.monotonic)
+        chores = [
+            Chore("heartbeat", HEARTBEAT_SECONDS, self._recorder.heartbeat.write),
+            Chore("lock", RENEW_SECONDS, self._lock.renew),
+            Chore("metrics", METRICS_SYNC_SECONDS, self._recorder.sync_metrics),
+        ]
+        return Housekeeping(chores, self._around.log, self._around.monotonic)
+
+    def _check_may_publish(self) -> None:
+        """In the saver's thread: raises where a checkpoint must not become the latest."""
+        if self._lock is not None:
+            self._lock.check()
+        self._guard.check()
+
+    def _saved(self, meta: Meta, seconds: float, waited: float) -> None:
+        """In the saver's thread, once a checkpoint is the latest."""
+        self._recorder.heartbeat.update(state="training")
+        self._recorder.event(
+            "saved",
+            global_step=meta.step,
+            seconds=round(seconds, 3),
+            stalled_seconds=round(waited, 3),
+        )
+        self._recorder.sync()
