@@ -21,8 +21,8 @@ from bigbird_ja import cli
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import pipeline
 from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.train import reading
 from bigbird_ja.train.step import initial_slots, train_step
 
 Batch = dict[str, np.ndarray]
@@ -84,13 +84,7 @@ def config_for(data_dir: str, task: Task, *sets: str) -> Config:
 
 def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
     """The batches that `pretrain` would see, from step 0 on."""
-    batches = pipeline.batches(
-        manifest_lib.load(data_dir),
-        data_dir,
-        seed=config.data.seed,
-        global_batch_size=config.training.global_batch_size,
-        shuffle_window=config.data.shuffle_window,
-    )
+    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir)
     return batches.as_numpy_iterator()
 
 

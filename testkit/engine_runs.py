@@ -88,7 +88,7 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
     from bigbird_ja import config as config_lib
-    from bigbird_ja.data import pipeline
+    from bigbird_ja.train import reading
     from bigbird_ja.train.state import first_state
     from testkit import synthetic
 
@@ -97,11 +97,9 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = config_lib.with_data_set(config, manifest.fixed())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return pipeline.batches(
-            manifest, str(directory / "data"), seed=config.data.seed,
-            global_batch_size=config.training.global_batch_size,
-            shuffle_window=config.data.shuffle_window, num_hosts=count, host_index=host,
-            start_step=start_step,
+        return reading.batches(
+            config, manifest, str(directory / "data"), start_step=start_step,
+            num_hosts=count, host_index=host,
         )  # fmt: skip
 
     def first() -> Any:

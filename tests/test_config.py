@@ -145,6 +145,27 @@ def test_missing_and_foreign_files() -> None:
         config_lib.preset_path("base-409")
 
 
+def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
+    def completed(*sets: str) -> Config:
+        return config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+
+    rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
+    steps = completed().training.num_train_steps
+    assert config_lib.mask_rates(completed()) is None
+    assert config_lib.train_predictions(completed()) == 600
+    assert config_lib.mask_rates(completed(*rates)) == (0.3, 0.15, steps)
+    assert config_lib.train_predictions(completed(*rates)) == 1229
+    assert completed(*rates).data.max_predictions_per_seq == 600  # evaluation's
+    until = completed(*rates, "training.masked_lm_prob_steps=50")
+    assert config_lib.mask_rates(until) == (0.3, 0.15, 50)
+    assert config_lib.mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
+    assert config_lib.train_predictions(completed("training.masked_lm_prob=0.1")) == 410
+    with pytest.raises(BadInput, match="set training.masked_lm_prob too"):
+        completed(rates[1])
+    with pytest.raises(BadInput, match="no effect without training.final"):
+        completed(rates[0], "training.masked_lm_prob_steps=50")
+
+
 def test_the_data_set_completes_the_config() -> None:
     config, overrides = config_lib.resolve(None, ["data.seq_length=256"])
     complete = config_lib.with_data_set(config, FIXED, overrides, "data/manifest.json")
@@ -259,6 +280,8 @@ def test_every_setting_that_depends_on_another_is_refused_without_it(key: str) -
     option = config_lib.OPTIONS[key]
     other, _, needed = option.only_with.partition("=")
     value = option.choices[-1] if option.choices else option.low
+    if value is None:
+        value = ((option.above or 0) + (option.below or 1)) / 2
     for choice in config_lib.OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}"]
         if choice in needed.split("|"):

@@ -107,9 +107,7 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
             f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
         )
     if int(match[2]) > 8:
-        reason = (
-            f"{accelerator_type} has several hosts, and launch starts the trainer on one (docs/pods.md)"
-        )
+        reason = f"{accelerator_type} has several hosts, of which launch uses one (docs/pods.md)"
         if not force:
             raise BadInput(f"{reason}: use an -8 type, or insist with --force")
         warnings.append(f"{reason}; going on because of --force")

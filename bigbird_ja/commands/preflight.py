@@ -123,6 +123,8 @@ def _examine(
             result["largest_batch_per_core"] = _search(config, target, result, settings)
         results.append(result)
         print(text.describe(result), "\n")
+    if config.training.masked_lm_prob is not None:
+        print(text.of_mask_rate(config), "\n")
     print(text.left_out(config, count_parameters(config), results, versions))
     output = {
         "chips": [result for result in results if "topology" not in result],

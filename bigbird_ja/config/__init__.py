@@ -37,7 +37,16 @@ from bigbird_ja.config.schema import (
     TrainingConfig,
 )
 from bigbird_ja.config.validate import validate, warnings
-from bigbird_ja.config.values import copy, flatten, get, predictions_of, put, to_yaml
+from bigbird_ja.config.values import (
+    copy,
+    flatten,
+    get,
+    mask_rates,
+    predictions_of,
+    put,
+    to_yaml,
+    train_predictions,
+)
 
 __all__ = [
     "DATA_SET_KEYS",
@@ -62,6 +71,7 @@ __all__ = [
     "get",
     "is_free",
     "load_resolved",
+    "mask_rates",
     "may_change_in_mid_run",
     "nearest",
     "predictions_of",
@@ -69,6 +79,7 @@ __all__ = [
     "put",
     "resolve",
     "to_yaml",
+    "train_predictions",
     "validate",
     "warnings",
     "with_data_set",

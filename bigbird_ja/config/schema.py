@@ -265,6 +265,19 @@ class TrainingConfig:
         "bfloat16", "Of activations; master weights are float32.", choices=("bfloat16", "float32"),
         also=("precision", "mixed_precision", "fp16", "bf16", "fp32"),
     )  # fmt: skip
+    masked_lm_prob: float | None = option(
+        None, "Share of ordinary tokens to predict at the first step, for dynamic masks; evaluation"
+        " keeps the data set's.", above=0.0, below=1.0, none="the data set's, at every step",
+        only_with="data.masking=dynamic", also=("mask_rate", "masking_ratio", "mlm_probability"),
+    )  # fmt: skip
+    final_masked_lm_prob: float | None = option(
+        None, "Share that training.masked_lm_prob goes to in a line.", above=0.0, below=1.0,
+        none="training.masked_lm_prob, at every step", also=("final_mask_rate",),
+    )  # fmt: skip
+    masked_lm_prob_steps: int | None = option(
+        None, "Step from which on the share is training.final_masked_lm_prob.", unit="steps",
+        low=1, high=_STEPS, none="training.num_train_steps", also=("mask_rate_steps",),
+    )  # fmt: skip
     gradient_checkpointing: bool = option(
         False, "Computes each layer again in the backward pass: less memory, more time.",
         also=("remat", "recompute", "activation_checkpointing"),

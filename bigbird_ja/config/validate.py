@@ -38,6 +38,16 @@ def validate(config: Config) -> None:
             f"model.type_vocab_size={model.type_vocab_size}: next-sentence prediction has two"
             " segments: leave it at 2, or make the data without --nsp"
         )
+    if training.masked_lm_prob is None and training.final_masked_lm_prob is not None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={training.final_masked_lm_prob}: where the share of"
+            " predicted tokens begins is not said: set training.masked_lm_prob too"
+        )
+    if training.final_masked_lm_prob is None and training.masked_lm_prob_steps is not None:
+        raise BadInput(
+            f"training.masked_lm_prob_steps={training.masked_lm_prob_steps} has no effect without"
+            " training.final_masked_lm_prob: add that, or leave it out"
+        )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"

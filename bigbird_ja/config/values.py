@@ -43,10 +43,33 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
 
 
+def mask_rates(config: Config) -> tuple[float, float, int] | None:
+    """The share of tokens to predict at step 0, at the step from which on it stays, and that step;
+    None where training takes the data set's."""
+    training = config.training
+    first, last = training.masked_lm_prob, training.final_masked_lm_prob
+    if first is None:
+        return None
+    steps = training.masked_lm_prob_steps or training.num_train_steps
+    return first, first if last is None else last, steps
+
+
+def train_predictions(config: Config) -> int:
+    """Places for predictions in a sequence that is trained on: enough for the highest rate."""
+    rates = mask_rates(config)
+    if rates is None:
+        return config.data.max_predictions_per_seq or 0
+    return _enough(config.data.seq_length or 0, max(rates[:2]))
+
+
 def predictions_of(making: MakeDataConfig) -> int:
     """Most predictions in a sequence: as stated, else what a full sequence needs for its share."""
     if making.max_predictions_per_seq is not None:
         return making.max_predictions_per_seq
     if (making.seq_length, making.masked_lm_prob) == (4096, 0.15):
         return 600  # of the run that this began with; a full sequence would need 615
-    return max(1, math.ceil(round(making.seq_length * making.masked_lm_prob, 6)))
+    return _enough(making.seq_length, making.masked_lm_prob)
+
+
+def _enough(seq_length: int, prob: float) -> int:
+    return max(1, math.ceil(round(seq_length * prob, 6)))

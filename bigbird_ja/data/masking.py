@@ -64,6 +64,20 @@ class MaskingRule:
         return np.setdiff1d(np.arange(self.vocab_size), self.special_ids).astype(np.int32)
 
 
+@dataclass(frozen=True)
+class MaskRate:
+    """A share of predicted tokens that changes over the run, in a line, as in Yang et al. 2023
+    (arXiv:2305.15096). It takes the place of the rule's `prob`."""
+
+    first: float  # at step 0
+    last: float  # from step `steps` on
+    steps: int
+
+    def at(self, step: int) -> float:
+        """The share at a step, counted from 0; `masking_tf.rate_at` is its twin."""
+        return self.first + (self.last - self.first) * (min(step, self.steps) / self.steps)
+
+
 def position_bits(seq_length: int) -> int:
     """Bits that hold a position."""
     return max(1, (seq_length - 1).bit_length())

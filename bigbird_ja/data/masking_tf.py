@@ -17,6 +17,7 @@ from bigbird_ja.data.masking import (
     MASK_BELOW,
     RANDOM_BELOW,
     MaskingRule,
+    MaskRate,
     hash_shift,
     position_bits,
 )
@@ -31,6 +32,7 @@ def mask(
     record: tf.Tensor,
     seed: int,
     rule: MaskingRule,
+    prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Draws the targets of a batch, as `masking.mask` does.
 
@@ -40,13 +42,15 @@ def mask(
         epoch, record: int64 [b].
         seed: of the masks.
         rule: the rest.
+        prob: float64, in place of the rule's.
     """
     rows = tf.shape(tokens)[0]
     ordinary = is_ordinary(tokens, rule)
     num_ordinary = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1)
     units, words = _units_and_words(word_starts, ordinary, epoch, record, seed, rule)
     keys = _priorities(units, ordinary, _row_key(seed, hashing.MASK_UNITS, epoch, record))
-    chosen = _chosen(keys, words, num_predictions(num_ordinary, rule), rule)
+    budget = num_predictions(num_ordinary, rule, prob)
+    chosen = _chosen(keys, words, budget, rule)
     places = tf.where(chosen)  # int64 [predictions, 2], row by row, positions ascending
     row, position = places[:, 0], places[:, 1]
     counts = tf.reduce_sum(tf.cast(chosen, tf.int64), axis=1)
@@ -76,9 +80,18 @@ def is_ordinary(tokens: tf.Tensor, rule: MaskingRule) -> tf.Tensor:
     return ordinary
 
 
-def num_predictions(num_ordinary: tf.Tensor, rule: MaskingRule) -> tf.Tensor:
+def rate_at(rate: MaskRate, step: tf.Tensor) -> tf.Tensor:
+    """float64: as `MaskRate.at`, of an int64 step."""
+    share = tf.cast(tf.minimum(step, rate.steps), tf.float64) / float(rate.steps)
+    return rate.first + (rate.last - rate.first) * share
+
+
+def num_predictions(
+    num_ordinary: tf.Tensor, rule: MaskingRule, prob: tf.Tensor | None = None
+) -> tf.Tensor:
     """int32 [b]: as `masking.num_predictions`; both round halves to even, as Python does."""
-    wanted = tf.round(tf.cast(num_ordinary, tf.float64) * rule.prob)
+    share = rule.prob if prob is None else prob
+    wanted = tf.round(tf.cast(num_ordinary, tf.float64) * share)
     clipped = tf.clip_by_value(tf.cast(wanted, tf.int32), 1, rule.max_predictions)
     return tf.minimum(clipped, num_ordinary)
 

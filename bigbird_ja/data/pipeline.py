@@ -16,7 +16,7 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import masking_tf, order, order_tf, records_tf
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.masking import MaskingRule
+from bigbird_ja.data.masking import MaskingRule, MaskRate
 from bigbird_ja.errors import SHARD_CHANGED, BadInput
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
@@ -37,13 +37,18 @@ def batches(
     *,
     seed: int,
     mask_unit: str | None = None,
+    mask_rate: MaskRate | None = None,
+    max_predictions: int | None = None,
+    first_step: int | None = None,
     **which: Any,
 ) -> tf.data.Dataset:
     """This host's part of the global batches, for training: `record_batches`, parsed and masked.
 
     Args:
         manifest, data_dir, seed, which: as of `record_batches`.
-        mask_unit: overrides the manifest's unit (dynamic data only).
+        mask_unit, max_predictions: override the manifest's (dynamic data only).
+        mask_rate: the share of predicted tokens by step, in place of the manifest's.
+        first_step: of the run, that the first batch is for; by default its number, `start_step`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -51,15 +56,19 @@ def batches(
         [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
-        BadInput: hosts that divide neither readers nor batch, or a mask unit for static data.
+        BadInput: hosts that divide neither readers nor batch, or another masking of static data.
     """
-    rule = manifest.rule(mask_unit)
+    rule = manifest.rule(mask_unit, max_predictions)
     serialized = record_batches(manifest, data_dir, seed=seed, **which)
-    made = serialized.map(
-        lambda s, epoch, record: to_features(manifest, rule, seed, s, epoch, record),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
+    steps = serialized.enumerate(which.get("start_step", 0) if first_step is None else first_step)
+
+    def features(
+        step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        prob = None if mask_rate is None else masking_tf.rate_at(mask_rate, step)
+        return to_features(manifest, rule, seed, *batch, prob)
+
+    made = steps.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return made.prefetch(tf.data.AUTOTUNE)
 
 
@@ -163,14 +172,15 @@ def to_features(
     serialized: tf.Tensor,
     epoch: tf.Tensor,
     record: tf.Tensor,
+    prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """What a model reads, from a batch of serialised records."""
+    """What a model reads, from a batch of serialised records; `prob` as of `masking_tf.mask`."""
     if manifest.masking == "static":
         features = records_tf.parse_static(manifest, serialized)
     else:
         parsed = records_tf.parse_dynamic(manifest, serialized)
         features = masking_tf.mask(
-            parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule
+            parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule, prob
         )
         features["segment_ids"] = parsed["segment_ids"]
         features["next_sentence_labels"] = parsed["next_sentence_labels"]

@@ -88,12 +88,17 @@ class DataSpec:
         arrays = 4 + self.input_mask
         return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
 
-    def rule(self, mask_unit: str | None = None) -> MaskingRule:
-        """How records are masked; `mask_unit` overrides the data set's (dynamic data only).
+    def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
+        """How records are masked; what is given overrides the data set's (dynamic data only).
 
         Raises:
-            BadInput: another unit for records whose targets were drawn when they were made.
+            BadInput: another unit or rate for records whose targets were drawn when they were made.
         """
+        if self.masking == "static" and max_predictions not in (None, self.max_predictions_per_seq):
+            raise BadInput(
+                "training.masked_lm_prob: the data set's masks are static"
+                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking=dynamic"
+            )
         if self.masking == "static" and mask_unit not in (None, self.mask_unit):
             raise BadInput(
                 f"data.mask_unit={mask_unit}: the data set's masks are static"
@@ -104,7 +109,7 @@ class DataSpec:
             special_ids=tuple(sorted(set(self.special_ids.values()))),
             mask_id=self.special_ids["mask"],
             pad_id=self.pad_id,
-            max_predictions=self.max_predictions_per_seq,
+            max_predictions=max_predictions or self.max_predictions_per_seq,
             prob=self.masked_lm_prob,
             unit=mask_unit or self.mask_unit,
             version=self.masking_version,

@@ -6,7 +6,7 @@ needs, never what a layout or a recomputation adds.
 
 from __future__ import annotations
 
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 
@@ -23,7 +23,7 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     hidden, length = model.hidden_size, data.seq_length or 0
     per_layer = length * 2 * (4 * hidden**2 + 2 * hidden * model.intermediate_size)
     per_layer += 4 * hidden * visible_pairs(config)
-    head = (data.max_predictions_per_seq or 0) * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
+    head = train_predictions(config) * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
     pooler = 2 * (hidden**2 + 2 * hidden) if data.nsp else 0
     forward = model.num_layers * per_layer + head + pooler
     return 3.0 * batch_per_core * forward

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.preflight import breakdown, collectives, cycles, flops, hlo, memory
@@ -100,6 +100,7 @@ def examine(
         "chip": target.chip.name,
         "batch_per_core": batch,
         "seq_length": config.data.seq_length,
+        "predictions_per_seq": train_predictions(config),
         "gradient_accumulation_steps": config.training.gradient_accumulation_steps,
         "fits": compiled.shortage is None,
         "hbm_limit_bytes": target.chip.hbm_bytes,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.chips import CHIPS, MEGACORE, TRAINABLE, Chip
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, copy, train_predictions
 from bigbird_ja.console import human_bytes, human_count, table
+from bigbird_ja.model.flops import model_flops
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -140,6 +142,24 @@ def left_out(
             " an older one",
             "  - hardware: nothing was timed; compare with other estimates made in this way",
         ]
+    )
+
+
+def of_mask_rate(config: Config) -> str:
+    """What a mask rate of training's own costs: the head reads as many places as the highest needs.
+
+    Args:
+        config: completed, with `training.masked_lm_prob`.
+    """
+    training, plain = config.training, copy(config)
+    plain.training = dataclasses.replace(training, masked_lm_prob=None, final_masked_lm_prob=None)
+    more = model_flops(config, 1) / model_flops(plain, 1) - 1
+    last = training.final_masked_lm_prob
+    falling = "" if last is None else f" -> {last:g}"
+    return (
+        f"training.masked_lm_prob {training.masked_lm_prob:g}{falling}:"
+        f" {train_predictions(config):,} places for predictions per sequence, where the data set"
+        f" has {train_predictions(plain):,}: {more:+.1%} of the model's FLOPs, in the figures"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
@@ -34,7 +34,8 @@ def check(request: Request) -> DataGuard:
         from bigbird_ja.train.wandb_log import load_library
 
         load_library()
-    request.manifest.rule(config.data.mask_unit)  # refuses a unit that static data does not have
+    # Refuses a unit or a rate that static data does not have.
+    request.manifest.rule(config.data.mask_unit, train_predictions(config))
     guard = DataGuard(request.manifest, request.data_dir)
     _check_shards_open(request.manifest, request.data_dir)
     is_on_host = not request.engine.use_tpu and not is_there(GPU_FILES)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config, Override
+from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.errors import BadInput
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
@@ -71,15 +72,23 @@ def changes(before: Config, now: Config) -> dict[str, list[Any]]:
 
 
 def schedule_words(before: Config, now: Config, step: int) -> str | None:
-    """What other steps or another schedule do to the learning rate; None where it goes on."""
+    """What other steps or another schedule do to the learning rate and the share of masked tokens;
+    None where both go on."""
     old, new = before.training, now.training
     was, rate = _rate(before, step), _rate(now, step)
-    if was == rate and old.num_train_steps == new.num_train_steps:
+    masked = _masked(now, step)
+    moved = "" if masked == _masked(before, step) else f"; {masked:.1%} of tokens are masked"
+    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
         return None
     ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
     if old.num_train_steps != new.num_train_steps:
         ends += f", no longer at {old.num_train_steps:,}"
-    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}"
+    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
+
+
+def _masked(config: Config, step: int) -> float | None:
+    rates = config_lib.mask_rates(config)
+    return MaskRate(*rates).at(step) if rates else None
 
 
 def _rate(config: Config, step: int) -> float:

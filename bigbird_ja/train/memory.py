@@ -15,7 +15,7 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.console import human_bytes
 from bigbird_ja.errors import OutOfMemory
 from bigbird_ja.model import pattern
@@ -44,7 +44,7 @@ def estimate(config: Config, sequences: int) -> int:
     layers: float = model.num_layers
     if config.training.gradient_checkpointing:
         layers = 1 + layers * 2 * model.hidden_size / per_layer
-    predictions = sequences * (config.data.max_predictions_per_seq or 0)
+    predictions = sequences * train_predictions(config)
     floats = _COPIES * count_parameters(config)
     floats += round(tokens * layers * per_layer) + 3 * predictions * (model.vocab_size or 0)
     return floats * _FLOAT

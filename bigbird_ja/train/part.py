@@ -156,17 +156,15 @@ class Part:
         return first_state(self._config, self._found.checkpoint, self._warm_start)
 
     def _batches(self, host: int, count: int) -> Any:
-        from bigbird_ja.data import pipeline
+        from bigbird_ja.train import reading
 
         self._around.mark("input")
-        return pipeline.batches(
+        return reading.batches(
+            self._config,
             self._request.manifest,
             self._request.data_dir,
-            seed=self._config.data.seed,
-            global_batch_size=self._config.training.global_batch_size,
             start_step=self._found.next_batch,
-            shuffle_window=self._config.data.shuffle_window,
-            mask_unit=self._config.data.mask_unit,
+            first_step=self._found.step,
             num_hosts=count,
             host_index=host,
         )

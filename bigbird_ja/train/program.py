@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import forward
 from bigbird_ja.model.params import parameter_specs
@@ -66,7 +66,7 @@ class Program:
     @property
     def batch(self) -> dict[str, Spec]:
         """What one replica gets per step, as `data.pipeline.batches` yields it."""
-        return batch_specs(self.config, self.sequences)
+        return batch_specs(self.config, self.sequences, train_predictions(self.config))
 
     @property
     def metric_names(self) -> list[str]:
@@ -199,9 +199,12 @@ def log_probabilities(config: Config, sequences: int, length: int, places: int) 
     return trace(expected, {**parameters, **asked}, ["log_probabilities"])
 
 
-def batch_specs(config: Config, sequences: int) -> dict[str, Spec]:
-    """A batch of that many sequences, as `data.pipeline.batches` yields it."""
-    length, predictions = config.data.seq_length or 0, config.data.max_predictions_per_seq or 0
+def batch_specs(config: Config, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
+    """A batch of that many sequences, as `data.pipeline` yields it; with as many places for
+    predictions as the data set's, unless said otherwise."""
+    length = config.data.seq_length or 0
+    if predictions is None:
+        predictions = config.data.max_predictions_per_seq or 0
     whole, places = (sequences, length), (sequences, predictions)
     return {
         "input_ids": Spec(whole, "int32"),

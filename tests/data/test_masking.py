@@ -43,6 +43,29 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, versio
         assert value.dtype == theirs[name].dtype.as_numpy_dtype
 
 
+@pytest.mark.parametrize("ends", [(0.3, 0.15), (0.15, 0.3), (0.25, 0.25)])
+def test_the_mask_rate_is_the_same_in_numpy_and_tensorflow(ends):
+    rate = masking.MaskRate(*ends, steps=1_000)
+    assert rate.at(0) == ends[0] and rate.at(1_000) == rate.at(10**9) == ends[1]
+    for step in (0, 1, 3, 499, 500, 999, 1_000, 1_001, 2**40):
+        assert rate.at(step) == masking_tf.rate_at(rate, tf.constant(step, tf.int64)).numpy()
+
+
+def test_a_rate_in_place_of_the_rules():
+    length, most = 300, 90
+    rule = dataclasses.replace(RULE, max_predictions=most)
+    tokens, starts = some_records(4, length)
+    epoch, record = np.zeros(4, np.int64), np.arange(4)
+    asked = tf.constant(tokens), tf.constant(starts), tf.constant(epoch), tf.constant(record)
+    for prob in (0.3, 0.2):
+        expected = masking.mask(
+            tokens, starts, epoch, record, 7, dataclasses.replace(rule, prob=prob)
+        )
+        found = masking_tf.mask(*asked, 7, rule, tf.constant(prob, tf.float64))
+        for name, value in expected.items():
+            np.testing.assert_array_equal(value, found[name].numpy(), err_msg=name)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_targets_are_what_the_rule_says(data):

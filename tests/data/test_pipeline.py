@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import hashing, hashing_tf, order, order_tf, pipeline, records, records_tf
+from bigbird_ja.data import (
+    hashing,
+    hashing_tf,
+    masking,
+    order,
+    order_tf,
+    pipeline,
+    records,
+    records_tf,
+)
+from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.errors import BadInput, classify
 from testkit import synthetic
 from tests.data import order_oracle
@@ -124,6 +135,52 @@ def test_masks_differ_between_epochs_and_repeat_after_a_restart(data):
         np.testing.assert_array_equal(row, whole[key])
     again = [r for (e, r) in whole if e == 1 and (0, r) in whole]
     assert again and sum((whole[0, r] != whole[1, r]).any() for r in again) > len(again) * 0.9
+
+
+def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
+    manifest, directory = data
+    rate = MaskRate(0.3, 0.15, 10)
+    settings = {
+        "seed": 3,
+        "global_batch_size": 4,
+        "shuffle_window": 2,
+        "mask_rate": rate,
+        "mask_unit": "subword",
+    }
+
+    def made(start, steps, **more):
+        batches = pipeline.batches(
+            manifest, directory, start_step=start, max_predictions=20, **settings, **more
+        )
+        return list(batches.take(steps).as_numpy_iterator())
+
+    def same(ours, theirs):
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+    whole = made(0, 14)
+    for step, batch in enumerate(whole):
+        tokens, there = batch["input_ids"].copy(), batch["masked_lm_weights"] > 0
+        rows = np.nonzero(there)[0]
+        tokens[rows, batch["masked_lm_positions"][there]] = batch["masked_lm_ids"][there]
+        rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=rate.at(step))
+        expected = masking.num_predictions(masking.is_ordinary(tokens, rule).sum(1), rule)
+        np.testing.assert_array_equal(there.sum(1), expected)
+    for step, batch in zip(range(6, 14), made(6, 8), strict=True):
+        same(batch, whole[step])
+    hosts = [made(0, 3, num_hosts=2, host_index=host) for host in (0, 1)]
+    for step in range(3):
+        for host in (0, 1):
+            same(hosts[host][step], {n: v[host::2] for n, v in whole[step].items()})
+    # Another batch size in mid run: the batch's number is no longer the step's.
+    fewer = made(6, 1, first_step=9)[0]["masked_lm_weights"].sum()
+    assert fewer < made(6, 1, first_step=0)[0]["masked_lm_weights"].sum()
+
+
+def test_static_masks_have_the_rate_that_they_were_made_with(tmp_path):
+    manifest = synthetic.write(tmp_path, (4,), masking="static")
+    with pytest.raises(BadInput, match="masks are static"):
+        pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4, max_predictions=20)
 
 
 def test_hosts_in_processes_of_their_own_make_the_same_global_batches(data, tmp_path):

@@ -22,8 +22,11 @@ CASES: dict[str, dict[str, Any]] = {
         "settings": ["model.random_pattern=independent"],
         "data": {"masking": "static"},
     },
-    "full, google": {
-        "settings": ["model.attention_type=original_full", "training.update_rule=google"]
+    "full, google, falling mask rate": {
+        "settings": [
+            "model.attention_type=original_full", "training.update_rule=google",
+            "training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15",
+        ]
     },
     "divided": {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}},
 }  # fmt: skip
