@@ -160,9 +160,9 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     assert config_lib.mask_rates(until) == (0.3, 0.15, 50)
     assert config_lib.mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
     assert config_lib.train_predictions(completed("training.masked_lm_prob=0.1")) == 410
-    with pytest.raises(BadInput, match="set training.masked_lm_prob too"):
+    with pytest.raises(BadInput, match=r"set training\.masked_lm_prob too"):
         completed(rates[1])
-    with pytest.raises(BadInput, match="no effect without training.final"):
+    with pytest.raises(BadInput, match=r"no effect without training\.final"):
         completed(rates[0], "training.masked_lm_prob_steps=50")
 
 
