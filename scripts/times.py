@@ -53,14 +53,15 @@ def _minutes(seconds: float, unit: str) -> str:
 def _rented() -> dict[str, str]:
     """What `plan --config base-4096` says of spot TPUs."""
     config = config_lib.without_data_set(config_lib.resolve(_PRESET)[0])
-    rows = plan.make_rows(
+    run = plan.Run(
         config,
         config.training.num_train_steps,
         plan.estimated_data(config),
         prices.load(),
         cost.Overheads(),
     )
-    found = {}
+    found: dict[str, str] = {}
+    rows = plan.make_rows(run)
     for row in rows:
         name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours and row.cost_usd:

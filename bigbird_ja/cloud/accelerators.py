@@ -3,56 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from bigbird_ja.chips import CHIPS
+from bigbird_ja.cloud.machines import GPUS, USUAL
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """One thing that is rented by the hour.
-
-    `peak_flops` is per device, bfloat16 on TPUs and the fastest training precision on GPUs;
-    `mfu` is the share of it that we assume where no `preflight` figure says better.
-    """
-
-    name: str
-    kind: str  # tpu | gpu
-    chip: str  # as `preflight --chip` names it; "" for GPUs
-    devices: int  # TPU cores, as `preflight` counts them, or GPUs
-    peak_flops: float  # FLOP/s per device
-    memory_bytes: float  # per device
-    mfu: float  # assumed model FLOPs utilisation
-
-
-# Peaks: Google's and NVIDIA's data sheets. MFU is an assumption, printed with every plan: the 2021
-# ancestor measures 15 % on a v3 with the offline compiler, well-tuned BERT steps reach 40 to 50 %.
-# K80: one of the board's two GPUs, as rented; it has no tensor cores (fp32).
-ACCELERATORS: dict[str, Accelerator] = {
-    a.name: a
-    for a in (
-        Accelerator("v2-8", "tpu", "v2", 8, 22.5e12, 8e9, 0.30),
-        Accelerator("v3-8", "tpu", "v3", 8, 61.5e12, 16e9, 0.30),
-        Accelerator("v4-8", "tpu", "v4", 8, 137.5e12, 16e9, 0.30),
-        Accelerator("K80", "gpu", "", 1, 4.37e12, 12e9, 0.30),
-        Accelerator("V100", "gpu", "", 1, 125e12, 16e9, 0.25),
-        Accelerator("A100", "gpu", "", 1, 312e12, 40e9, 0.30),
-    )
-}
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
 # v3 are documented with. The `-pjrt` images are for v4 and later; TPUEstimator is unproven there.
 RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
-
-# Zones where the type is offered to everybody, cheapest region first (Google's list of TPU
-# regions and zones); quota decides which of them a project may use.
-DEFAULT_ZONES: dict[str, tuple[str, ...]] = {
-    "v2": ("us-central1-b", "us-central1-c", "us-central1-f", "europe-west4-a", "asia-east1-c"),
-    "v3": ("us-central1-a", "us-central1-b", "us-central1-f", "europe-west4-a"),
-    "v4": ("us-central2-b",),
-}
 
 _TYPE = re.compile(r"(v[0-9]+[a-z]*(?:pod|litepod)?)-([0-9]+)")
 
@@ -74,12 +33,12 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
     """
     match = _TYPE.fullmatch(accelerator_type)
     if match is None:
-        if accelerator_type in ACCELERATORS:
+        if accelerator_type in GPUS:
             raise BadInput(
                 f"--accelerator_type={accelerator_type} is a GPU: `launch` rents TPUs only"
             )
         raise BadInput(
-            f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, ACCELERATORS)}:"
+            f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, USUAL)}:"
             " write a TPU type such as v2-8, v3-8 or v4-8"
         )
     generation = generation_of(accelerator_type)
@@ -134,21 +93,6 @@ def runtime_version(accelerator_type: str) -> str:
     return RUNTIME_VERSION
 
 
-def default_zones(accelerator_type: str) -> tuple[str, ...]:
-    """Where to look for capacity when `--zones` is not given; empty where we know of none."""
-    return DEFAULT_ZONES.get(f"v{generation_of(accelerator_type)}", ())
-
-
 def region_of(zone: str) -> str:
     """`us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]
-
-
-def check_zone(zone: str) -> None:
-    """Whether it can be a zone's name.
-
-    Raises:
-        BadInput: it cannot.
-    """
-    if not re.fullmatch(r"[a-z][a-z0-9-]*", zone):
-        raise BadInput(f"{zone!r} is no zone: it looks like us-central1-a")

@@ -11,8 +11,7 @@ from absl import flags
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.cloud import accelerators, plan, prices, regions, startup, wheel
-from bigbird_ja.cloud.cost import Overheads
+from bigbird_ja.cloud import accelerators, prices, regions, startup, wheel
 from bigbird_ja.cloud.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
 from bigbird_ja.cloud.run_state import Settings
 from bigbird_ja.cloud.startup import Startup
@@ -66,12 +65,11 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
         )
     if not storage.is_remote(bucket) and args.vm_device == "tpu":
         raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
-    zones = tuple(args.zones) or accelerators.default_zones(args.accelerator_type)
-    if not zones:
-        raise BadInput(f"--zones is needed: where is {args.accelerator_type} to be had?")
+    table = prices.load(args.prices)
+    zones = tuple(args.zones) or table.usual_zones(args.accelerator_type, args.pricing)
     for zone in zones:
-        accelerators.check_zone(zone)
-    usd, price_warning = _price(args)
+        table.check_zone(zone, args.accelerator_type)
+    usd, price_warning = _price(args, table, zones)
     paths = RunPaths(bucket, name)
     spec = TpuSpec(
         name,
@@ -99,15 +97,16 @@ def _required(value: str | None, flag: str, placeholder: str, needs_all: bool) -
     return placeholder
 
 
-def _price(args: flags.FlagValues) -> tuple[float, list[str]]:
-    table = prices.load(args.prices)
-    if args.accelerator_type not in table.hourly:
+def _price(
+    args: flags.FlagValues, table: prices.Prices, zones: Sequence[str]
+) -> tuple[float, list[str]]:
+    """US dollars per hour in the dearest of the zones, so that no budget is passed."""
+    try:
+        return table.per_hour(args.accelerator_type, args.pricing, zones), []
+    except BadInput as error:
         if args.max_cost is not None:
-            raise BadInput(
-                f"--max_cost needs a price for {args.accelerator_type}: add it by --prices"
-            )
-        return 0.0, [f"no price is known for {args.accelerator_type}: costs are not counted"]
-    return table.per_hour(args.accelerator_type, args.pricing), []
+            raise BadInput(f"--max_cost needs a price: {error}") from error
+        return 0.0, [f"{error}: costs are not counted"]
 
 
 def _settings(
@@ -214,26 +213,6 @@ def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
 
 def _request(method: str, path: str, what: str) -> dict[str, Any]:
     return {"method": method, "request": {"path": path, "what": what}}
-
-
-def cost_plan(prepared: Prepared, table: prices.Prices, overheads: Overheads) -> dict[str, Any]:
-    """What the run would cost on the machine it asks for."""
-    config = config_lib.without_data_set(prepared.config)
-    data = plan.estimated_data(config)
-    rows = plan.make_rows(config, config.training.num_train_steps, data, table, overheads)
-    pricing = "on_demand" if prepared.spec.pricing == "on_demand" else "spot"
-    chosen = [
-        row
-        for row in plan.as_json(rows)
-        if row["accelerator"] == prepared.spec.accelerator_type and row["pricing"] == pricing
-    ]
-    return {
-        "usd_per_hour": prepared.usd_per_hour,
-        "prices_as_of": str(table.as_of),
-        "max_hours": prepared.args.max_hours,
-        "max_cost": prepared.args.max_cost,
-        "run": chosen[0] if chosen else None,
-    }
 
 
 def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.cloud import accelerators, cost
-from bigbird_ja.cloud.accelerators import ACCELERATORS, Accelerator
+from bigbird_ja.cloud import cost, machines
 from bigbird_ja.cloud.cost import Overheads
+from bigbird_ja.cloud.machines import Machine
 from bigbird_ja.cloud.prices import PRICINGS, Prices
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
@@ -36,13 +36,14 @@ class Rate:
 
 @dataclass(frozen=True)
 class Row:
-    """One machine and pricing. `None` where preemptions are too frequent for the run to end."""
+    """One machine and pricing. `None`: not known, or preemptions are too frequent for an end."""
 
     accelerator: str
-    pricing: str
+    pricing: str  # on_demand, spot, or who lends it for nothing
+    zone: str | None  # where that price holds: the cheapest, or `--zone`
     tokens_per_second: float
     rate_source: str
-    usd_per_hour: float
+    usd_per_hour: float | None
     training_hours: float  # without preemptions, saving or restarts
     hours: float | None  # rented: with saves, restarts and lost work
     wall_hours: float | None  # with the time in which there is no TPU
@@ -52,7 +53,14 @@ class Row:
     egress_usd: float | None
     cost_usd: float | None
     fits: bool | None  # by preflight; None where it was not asked
-    note: str
+    divides: bool  # the global batch, over the machine's devices and accumulation steps
+    unproven: str  # why the row has to be doubted, or ""
+    note: str  # all there is to say, in few words
+
+    @property
+    def runs(self) -> bool:
+        """Whether training can come to its end on it, as far as is known."""
+        return self.hours is not None and self.divides and self.fits is not False
 
 
 def estimated_data(config: Config) -> DataFacts:
@@ -76,119 +84,177 @@ def manifest_data(manifest: Any) -> DataFacts:
     )
 
 
-def rates(
-    config: Config, preflight_chips: Sequence[Mapping[str, Any]], mfu: float | None
-) -> dict[str, Rate]:
-    """Tokens per second of each machine: by preflight where it was run, else by assumed MFU.
+@dataclass(frozen=True)
+class Figures:
+    """What `preflight --output` says: entries of its `chips` and of its `topologies`."""
+
+    chips: Sequence[Mapping[str, Any]] = ()  # `chip`, `fits`, `tokens_per_second_per_core`
+    slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
+
+    def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, float | None, str]:
+        """The entry for a machine, its tokens per second, and which of both it is.
+
+        A whole slice is compiled with the sums over its devices, so it goes before a single chip.
+        """
+        for entry in self.slices:
+            if machines.of_topology(str(entry["topology"])) == machine:
+                return entry, entry.get("tokens_per_second"), f"preflight {entry['topology']}"
+        for entry in self.chips:
+            if entry["chip"] == machine.chip:
+                rate = entry.get("tokens_per_second_per_core")
+                return entry, rate and rate * machine.units, "preflight, one chip"
+        return None, None, ""
+
+    def machines(self) -> list[Machine]:
+        """The slices that were compiled."""
+        return [machines.of_topology(str(entry["topology"])) for entry in self.slices]
+
+
+def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
+    """Tokens per second: by preflight where it was run, else by an assumed share of the peak.
 
     Args:
-        preflight_chips: entries of `preflight --output`, keys `chip`, `tokens_per_second_per_core`.
         mfu: what the user states for all machines (`--mfu`), or None for the table's own.
     """
-    measured = {str(chip["chip"]): chip for chip in preflight_chips}
+    _, measured, source = figures.of(machine)
+    if measured:
+        return Rate(float(measured), source)
+    share = mfu or machine.mfu
     per_token = model_flops(config, 1) / int(config.data.seq_length or 1)
-    found = {}
-    for name, machine in ACCELERATORS.items():
-        chip = measured.get(machine.chip)
-        per_core = chip.get("tokens_per_second_per_core") if chip else None
-        if per_core:
-            found[name] = Rate(float(per_core) * machine.devices, "preflight")
-        else:
-            share = mfu or machine.mfu
-            rate = machine.devices * machine.peak_flops * share / per_token
-            found[name] = Rate(rate, f"assumed MFU {share:.0%}")
-    return found
+    return Rate(machine.peak_flops * share / per_token, f"assumed MFU {share:.0%}")
 
 
-def make_rows(
-    config: Config,
-    steps: int,
-    data: DataFacts,
-    prices: Prices,
-    overheads: Overheads,
-    *,
-    bucket_region: str | None = None,
-    zone: str | None = None,
-    preflight_chips: Sequence[Mapping[str, Any]] = (),
-    mfu: float | None = None,
-) -> list[Row]:
-    """One row per machine and pricing, cheapest first; rows that never end come last.
+@dataclass(frozen=True)
+class Run:
+    """What every row is made from.
 
     Args:
         steps: optimiser steps to run.
         bucket_region: where data and checkpoints lie, such as `us-central1`; None: beside the TPU.
-        zone: where the machine is; None: the first known zone of its type.
+        zone: where the machine is; None: the cheapest for each.
+        mfu: see `rate_of`.
     """
-    fits = {str(chip["chip"]): bool(chip.get("fits", True)) for chip in preflight_chips}
-    found = rates(config, preflight_chips, mfu)
-    rows = [
-        _row(machine, pricing, config, steps, data, prices, overheads, found[name],
-             fits.get(machine.chip), bucket_region, zone)
-        for name, machine in ACCELERATORS.items()
-        for pricing in PRICINGS
-        if pricing in prices.hourly.get(name, {})
-    ]  # fmt: skip
+
+    config: Config
+    steps: int
+    data: DataFacts
+    prices: Prices
+    overheads: Overheads
+    bucket_region: str | None = None
+    zone: str | None = None
+    figures: Figures = Figures()
+    mfu: float | None = None
+
+
+def make_rows(run: Run, names: Sequence[str] = machines.USUAL) -> list[Row]:
+    """One row per machine and pricing, cheapest first; what has no price comes last.
+
+    Args:
+        names: of machines; the slices in `run.figures` and what is lent for nothing come to them
+            where these are the usual ones.
+
+    Raises:
+        BadInput: a name of no machine.
+    """
+    wanted = [machines.find(name) for name in names]
+    rows = []
+    if names[: len(machines.USUAL)] == machines.USUAL:
+        wanted += run.figures.machines()
+        rows = [_free_row(run, who) for who in run.prices.free]
+    for machine in dict.fromkeys(wanted):
+        for pricing in PRICINGS:
+            for zone, price in _best_offer(run, machine, pricing):
+                rows.append(_row(run, machine, pricing, zone, price))
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
-def _row(
-    machine: Accelerator,
-    pricing: str,
-    config: Config,
-    steps: int,
-    data: DataFacts,
-    prices: Prices,
-    overheads: Overheads,
-    rate: Rate,
-    fits: bool | None,
-    bucket_region: str | None,
-    zone: str | None,
-) -> Row:
-    training = steps * cost.tokens_per_step(config) / rate.tokens_per_second / cost.SECONDS_PER_HOUR
-    time = cost.run_time(training, overheads, preemptible=pricing == "spot")
-    per_hour = prices.per_hour(machine.name, pricing)
+def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str | None, float | None]]:
+    """The zone and its US dollars per hour; nothing where the machine is not to be had so."""
+    if machine.name in machines.GPUS:
+        return [(run.zone, price)] if (price := _gpu_price(run, machine, pricing)) else []
+    offers = run.prices.by_zone(machine.name, pricing)
+    if run.zone is not None:
+        return [(zone, price) for zone, price in offers if zone == run.zone]
+    return list(offers[:1])
+
+
+def _gpu_price(run: Run, machine: Machine, pricing: str) -> float | None:
+    return run.prices.gpus.get(machine.name, {}).get(pricing)
+
+
+def _row(run: Run, machine: Machine, pricing: str, zone: str | None, price: float | None) -> Row:
+    rate = rate_of(machine, run.config, run.figures, run.mfu)
+    training = _training_hours(run, rate)
+    time = cost.run_time(training, run.overheads, preemptible=pricing == "spot")
     compute = storage_usd = egress = total = None
-    if time.rented_hours is not None and time.wall_hours is not None:
-        compute = time.rented_hours * per_hour
-        storage_usd = storage_cost(config, steps, data, time.wall_hours, prices)
-        egress = egress_cost(config, steps, data, prices, bucket_region, zone, machine.name)
+    if price is not None and time.rented_hours is not None and time.wall_hours is not None:
+        compute = time.rented_hours * price
+        storage_usd = storage_cost(run, time.wall_hours)
+        egress = egress_cost(run, zone)
         total = compute + storage_usd + egress
-    notes = [prices.notes.get(machine.name, ""), "" if fits is not False else "does not fit"]
+    unknown = "" if price is not None else "no price is known: --prices"
     return Row(
-        machine.name, pricing, rate.tokens_per_second, rate.source, per_hour, training,
+        machine.name, pricing, zone, rate.tokens_per_second, rate.source, price, training,
         time.rented_hours, time.wall_hours, time.preemptions, compute, storage_usd, egress, total,
-        fits, "; ".join(note for note in notes if note),
+        **_doubts(run, machine, run.prices.notes.get(machine.name, ""), unknown),
     )  # fmt: skip
 
 
-def storage_cost(
-    config: Config, steps: int, data: DataFacts, wall_hours: float, prices: Prices
-) -> float:
+def _free_row(run: Run, who: str) -> Row:
+    """A machine that is lent for nothing: how long it takes in all, but not when it is done, since
+    the hours a week are the lender's."""
+    free = run.prices.free[who]
+    machine = machines.find(free.machine)
+    rate = rate_of(machine, run.config, run.figures, run.mfu)
+    training = _training_hours(run, rate)
+    time = cost.run_time(training, run.overheads, preemptible=False)
+    return Row(
+        machine.name, who, None, rate.tokens_per_second, rate.source, 0.0, training,
+        time.rented_hours, None, None, 0.0, 0.0, 0.0, 0.0, **_doubts(run, machine, free.note),
+    )  # fmt: skip
+
+
+def _training_hours(run: Run, rate: Rate) -> float:
+    tokens = run.steps * cost.tokens_per_step(run.config)
+    return tokens / rate.tokens_per_second / cost.SECONDS_PER_HOUR
+
+
+def _doubts(run: Run, machine: Machine, *notes: str) -> dict[str, Any]:
+    """What speaks against a row: the last fields of `Row`."""
+    entry, _, _ = run.figures.of(machine)
+    fits = None if entry is None else bool(entry.get("fits", True))
+    training = run.config.training
+    parts = machine.devices * training.gradient_accumulation_steps
+    divides = training.global_batch_size % parts == 0
+    said = (
+        "" if fits is not False else "does not fit",
+        "" if divides else f"a batch of {training.global_batch_size} does not divide by {parts}",
+        f"{machine.hosts} hosts" if machine.hosts > 1 else "",
+        *notes,
+        "unproven" if machine.unproven else "",
+    )
+    note = "; ".join(filter(None, said))
+    return {"fits": fits, "divides": divides, "unproven": machine.unproven, "note": note}
+
+
+def storage_cost(run: Run, wall_hours: float) -> float:
     """US dollars for the data set and the kept checkpoints while the run lasts.
 
     The checkpoints that are kept for good grow evenly over the run: half of them on average.
     """
-    last = config.checkpoints.keep_last + 1  # one is being written
-    kept = cost.kept_checkpoints(config, steps) - config.checkpoints.keep_last
-    stored = data.bytes + cost.checkpoint_bytes(config) * (last + kept / 2)
-    return stored / 1e9 * prices.storage_per_gb_month * wall_hours / cost.HOURS_PER_MONTH
+    keep = run.config.checkpoints.keep_last
+    kept = cost.kept_checkpoints(run.config, run.steps) - keep
+    checkpoints = keep + 1 + kept / 2  # one is being written
+    stored = run.data.bytes + cost.checkpoint_bytes(run.config) * checkpoints
+    return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / cost.HOURS_PER_MONTH
 
 
-def egress_cost(
-    config: Config,
-    steps: int,
-    data: DataFacts,
-    prices: Prices,
-    bucket_region: str | None,
-    zone: str | None,
-    machine: str,
-) -> float:
+def egress_cost(run: Run, zone: str | None) -> float:
     """US dollars for reading every epoch's records from another region; 0 within one region."""
-    if bucket_region is None or not data.sequences:
+    if run.bucket_region is None or zone is None or not run.data.sequences:
         return 0.0
-    zones = (zone,) if zone else accelerators.default_zones(machine) or ("us-central1-a",)
-    epochs = steps * config.training.global_batch_size / data.sequences
-    return epochs * data.bytes / 1e9 * prices.egress_per_gb(bucket_region, str(zones[0]))
+    epochs = run.steps * run.config.training.global_batch_size / run.data.sequences
+    return epochs * run.data.bytes / 1e9 * run.prices.egress_per_gb(run.bucket_region, zone)
 
 
 def steps_for(

@@ -54,7 +54,8 @@ def _define_what(flags: Flags) -> None:
         "preemptible is spot's older form, ended after 24 hours at the latest.",
     )  # fmt: skip
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
-    flags.switch("dry_run", "Prints all requests and the cost plan; does nothing.")
+    flags.switch("dry_run", "Prints what would be rented, and what it costs; does nothing.")
+    flags.switch("verbose", "Prints every request and the start-up script.", needs="dry_run")
     flags.switch("force", "Rents what is known not to work.")
 
 
@@ -137,31 +138,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
     import datetime
-    import json
 
-    from bigbird_ja.cloud import launch, prices
-    from bigbird_ja.cloud.cost import Overheads
+    from bigbird_ja.cloud import launch, prices, summary
 
     table = prices.load(args.prices)
-    overheads = Overheads(checkpoint_interval=prepared.config.checkpoints.save_every_minutes * 60)
     requests = launch.planned_requests(prepared)
-    cost = launch.cost_plan(prepared, table, overheads)
-    if not args.json:
-        for request in requests:
-            print(f"{request['method']}  ({request.get('when', 'first')})")
-            print(_indented(request["request"]))
-        print("\ncost plan:")
-        print(json.dumps(cost, indent=2, ensure_ascii=False))
-        print(table.describe_age(datetime.date.today()))
+    cost = summary.cost_plan(prepared, table)
+    if args.verbose:
+        print(summary.everything(requests, cost), "\n")
+    print(summary.text(prepared, cost, requests, table.describe_age(datetime.date.today())))
     return {"requests": requests, "cost": cost, "warnings": list(prepared.warnings)}
-
-
-def _indented(body: dict[str, Any]) -> str:
-    """JSON, with a start-up script in its own lines, readable."""
-    import json
-
-    text = json.dumps(body, indent=2, ensure_ascii=False)
-    return "    " + text.replace("\\n", "\n").replace('\\"', '"').replace("\n", "\n    ")
 
 
 def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[str, Any]:

@@ -1,17 +1,23 @@
 """tokens, steps, hours and money, before anything is rented
 
   bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data --plot plan.png
+  bigbird-ja plan --config base-4096 --preflight slices.json --finish_by 2026-12-24 --max_cost 300
 
 Reads a config and, where given, a data set's manifest, `preflight --output` figures and a table of
 prices. Writes nothing but the plot. Takes a second; --simulate some twenty.
 
 Hours are of rented time with saves, restarts and the work that preemptions repeat; they rest on the
 rate of training (preflight figures, else an assumed share of the peak, printed), on the rate of
-preemptions and on a dated table of prices. The last two are yours to correct.
+preemptions and on a dated table of prices by chip and zone. The last two are yours to correct.
+
+Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and what Kaggle and
+Colab lend. --finish_by takes the cheapest that is done by then, --max_cost alone the fastest within
+it; both hold expected hours, which a run of bad luck exceeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -21,9 +27,8 @@ from bigbird_ja.config.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.cost import Overheads
-    from bigbird_ja.cloud.plan import DataFacts, Row
-    from bigbird_ja.config import Config
-    from bigbird_ja.preflight.rates import ChipResult
+    from bigbird_ja.cloud.plan import DataFacts, Figures, Row
+    from bigbird_ja.config import Config, Override
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = RUN_SETTINGS
@@ -48,6 +53,16 @@ def _define_run(flags: Flags) -> None:
         excludes=("tokens", "num_train_steps"),
     )  # fmt: skip
     flags.setting("training.num_train_steps")
+    flags.text("finish_by", "Date (its end) or time to be done by, such as 2026-12-24T18:00.")
+    flags.number(
+        "max_cost", None, "The most that it may cost.", unit="US dollars", above=0, high=1e9,
+        none="any",
+    )  # fmt: skip
+    flags.text(
+        "accelerator_type", "Compares these alone: v3-8, v5e-32, A100.", many=True,
+        none="one machine of each TPU",
+    )  # fmt: skip
+    flags.switch("gpus", "Compares GPUs of 2016 to 2020 too (K80, V100, A100).")
     flags.path("preflight", "FILE of `preflight --output`: rates from the real compiler.")
     flags.number(
         "mfu", None, "Share of the peak rate where preflight says nothing.", low=0.001, high=1.0,
@@ -67,7 +82,7 @@ def _define_run(flags: Flags) -> None:
         low=0.0, high=86_400,
     )  # fmt: skip
     flags.text("bucket_region", "Where data and checkpoints lie, such as us-central1 or us.")
-    flags.text("zone", "Where the machine is.")
+    flags.text("zone", "Where the machine is.", none="the cheapest for each")
     flags.path("plot", "PNG of cost against time.")
 
 
@@ -92,43 +107,97 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import datetime
 
     from bigbird_ja import plotting
-    from bigbird_ja.cloud import accelerators, cost, plan, prices
+    from bigbird_ja.cloud import choice, cost, machines, plan, prices
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
+    now = datetime.datetime.now().astimezone()
+    hours = choice.hours_until(args.finish_by, now) if args.finish_by else None
+    table = prices.load(args.prices)
     if args.zone:
-        accelerators.check_zone(args.zone)
+        table.check_zone(args.zone)
     config, data = _read(args)
     steps = plan.steps_for(config, args.tokens, args.epochs, data)
-    table = prices.load(args.prices)
     overheads = _overheads(args, config)
-    chips = _preflight_chips(args, config)
+    names = tuple(args.accelerator_type) or machines.USUAL
+    names += tuple(machines.GPUS) if args.gpus else ()
     rows = plan.make_rows(
-        config, steps, data, table, overheads,
-        bucket_region=args.bucket_region, zone=args.zone, preflight_chips=chips, mfu=args.mfu,
+        plan.Run(
+            config, steps, data, table, overheads, args.bucket_region, args.zone,
+            _figures(args, config), args.mfu,
+        ),
+        names,
     )  # fmt: skip
-    per_step = cost.tokens_per_step(config)
-    batch = config.training.global_batch_size
-    result: dict[str, Any] = {
-        "tokens_per_step": per_step,
-        "steps_per_epoch": data.sequences / batch if data.sequences else None,
-        "steps": steps,
-        "tokens": steps * per_step,
-        "epochs": steps * batch / data.sequences if data.sequences else None,
-        "assumption": data.assumption,
-        "prices_as_of": str(table.as_of),
-        "prices_age_days": table.age_days(datetime.date.today()),
-        "rows": plan.as_json(rows),
-    }
-    print(_text(result, rows, overheads, table.describe_age(datetime.date.today())))
+    result = _result(config, steps, data, rows, choice.nonsense)
+    result["prices_as_of"] = str(table.as_of)
+    result["prices_age_days"] = table.age_days(now.date())
+    age = f"{table.describe_age(now.date())} ({table.source})"
+    print(_text(result, rows, overheads, age))
+    if args.finish_by or args.max_cost is not None:
+        chosen = choice.choose(rows, hours, args.max_cost)
+        result["choice"] = None if chosen is None else plan.as_json([chosen])[0]
+        print("\n" + _choice(chosen, rows, args))
     if args.plot:
         from bigbird_ja.cloud import plots
 
+        per_step = cost.tokens_per_step(config)
         plots.cost_against_time(rows, args.plot, f"{steps:,} steps of {per_step:,} tokens")
         print(f"plot: {args.plot}")
     if args.simulate or args.simulate_plot:
         result["simulation"] = _simulate(args, config)
     return result
+
+
+def _result(
+    config: Config, steps: int, data: DataFacts, rows: list[Row], nonsense: Any
+) -> dict[str, Any]:
+    from bigbird_ja.cloud import cost, plan
+
+    per_step = cost.tokens_per_step(config)
+    batch = config.training.global_batch_size
+    epochs = steps * batch / data.sequences if data.sequences else None
+    return {
+        "tokens_per_step": per_step,
+        "steps_per_epoch": data.sequences / batch if data.sequences else None,
+        "steps": steps,
+        "tokens": steps * per_step,
+        "epochs": epochs,
+        "assumption": data.assumption,
+        "warnings": nonsense(epochs, steps),
+        "rows": plan.as_json(rows),
+    }
+
+
+def _choice(chosen: Row | None, rows: list[Row], args: absl_flags.FlagValues) -> str:
+    """The machine to take, or how near the others come."""
+    from bigbird_ja.cloud import machines
+    from bigbird_ja.console import human_time
+
+    wanted = [f"by {args.finish_by}"] if args.finish_by else []
+    wanted += [f"for at most {args.max_cost:,.2f} USD"] if args.max_cost is not None else []
+    asked = " ".join(wanted)
+    if chosen is None:
+        done = [row for row in rows if row.runs and row.wall_hours and row.cost_usd is not None]
+        lines = [f"choice: nothing here is done {asked}"]
+        for name, best in (
+            ("fastest", min(done, key=lambda row: row.wall_hours or 0.0, default=None)),
+            ("cheapest", min(done, key=lambda row: row.cost_usd or 0.0, default=None)),
+        ):
+            if best is not None:
+                lines.append(
+                    f"  {name}: {best.accelerator} {best.pricing.replace('_', ' ')},"
+                    f" {human_time((best.wall_hours or 0.0) * 3600)}, {best.cost_usd:,.2f} USD"
+                )
+        return "\n".join([*lines, "  fewer --tokens, or larger slices by --preflight, may do"])
+    how = "cheapest" if args.finish_by else "fastest"
+    name = machines.launch_type(machines.find(chosen.accelerator))
+    flags = f"--accelerator_type {name} --pricing {chosen.pricing}"
+    flags += f" --zones {chosen.zone}" if chosen.zone else ""
+    return (
+        f"choice: the {how} {asked} is {chosen.accelerator} {chosen.pricing.replace('_', ' ')}:"
+        f" {human_time((chosen.wall_hours or 0.0) * 3600)} and {chosen.cost_usd:,.2f} USD expected"
+        f"{f' ({chosen.note})' if chosen.note else ''}\n  launch {flags}"
+    )
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
@@ -138,6 +207,7 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     from bigbird_ja.console import log
 
     config, overrides = command_flags.resolve(args)
+    _check_length(args, overrides)
     for warning in config_lib.warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
@@ -149,6 +219,17 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     where = storage.join(args.data_dir, "manifest.json")
     config = config_lib.with_data_set(config, manifest.fixed(), overrides, where)
     return config, plan.manifest_data(manifest)
+
+
+def _check_length(args: absl_flags.FlagValues, overrides: Sequence[Override]) -> None:
+    """Refuses two lengths of the run of which one is a setting; flags exclude each other."""
+    from bigbird_ja.errors import BadInput
+
+    for flag in ("tokens", "epochs"):
+        for override in overrides:
+            is_steps = override.key == "training.num_train_steps"
+            if args[flag].present and is_steps and override.source == "--set":
+                raise BadInput(f"--{flag} and --set {override.key}: give one of them")
 
 
 def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
@@ -164,31 +245,34 @@ def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
     )
 
 
-def _preflight_chips(args: absl_flags.FlagValues, config: Config) -> list[ChipResult]:
+def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
+    from bigbird_ja.cloud.plan import Figures
     from bigbird_ja.console import log
     from bigbird_ja.errors import BadInput
 
     if not args.preflight:
-        return []
+        return Figures()
     from bigbird_ja.preflight import rates
 
-    chips = rates.load(args.preflight)
-    for chip in chips:
-        if chip.get("seq_length") not in (None, config.data.seq_length):
+    results = rates.load(args.preflight)
+    training = config.training
+    for entry in (*results.chips, *results.topologies):
+        if entry.get("seq_length") not in (None, config.data.seq_length):
             raise BadInput(
-                f"--preflight {args.preflight} is of sequences of {chip['seq_length']} tokens, the"
+                f"--preflight {args.preflight} is of sequences of {entry['seq_length']} tokens, the"
                 f" config of {config.data.seq_length}: run preflight with this config"
             )
-        batch = chip.get("batch_per_core")
-        wanted = config.training.global_batch_size // config.tpu.num_cores
-        if batch is not None and batch * config.training.gradient_accumulation_steps != wanted:
-            log(f"note: preflight had {batch} sequences per core and micro-batch ({chip['chip']})")
-    return chips
+        devices = int(entry.get("devices") or config.tpu.num_cores)  # type: ignore[call-overload]
+        batch, wanted = entry.get("batch_per_core"), training.global_batch_size // devices
+        if batch is not None and batch * training.gradient_accumulation_steps != wanted:
+            where = entry.get("topology") or entry["chip"]
+            log(f"note: preflight had {batch} sequences per core and micro-batch ({where})")
+    return Figures(results.chips, results.topologies)
 
 
 def _text(result: dict[str, Any], rows: list[Row], overheads: Overheads, prices_age: str) -> str:
     from bigbird_ja.cloud import cost
-    from bigbird_ja.console import human_count, human_time, table
+    from bigbird_ja.console import human_count, table
 
     lines = [
         f"{result['steps']:,} steps of {result['tokens_per_step']:,} tokens:"
@@ -198,30 +282,41 @@ def _text(result: dict[str, Any], rows: list[Row], overheads: Overheads, prices_
         lines[0] += f", {result['epochs']:.1f} epochs of {result['steps_per_epoch']:,.0f} steps"
     if result["assumption"]:
         lines.append(result["assumption"])
+    lines += [f"warning: {warning}" for warning in result["warnings"]]
     lines.append("")
     shown = [
         (
-            row.accelerator, row.pricing.replace("_", " "), f"{row.tokens_per_second:,.0f}",
-            row.rate_source, _number(row.hours, ",.1f"),
-            human_time(row.wall_hours * 3600) if row.wall_hours is not None else "never",
-            _number(row.preemptions, ",.0f"), f"{row.usd_per_hour:.2f}",
-            _number(row.cost_usd, ",.0f"), row.note,
+            row.accelerator, row.pricing.replace("_", " "), row.zone or "",
+            f"{row.tokens_per_second:,.0f}", row.rate_source, _number(row.hours, ",.1f"),
+            _done_after(row), _number(row.usd_per_hour, ",.2f"), _number(row.cost_usd, ",.2f"),
+            row.note,
         )
         for row in rows
     ]  # fmt: skip
     header = (
-        "machine", "pricing", "tokens/s", "rate from", "rented h", "done after", "preempted",
-        "$/h", "cost $", "note",
+        "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
+        "cost $", "note",
     )  # fmt: skip
     lines += [table(shown, header), ""]
     lines.append(
         f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
         f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
         f" {overheads.restart_seconds / 60:g} minutes of restart; cost includes storage and egress;"
-        f" at this rate the best interval is {cost.best_interval(overheads) / 60:.0f} minutes"
+        f" at this rate the best interval is {cost.best_interval(overheads) / 60:.0f} minutes;"
+        " no row was timed on a rented machine yet"
     )
+    reasons = {row.unproven for row in rows if row.unproven}
+    lines += [f"unproven: {reason}" for reason in sorted(reasons)]
     lines.append(prices_age)
     return "\n".join(lines)
+
+
+def _done_after(row: Row) -> str:
+    from bigbird_ja.console import human_time
+
+    if row.wall_hours is not None:
+        return human_time(row.wall_hours * 3600)
+    return "never" if row.hours is None else "by its limits"
 
 
 def _number(value: float | None, form: str) -> str:

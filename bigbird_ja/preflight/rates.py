@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
@@ -13,6 +13,9 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.storage import outputs
 
 is_ours = outputs.is_json_with("chips", "config_fingerprint")
+
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 
 
 class _Chip(TypedDict):
@@ -25,12 +28,29 @@ class ChipResult(_Chip, total=False):
     fits: bool
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
-    tokens_per_second_per_core: Annotated[float, Meta(gt=0, le=1e15)] | None
+    tokens_per_second_per_core: Rate | None
+
+
+class _Slice(_Chip):
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
+
+
+class SliceResult(_Slice, total=False):
+    """What of a whole slice's result `plan` reads."""
+
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+    batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
+    devices: Annotated[int, Meta(ge=1, le=1 << 20)]
+    tokens_per_second: Rate | None
 
 
 @dataclass(frozen=True)
-class _Results:
+class Results:
+    """What of a file of `preflight --output` `plan` reads."""
+
     chips: list[ChipResult]
+    topologies: list[SliceResult] = field(default_factory=list)
 
 
 def save(path: str, result: dict[str, Any]) -> None:
@@ -38,18 +58,21 @@ def save(path: str, result: dict[str, Any]) -> None:
     outputs.write(path, json.dumps(result, indent=1).encode())
 
 
-def load(path: str) -> list[ChipResult]:
-    """The chips of a result.
+def load(path: str) -> Results:
+    """The chips and slices of a result.
 
     Raises:
         BadInput: no such file, or not a result of `preflight --output`.
     """
     try:
         advice = "not a result of `bigbird-ja preflight --output`"
-        chips = typed.read_json(path, _Results, advice).chips
+        results = typed.read_json(path, Results, advice)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
-    for chip in chips:
+    for chip in results.chips:
         if chip.get("fits") and chip.get("tokens_per_second_per_core") is None:
             raise BadInput(f"{path}: no tokens_per_second_per_core of {chip['chip']}: {advice}")
-    return chips
+    for one in results.topologies:
+        if one.get("fits") and one.get("tokens_per_second") is None:
+            raise BadInput(f"{path}: no tokens_per_second of {one['topology']}: {advice}")
+    return results
