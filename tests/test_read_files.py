@@ -120,7 +120,7 @@ _READERS = {
         "prices.yaml", prices._Table, _PRICES, lambda f: prices.load(str(f / "prices.yaml"))
     ),
     "preflight": _Reader(
-        "figures.json", rates._Results, _FIGURES, lambda f: rates.load(str(f / "figures.json"))
+        "figures.json", rates.Results, _FIGURES, lambda f: rates.load(str(f / "figures.json"))
     ),
     "hugging face": _Reader(
         "config.json",

@@ -31,7 +31,7 @@ def hours_until(text: str, now: datetime.datetime) -> float:
         raise BadInput(
             f"--finish_by={text}: a date such as 2026-12-01, or a time such as 2026-12-01T18:00"
         ) from error
-    if len(text.strip()) == len("2026-12-01"):
+    if "T" not in text and ":" not in text:
         end += datetime.timedelta(days=1)
     if end.tzinfo is None:
         end = end.replace(tzinfo=now.tzinfo)

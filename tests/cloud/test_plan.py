@@ -1,17 +1,17 @@
-"""Prices, FLOPs, hours and money."""
+"""Rates, hours and money."""
 
 from __future__ import annotations
 
-import datetime
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.cloud import accelerators, cost, plan, prices
+from bigbird_ja.cloud import accelerators, cost, machines, plan, prices
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
@@ -21,63 +21,6 @@ from bigbird_ja.errors import BadInput
 def config() -> Config:
     found, _ = config_lib.resolve("configs/base-4096.yaml")
     return config_lib.without_data_set(found)
-
-
-def write(path: str, text: str) -> str:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    return path
-
-
-def test_built_in_prices_are_dated_and_say_their_age() -> None:
-    table = prices.load()
-    assert {"v2-8", "v3-8", "v4-8", "K80", "V100", "A100"} <= set(table.hourly)
-    for name in table.hourly:
-        assert 0 < table.per_hour(name, "spot") < table.per_hour(name, "on_demand")
-        assert table.per_hour(name, "preemptible") == table.per_hour(name, "spot")
-    later = table.as_of + datetime.timedelta(days=400)
-    assert "400 days old: old, verify before renting" in table.describe_age(later)
-    assert "old," not in table.describe_age(table.as_of)[:40]
-
-
-def test_prices_can_be_overridden_in_part(tmp_path: object) -> None:
-    text = "as_of: 2026-01-02\naccelerators:\n  v3-8: {on_demand: 10.0, spot: 1.0}\n"
-    table = prices.load(write(f"{tmp_path}/p.yaml", text))
-    assert table.per_hour("v3-8", "spot") == 1.0
-    assert table.per_hour("v2-8", "spot") == prices.load().per_hour("v2-8", "spot")
-    assert table.as_of == datetime.date(2026, 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("accelerators: {}", "as_of"),
-        ("as_of: 2026-01-02\nprice: 3", "unknown key 'price'"),
-        ("as_of: 2026-01-02\nregoin: x", r"unknown key 'regoin' \(did you mean 'region'\?\)"),
-        ("as_of: 2026-01-02\naccelerators: {v3-8: {spto: 1}}", "unknown key 'spto'"),
-        ("as_of: 2026-01-02\naccelerators: {v3-8: {spot: cheap}}", "spot: expected a number"),
-        ("as_of: 2026-01-02\naccelerators: {v3-8: {spot: -1}}", "spot: expected a number >= 0"),
-        ("as_of: 2026-01-02\naccelerators: {v3-8: {spot: .nan}}", "not a finite number"),
-        ("as_of: 2026-01-02\naccelerators: {v3-8: 4}", "expected an object"),
-        ("as_of: 2026-13-02", "'2026-13-02' is no value of its kind"),
-        ("as_of: 2026-01-02 10:00:00", "as_of: expected a date"),
-        ("as_of: 2026-01-02\nas_of: 2026-01-03", "is written twice"),
-        ("as_of: 2026-01-02\nregion: [1]", "region: expected text"),
-        ("[1, 2]", "expected an object"),
-        ("{a: ", "not YAML"),
-    ],
-)
-def test_bad_price_files(tmp_path: object, text: str, words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        prices.load(write(f"{tmp_path}/p.yaml", text))
-
-
-def test_egress_by_region() -> None:
-    table = prices.load()
-    assert table.egress_per_gb("us-central1", "us-central1-b") == 0
-    assert table.egress_per_gb("us", "us-central1-b") == table.egress_per_gb_same_continent
-    assert table.egress_per_gb("eu", "europe-west4-a") == table.egress_per_gb_same_continent
-    assert table.egress_per_gb("asia-east1", "us-central1-b") == table.egress_per_gb_other_continent
 
 
 def test_tokens_and_steps(config: Config) -> None:
@@ -90,29 +33,56 @@ def test_tokens_and_steps(config: Config) -> None:
         plan.steps_for(config, None, 3, plan.DataFacts(None, 0, None))
 
 
+def run_of(config: Config, steps: int = 10_000, **more: Any) -> plan.Run:
+    return plan.Run(
+        config, steps, plan.estimated_data(config), prices.load(), Overheads(), **more
+    )  # fmt: skip
+
+
 def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     chips = [{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}]
-    found = plan.rates(config, chips, None)
-    assert found["v3-8"] == plan.Rate(80_000.0, "preflight")
-    assert found["v2-8"].source == "assumed MFU 30%"
+    figures = plan.Figures(chips)
+
+    def rate(name: str, mfu: float | None = None) -> plan.Rate:
+        return plan.rate_of(machines.find(name), config, figures, mfu)
+
+    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip")
+    assert rate("v2-8").source == "assumed MFU 30%"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.4 TFLOP.
-    assert found["v2-8"].tokens_per_second == pytest.approx(
+    assert rate("v2-8").tokens_per_second == pytest.approx(
         8 * 22.5e12 * 0.3 * 4096 / 2.48e12, rel=0.05
     )
-    assert plan.rates(config, [], 0.15)["v2-8"].tokens_per_second == pytest.approx(
-        found["v2-8"].tokens_per_second / 2
-    )
+    assert rate("v2-8", 0.15).tokens_per_second == pytest.approx(rate("v2-8").tokens_per_second / 2)
+
+
+def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> None:
+    chips = [{"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True}]
+    slices = [
+        {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 70_000.0, "fits": True},
+        {"topology": "v5e:4x4", "chip": "v5e", "tokens_per_second": 150_000.0, "fits": True},
+        {"topology": "v3:2x2", "chip": "v3", "tokens_per_second": None, "fits": False},
+    ]
+    rows = plan.make_rows(run_of(config, figures=plan.Figures(chips, slices)))
+    by_name = {(row.accelerator, row.pricing): row for row in rows}
+    assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
+    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4"
+    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
+    large = by_name["v5e-16", "on_demand"]
+    assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
+    assert large.usd_per_hour == pytest.approx(16 * 1.20)
+    assert by_name["v3-8", "spot"].fits is False and not by_name["v3-8", "spot"].runs
+    assert "does not fit" in by_name["v3-8", "spot"].note
+    assert len(rows) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
 
 
 def test_rows_hold_their_arithmetic(config: Config) -> None:
-    table, overheads = prices.load(), Overheads()
-    data = plan.estimated_data(config)
-    rows = plan.make_rows(config, 10_000, data, table, overheads)
-    assert len(rows) == 12
-    costs = [row.cost_usd for row in rows]
-    assert costs == sorted(costs)  # type: ignore[type-var]
+    rows = plan.make_rows(run_of(config))
+    costs = [row.cost_usd for row in rows if row.cost_usd is not None]
+    assert costs == sorted(costs) and len(costs) == 14
     for row in rows:
         assert row.hours is not None and row.hours > row.training_hours
+        if row.usd_per_hour is None or row.pricing in prices.load().free:
+            continue
         assert row.compute_usd == pytest.approx(row.hours * row.usd_per_hour)
         assert row.cost_usd == pytest.approx(row.compute_usd + row.storage_usd + row.egress_usd)
         assert row.preemptions == (
@@ -120,16 +90,59 @@ def test_rows_hold_their_arithmetic(config: Config) -> None:
         )
 
 
+def test_tpus_from_v2_to_v7x_and_gpus_on_request(config: Config) -> None:
+    usual = plan.make_rows(run_of(config))
+    chips = {row.accelerator.partition("-")[0] for row in usual}
+    assert chips == {"v2", "v3", "v4", "v5e", "v5p", "v6e", "v7x"}
+    alone = plan.make_rows(run_of(config), ("A100", "v5litepod-8"))
+    assert {(row.accelerator, row.pricing) for row in alone} == {
+        (name, pricing) for name in ("A100", "v5e-8") for pricing in prices.PRICINGS
+    }
+    with pytest.raises(BadInput, match="no machine"):
+        plan.make_rows(run_of(config), ("T4",))
+
+
+def test_what_is_unproven_or_unknown_says_so(config: Config) -> None:
+    for row in plan.make_rows(run_of(config)):
+        assert bool(row.unproven) == (row.accelerator not in ("v2-8", "v3-8"))
+        assert ("unproven" in row.note) == bool(row.unproven)
+        assert (row.cost_usd is None) == row.accelerator.startswith("v7x")
+    (row,) = {row.note for row in plan.make_rows(run_of(config), ("v7x-8",))}
+    assert "no price is known" in row
+
+
+def test_what_is_lent_costs_nothing_and_promises_no_day(config: Config) -> None:
+    rows = {row.pricing: row for row in plan.make_rows(run_of(config))}
+    for who, machine in (("Kaggle", "v5e-8"), ("Colab", "v5e-1")):
+        assert (rows[who].accelerator, rows[who].cost_usd) == (machine, 0.0)
+        assert rows[who].wall_hours is None and "as of 20" in rows[who].note
+
+
+def test_a_batch_that_does_not_divide_is_said(config: Config) -> None:
+    (row, *_) = plan.make_rows(run_of(config), ("v5e-32",))
+    assert not row.divides and not row.runs
+    assert "a batch of 16 does not divide by 32" in row.note
+
+
+def test_a_row_has_the_zone_of_its_price(config: Config) -> None:
+    cheapest = {(r.accelerator, r.pricing): r for r in plan.make_rows(run_of(config))}
+    assert cheapest["v6e-8", "spot"].zone == "asia-southeast1-b"
+    assert cheapest["v6e-8", "on_demand"].zone == "us-central1-b"
+    there = plan.make_rows(run_of(config, zone="europe-west4-a"))
+    rented = [row for row in there if row.pricing in prices.PRICINGS]
+    assert {row.zone for row in rented} == {"europe-west4-a"}
+    assert {row.accelerator for row in rented} == {"v2-8", "v3-8", "v5e-8", "v6e-8"}
+
+
 def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> None:
     table, data = prices.load(), plan.DataFacts(1600, 5e9, None)
-    here = plan.make_rows(
-        config, 200, data, table, Overheads(), bucket_region="us-central1", zone="us-central1-b"
-    )
-    there = plan.make_rows(
-        config, 200, data, table, Overheads(), bucket_region="us-central1", zone="europe-west4-a"
-    )
-    assert {row.egress_usd for row in here} == {0.0}
-    assert [row.egress_usd for row in there] == [pytest.approx(2 * 5 * 0.08)] * 12
+
+    def egress(zone: str) -> set[float | None]:
+        run = plan.Run(config, 200, data, table, Overheads(), "us-central1", zone)
+        return {row.egress_usd for row in plan.make_rows(run, ("v2-8", "v5e-8", "A100"))}
+
+    assert egress("us-central1-b") == egress("us-central1-a") == {0.0}
+    assert list(egress("europe-west4-a")) == [pytest.approx(2 * 5 * 0.08)]
 
 
 @given(
@@ -155,11 +168,10 @@ def test_run_time_accounts_for_every_hour(
 
 
 def test_run_that_never_ends_has_no_price(config: Config) -> None:
-    rows = plan.make_rows(
-        config, 1000, plan.estimated_data(config), prices.load(), Overheads(preemptions_per_hour=20)
-    )
+    data, often = plan.estimated_data(config), Overheads(preemptions_per_hour=20)
+    rows = plan.make_rows(plan.Run(config, 1000, data, prices.load(), often))
     spot = [row for row in rows if row.pricing == "spot"]
-    assert {row.cost_usd for row in spot} == {None}
+    assert {(row.cost_usd, row.hours, row.runs) for row in spot} == {(None, None, False)}
     assert rows[-1].cost_usd is None  # they come last
 
 
@@ -169,9 +181,8 @@ def test_manifest_counts_what_is_read() -> None:
     assert (data.sequences, data.bytes, data.assumption) == (30, 300.0, None)
 
 
-def test_images_and_zones() -> None:
+def test_images() -> None:
     assert accelerators.runtime_version("v3-8") == "tpu-vm-tf-2.15.0-se"
     assert accelerators.runtime_version("v2-8") == "tpu-vm-tf-2.15.0-se"
-    assert accelerators.default_zones("v3-8")
     assert accelerators.region_of("us-central1-b") == "us-central1"
     assert accelerators.check_rentable("v3-8") == []

@@ -57,12 +57,19 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     assert result["cost"]["run"]["cost_usd"] > 0
 
 
-def test_dry_run_reads_well() -> None:
-    status, out, _ = run_plain("launch", "--dry_run", "--queued", "--name=a", "--project=q")
+def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
+    flags = ["launch", "--dry_run", "--queued", "--name=a", "--project=q", "--max_cost=50"]
+    status, out, _ = run_plain(*flags)
+    assert status == 0
+    lines = out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100
+    for said in ("v3-8, spot", "us-central1-a, ", "at most 50.00 USD", "days old", "config.yaml"):
+        assert said in out
+    assert "CreateQueuedResource" not in out
+    status, out, _ = run_plain(*flags, "--verbose")
     assert status == 0
     assert "CreateQueuedResource" in out and "DeleteQueuedResource" in out
-    assert "\n    #!/bin/bash" not in out or "readonly RUN_NAME=a" in out
-    assert "days old" in out
+    assert "readonly RUN_NAME=a" in out and out.endswith("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,8 @@ def test_dry_run_reads_well() -> None:
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--prices=/nonexistent.yaml"], "no such file"),
+        (["--zones=us-central9-z"], "v3-8 is not to be had there"),
+        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "zones: us-central2-b"),
     ],
 )
 def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> None:

@@ -29,9 +29,28 @@ def test_without_data_the_assumption_is_said() -> None:
     assert "Wiki40b" in result["assumption"] and "Wiki40b" in text
     assert "days old" in text
     rows = {(row["accelerator"], row["pricing"]): row for row in result["rows"]}
-    assert len(rows) == 12
+    assert {name for name, _ in rows} == {
+        "v2-8", "v3-8", "v4-8", "v5e-1", "v5e-8", "v5p-8", "v6e-8", "v7x-8"
+    }  # fmt: skip
     for row in rows.values():
-        assert row["hours"] > 0 and row["cost_usd"] > 0
+        assert row["hours"] > 0
+    assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
+    # Money has two decimals, and doubts stand in the row.
+    line = next(line for line in text.splitlines() if line.startswith("v5e-8    spot"))
+    assert f"  {rows['v5e-8', 'spot']['cost_usd']:.2f}  unproven" in line
+    assert result["warnings"] == []
+
+
+def test_gpus_come_on_request() -> None:
+    def machines(*flags: str) -> set[str]:
+        status, _, result = run("--config=base-4096", *flags)
+        assert status == 0
+        return {row["accelerator"] for row in result["rows"]}
+
+    assert not {"K80", "V100", "A100"} & machines()
+    assert {"K80", "V100", "A100", "v3-8"} < machines("--gpus")
+    named = ["--accelerator_type=v5litepod-16", "--accelerator_type=A100"]
+    assert machines(*named) == {"v5e-16", "A100"}
 
 
 def test_with_data_and_a_plot(tmp_path: object) -> None:
@@ -58,8 +77,51 @@ def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
     status, _, result = run("--config=base-4096", f"--preflight={path}")
     assert status == 0
     row = next(row for row in result["rows"] if row["accelerator"] == "v3-8")
-    assert row["rate_source"] == "preflight"
+    assert row["rate_source"] == "preflight, one chip"
     assert row["tokens_per_second"] == 8 * 12_345.0
+
+
+def test_the_choice_knows_whole_slices(tmp_path: object) -> None:
+    path = f"{tmp_path}/preflight.json"
+    one = {
+        "topology": "v6e:4x4", "chip": "v6e", "devices": 16, "fits": True, "seq_length": 4096,
+        "batch_per_core": 1, "tokens_per_second": 5e6, "tokens_per_second_per_core": 3.1e5,
+    }  # fmt: skip
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"config_fingerprint": "x", "chips": [], "topologies": [one]}, file)
+    flags = ["--config=base-4096", f"--preflight={path}"]
+    status, text, result = run(*flags, "--finish_by=2099-12-31")
+    assert status == 0
+    cheapest = result["choice"]
+    assert cheapest["cost_usd"] == min(
+        row["cost_usd"] for row in result["rows"] if row["wall_hours"] and row["cost_usd"]
+    )
+    assert "choice: the cheapest by 2099-12-31 is" in text
+    status, text, result = run(*flags, "--max_cost=100000")
+    assert result["choice"]["accelerator"] == "v6e-16"
+    assert (
+        f"at most 100,000.00 USD is v6e-16 {result['choice']['pricing'].replace('_', ' ')}" in text
+    )
+    assert "launch --accelerator_type v6e-16 --pricing" in text
+    status, text, result = run(*flags, "--max_cost=0.01")
+    assert (status, result["choice"]) == (0, None)
+    assert "nothing here is done for at most 0.01 USD" in text and "fastest: v6e-16" in text
+
+
+def test_nonsense_is_called_that(tmp_path: object) -> None:
+    data = write_manifest(f"{tmp_path}/data")
+    flags = ["--config=tiny-cpu", f"--data_dir={data}", "--num_train_steps=23301"]
+    status, text, result = run(*flags)
+    assert status == 0
+    assert "warning: 23,301 steps are 15,534 epochs, which is nonsense" in text
+    assert ["15,534 epochs" in warning for warning in result["warnings"]] == [True]
+
+
+def test_an_old_table_warns(tmp_path: object) -> None:
+    path = f"{tmp_path}/prices.yaml"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("as_of: 2020-01-01\n")
+    assert "warning: more than a year" in run("--config=tiny-cpu", f"--prices={path}")[1]
 
 
 def test_simulation_reports_the_interval_that_is_best(tmp_path: object) -> None:
@@ -80,6 +142,12 @@ def test_simulation_reports_the_interval_that_is_best(tmp_path: object) -> None:
         (["--simulate", "--seeds=x"], "--seeds"),
         (["--simulate", "--preemptions_per_hour=0"], "--preemptions_per_hour"),
         (["--mfu=2"], "mfu"),
+        (["--zone=us-central9-z"], "'us-central9-z'"),
+        (["--accelerator_type=v3-9"], "no TPU of that size"),
+        (["--finish_by=2020-01-01"], "is past"),
+        (["--epochs=3", "--tokens=1e9"], "give one of them"),
+        (["--epochs=3", "--num_train_steps=5"], "give one of them"),
+        (["--epochs=3", "--set=training.num_train_steps=5"], "give one of them"),
         (["--set=model.num_layer=3"], "did you mean 'model.num_layers'"),
     ],
 )

@@ -59,7 +59,7 @@ def test_figures_files_and_picture(
     assert chip["mfu"] == pytest.approx(
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
-    assert [chip["tokens_per_second_per_core"] for chip in rates.load(output)] == [
+    assert [chip["tokens_per_second_per_core"] for chip in rates.load(output).chips] == [
         chip["tokens_per_second_per_core"] for chip in result["chips"]
     ]
     assert os.path.getsize(plot) > 1000
@@ -169,4 +169,9 @@ def test_rates_of_something_else(tmp_path: os.PathLike[str]) -> None:
     with open(path, "w", encoding="utf-8") as stream:
         stream.write('{"chips": [{"chip": "v3", "fits": true}]}')
     with pytest.raises(BadInput, match="no tokens_per_second_per_core of v3"):
+        rates.load(path)
+    with open(path, "w", encoding="utf-8") as stream:
+        slices = '{"topology": "v5e:2x4", "chip": "v5e", "fits": true}'
+        stream.write(f'{{"chips": [], "topologies": [{slices}]}}')
+    with pytest.raises(BadInput, match="no tokens_per_second of v5e:2x4"):
         rates.load(path)
