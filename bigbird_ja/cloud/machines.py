@@ -30,9 +30,10 @@ class Machine:
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
 
-# Assumed share of the peak: what `preflight` says of base-4096 on a slice with 16 sequences, in
-# priced cycles (docs/design/engines.md); of v7x nothing is known.
-_MFU = {"v2": 0.30, "v3": 0.34, "v4": 0.11, "v5e": 0.25, "v5p": 0.10, "v6e": 0.10, "v7x": 0.10}
+# Assumed share of the peak: what `preflight` says of base-4096 on whole slices with two sequences
+# a device, in priced cycles. Of v2, v5p and v7x nothing was compiled: theirs are those of v3, v4
+# and v6e, the chips that are most like them.
+_MFU = {"v2": 0.35, "v3": 0.35, "v4": 0.11, "v5e": 0.25, "v5p": 0.11, "v6e": 0.10, "v7x": 0.10}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine

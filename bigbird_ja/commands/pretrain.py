@@ -7,7 +7,7 @@ Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: check
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
 Running the same command again continues where the last checkpoint was saved, also without --config;
 on finished work it says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first
-(status 75). The tiny preset takes minutes on two CPU cores, the base one 1.7 days on a v3-8:
+(status 75). The tiny preset takes minutes on two CPU cores, the base one 1.5 days on a v3-8:
 `bigbird-ja plan` says how long and how much.
 """
 
