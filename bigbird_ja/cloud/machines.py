@@ -40,15 +40,16 @@ _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # that a program of one device runs on
 _UNPROVEN = "trained by JAX's runtime, which no run of ours has used on a TPU yet"
+_NO_GPUS = "no run of ours has used such a GPU, and `launch` rents none"
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 
 # One K80 is one of its board's two GPUs, as rented; it has no tensor cores (fp32).
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Machine("K80", "", 1, 1, 1, 4.37e12, 0.30, "`launch` rents no GPUs"),
-        Machine("V100", "", 1, 1, 1, 125e12, 0.25, "`launch` rents no GPUs"),
-        Machine("A100", "", 1, 1, 1, 312e12, 0.30, "`launch` rents no GPUs"),
+        Machine("K80", "", 1, 1, 1, 4.37e12, 0.30, _NO_GPUS),
+        Machine("V100", "", 1, 1, 1, 125e12, 0.25, _NO_GPUS),
+        Machine("A100", "", 1, 1, 1, 312e12, 0.30, _NO_GPUS),
     )
 }  # fmt: skip
 # One virtual machine of each generation.

@@ -93,8 +93,14 @@ class Prices:
         return max(priced) if zones else min(priced)
 
     def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
-        """Where to look for capacity when the user names no zone: the cheapest."""
-        return tuple(zone for zone, _ in self.by_zone(accelerator, pricing)[:USUAL_ZONES])
+        """Where to look for capacity when the user names no zone: the cheapest of the US first,
+        where docs/cloud-setup.md puts the bucket. Traffic from another continent costs more than
+        zones differ.
+        """
+        offers = self.by_zone(accelerator, pricing)
+        priced = [zone for zone, price in offers if price is not None]
+        zones = priced or [zone for zone, _ in offers]
+        return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str | None = None) -> None:
         """Whether the table has a zone: for that machine, or for any.
@@ -106,7 +112,7 @@ class Prices:
             known = sorted({name for offers in self.chips.values() for name in offers})
             what = "no TPU is"
         else:
-            known = [name for name, _ in self.by_zone(accelerator, "spot")]
+            known = list(self.chips.get(machines.find(accelerator).chip, {}))
             what = f"{accelerator} is not"
         if zone not in known:
             others = ", ".join(known) or "none that is known"

@@ -133,6 +133,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     result["prices_age_days"] = table.age_days(now.date())
     age = f"{table.describe_age(now.date())} ({table.source})"
     print(_text(result, rows, overheads, age))
+    shown = {row.accelerator for row in rows}
+    if absent := [name for name in names if machines.find(name).name not in shown]:
+        print(f"not to be had in {args.zone}: {', '.join(absent)}")
     if args.finish_by or args.max_cost is not None:
         chosen = choice.choose(rows, hours, args.max_cost)
         result["choice"] = None if chosen is None else plan.as_json([chosen])[0]

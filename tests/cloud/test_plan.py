@@ -52,7 +52,9 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     assert rate("v2-8").tokens_per_second == pytest.approx(
         8 * 22.5e12 * 0.35 * 4096 / 2.48e12, rel=0.05
     )
-    assert rate("v2-8", 0.175).tokens_per_second == pytest.approx(rate("v2-8").tokens_per_second / 2)
+    assert rate("v2-8", 0.175).tokens_per_second == pytest.approx(
+        rate("v2-8").tokens_per_second / 2
+    )
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> None:

@@ -70,9 +70,12 @@ def test_zones_are_those_of_the_table() -> None:
         table.check_zone("us-central9-z")
 
 
-def test_the_cheapest_zones_are_tried_first() -> None:
+def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent() -> None:
     table = prices.load()
-    assert table.usual_zones("v6e-8", "spot")[:2] == ("asia-southeast1-b", "us-central1-b")
+    assert table.by_zone("v6e-8", "spot")[0][0] == "asia-southeast1-b"
+    assert table.usual_zones("v6e-8", "spot")[0] == "us-central1-b"
+    central = tuple(f"us-central1-{letter}" for letter in "abf")
+    assert table.usual_zones("v3-8", "spot") == (*central, "europe-west4-a")  # us-east1-d: no spot
     assert table.usual_zones("v5e-8", "spot")[0] == "us-central1-a"
     assert len(table.usual_zones("v5e-8", "on_demand")) == prices.USUAL_ZONES
     assert table.usual_zones("v4-8", "spot") == ("us-central2-b",)

@@ -51,6 +51,9 @@ def test_gpus_come_on_request() -> None:
     assert {"K80", "V100", "A100", "v3-8"} < machines("--gpus")
     named = ["--accelerator_type=v5litepod-16", "--accelerator_type=A100"]
     assert machines(*named) == {"v5e-16", "A100"}
+    _, text, result = run(*named, "--zone=us-central1-b")
+    assert "not to be had in us-central1-b: v5litepod-16" in text
+    assert {row["accelerator"] for row in result["rows"]} == {"A100"}
 
 
 def test_with_data_and_a_plot(tmp_path: object) -> None:
