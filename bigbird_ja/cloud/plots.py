@@ -20,7 +20,7 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
     days = [(row.wall_hours or 0) / 24 for row in drawn]
     dollars = [row.cost_usd or 0 for row in drawn]
     colours = {"on_demand": "tab:red", "spot": "tab:blue"}
-    for row, *place in zip(drawn, days, dollars, strict=True):
+    for row, place in zip(drawn, zip(days, dollars, strict=True), strict=True):
         axes.plot(*place, "o" if row.pricing == "spot" else "s", color=colours[row.pricing])
         axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
     for pricing, marker in (("spot", "o"), ("on_demand", "s")):
