@@ -105,7 +105,7 @@ class Figures:
                 return entry, rate and rate * machine.units, "preflight, one chip"
         return None, None, ""
 
-    def machines(self) -> list[Machine]:
+    def compiled(self) -> list[Machine]:
         """The slices that were compiled."""
         return [machines.of_topology(str(entry["topology"])) for entry in self.slices]
 
@@ -146,20 +146,21 @@ class Run:
     mfu: float | None = None
 
 
-def make_rows(run: Run, names: Sequence[str] = machines.USUAL) -> list[Row]:
+def make_rows(run: Run, names: Sequence[str] = (), also: Sequence[str] = ()) -> list[Row]:
     """One row per machine and pricing, cheapest first; what has no price comes last.
 
     Args:
-        names: of machines; the slices in `run.figures` and what is lent for nothing come to them
-            where these are the usual ones.
+        names: these alone; without, one machine of each TPU, the slices in `run.figures` and what
+            is lent for nothing.
+        also: further machines.
 
     Raises:
         BadInput: a name of no machine.
     """
-    wanted = [machines.find(name) for name in names]
+    wanted = [machines.find(name) for name in (*(names or machines.USUAL), *also)]
     rows = []
-    if names[: len(machines.USUAL)] == machines.USUAL:
-        wanted += run.figures.machines()
+    if not names:
+        wanted += run.figures.compiled()
         rows = [_free_row(run, who) for who in run.prices.free]
     for machine in dict.fromkeys(wanted):
         for pricing in PRICINGS:
@@ -175,7 +176,10 @@ def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str | No
     offers = run.prices.by_zone(machine.name, pricing)
     if run.zone is not None:
         return [(zone, price) for zone, price in offers if zone == run.zone]
-    return list(offers[:1])
+    if run.bucket_region is not None:  # beside the data, where that can be
+        offers.sort(key=lambda offer: run.prices.egress_per_gb(str(run.bucket_region), offer[0]))
+    priced = [offer for offer in offers if offer[1] is not None]
+    return list((priced or offers)[:1])
 
 
 def _gpu_price(run: Run, machine: Machine, pricing: str) -> float | None:

@@ -82,7 +82,7 @@ def _define_run(flags: Flags) -> None:
         low=0.0, high=86_400,
     )  # fmt: skip
     flags.text("bucket_region", "Where data and checkpoints lie, such as us-central1 or us.")
-    flags.text("zone", "Where the machine is.", none="the cheapest for each")
+    flags.text("zone", "Where the machine is.", none="the cheapest for each, beside the bucket")
     flags.path("plot", "PNG of cost against time.")
 
 
@@ -119,14 +119,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     config, data = _read(args)
     steps = plan.steps_for(config, args.tokens, args.epochs, data)
     overheads = _overheads(args, config)
-    names = tuple(args.accelerator_type) or machines.USUAL
-    names += tuple(machines.GPUS) if args.gpus else ()
+    names = args.accelerator_type
+    also = tuple(machines.GPUS) if args.gpus else ()
     rows = plan.make_rows(
         plan.Run(
             config, steps, data, table, overheads, args.bucket_region, args.zone,
             _figures(args, config), args.mfu,
         ),
         names,
+        also,
     )  # fmt: skip
     result = _result(config, steps, data, rows, choice.nonsense)
     result["prices_as_of"] = str(table.as_of)
@@ -134,7 +135,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     age = f"{table.describe_age(now.date())} ({table.source})"
     print(_text(result, rows, overheads, age))
     shown = {row.accelerator for row in rows}
-    if absent := [name for name in names if machines.find(name).name not in shown]:
+    wanted = names or machines.USUAL
+    if absent := [name for name in wanted if machines.find(name).name not in shown]:
         print(f"not to be had in {args.zone}: {', '.join(absent)}")
     if args.finish_by or args.max_cost is not None:
         chosen = choice.choose(rows, hours, args.max_cost)

@@ -136,6 +136,15 @@ def test_a_row_has_the_zone_of_its_price(config: Config) -> None:
     assert {row.accelerator for row in rented} == {"v2-8", "v3-8", "v5e-8", "v6e-8"}
 
 
+def test_a_machine_is_looked_for_beside_the_bucket(config: Config) -> None:
+    rows = plan.make_rows(run_of(config, bucket_region="europe-west4"))
+    zones = {row.accelerator: row.zone for row in rows if row.pricing == "spot"}
+    assert zones["v6e-8"] == zones["v3-8"] == "europe-west4-a"
+    assert zones["v5p-8"] == "europe-west4-b"
+    assert zones["v4-8"] == "us-central2-b"  # the only one
+    assert [row.egress_usd == 0 for row in rows if row.accelerator == "v5p-8"] == [True, True]
+
+
 def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> None:
     table, data = prices.load(), plan.DataFacts(1600, 5e9, None)
 
