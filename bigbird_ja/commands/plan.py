@@ -107,7 +107,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import datetime
 
     from bigbird_ja import plotting
-    from bigbird_ja.cloud import choice, cost, machines, plan, prices
+    from bigbird_ja.cloud import choice, cost, machines, plan, plan_text, prices
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
@@ -133,7 +133,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     result["prices_as_of"] = str(table.as_of)
     result["prices_age_days"] = table.age_days(now.date())
     age = f"{table.describe_age(now.date())} ({table.source})"
-    print(_text(result, rows, overheads, age))
+    print(plan_text.comparison(result, rows, overheads, age))
     shown = {row.accelerator for row in rows}
     wanted = names or machines.USUAL
     if absent := [name for name in wanted if machines.find(name).name not in shown]:
@@ -141,7 +141,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.finish_by or args.max_cost is not None:
         chosen = choice.choose(rows, hours, args.max_cost)
         result["choice"] = None if chosen is None else plan.as_json([chosen])[0]
-        print("\n" + _choice(chosen, rows, args))
+        print("\n" + plan_text.choice(chosen, rows, args.finish_by, args.max_cost))
     if args.plot:
         from bigbird_ja.cloud import plots
 
@@ -171,38 +171,6 @@ def _result(
         "warnings": nonsense(epochs, steps),
         "rows": plan.as_json(rows),
     }
-
-
-def _choice(chosen: Row | None, rows: list[Row], args: absl_flags.FlagValues) -> str:
-    """The machine to take, or how near the others come."""
-    from bigbird_ja.cloud import machines
-    from bigbird_ja.console import human_time
-
-    wanted = [f"by {args.finish_by}"] if args.finish_by else []
-    wanted += [f"for at most {args.max_cost:,.2f} USD"] if args.max_cost is not None else []
-    asked = " ".join(wanted)
-    if chosen is None:
-        done = [row for row in rows if row.runs and row.wall_hours and row.cost_usd is not None]
-        lines = [f"choice: nothing here is done {asked}"]
-        for name, best in (
-            ("fastest", min(done, key=lambda row: row.wall_hours or 0.0, default=None)),
-            ("cheapest", min(done, key=lambda row: row.cost_usd or 0.0, default=None)),
-        ):
-            if best is not None:
-                lines.append(
-                    f"  {name}: {best.accelerator} {best.pricing.replace('_', ' ')},"
-                    f" {human_time((best.wall_hours or 0.0) * 3600)}, {best.cost_usd:,.2f} USD"
-                )
-        return "\n".join([*lines, "  fewer --tokens, or larger slices by --preflight, may do"])
-    how = "cheapest" if args.finish_by else "fastest"
-    name = machines.launch_type(machines.find(chosen.accelerator))
-    flags = f"--accelerator_type {name} --pricing {chosen.pricing}"
-    flags += f" --zones {chosen.zone}" if chosen.zone else ""
-    return (
-        f"choice: the {how} {asked} is {chosen.accelerator} {chosen.pricing.replace('_', ' ')}:"
-        f" {human_time((chosen.wall_hours or 0.0) * 3600)} and {chosen.cost_usd:,.2f} USD expected"
-        f"{f' ({chosen.note})' if chosen.note else ''}\n  launch {flags}"
-    )
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
@@ -273,59 +241,6 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
             where = entry.get("topology") or entry["chip"]
             log(f"note: preflight had {batch} sequences per core and micro-batch ({where})")
     return Figures(results.chips, results.topologies)
-
-
-def _text(result: dict[str, Any], rows: list[Row], overheads: Overheads, prices_age: str) -> str:
-    from bigbird_ja.cloud import cost
-    from bigbird_ja.console import human_count, table
-
-    lines = [
-        f"{result['steps']:,} steps of {result['tokens_per_step']:,} tokens:"
-        f" {human_count(result['tokens'])} tokens"
-    ]
-    if result["epochs"] is not None:
-        lines[0] += f", {result['epochs']:.1f} epochs of {result['steps_per_epoch']:,.0f} steps"
-    if result["assumption"]:
-        lines.append(result["assumption"])
-    lines += [f"warning: {warning}" for warning in result["warnings"]]
-    lines.append("")
-    shown = [
-        (
-            row.accelerator, row.pricing.replace("_", " "), row.zone or "",
-            f"{row.tokens_per_second:,.0f}", row.rate_source, _number(row.hours, ",.1f"),
-            _done_after(row), _number(row.usd_per_hour, ",.2f"), _number(row.cost_usd, ",.2f"),
-            row.note,
-        )
-        for row in rows
-    ]  # fmt: skip
-    header = (
-        "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
-        "cost $", "note",
-    )  # fmt: skip
-    lines += [table(shown, header), ""]
-    lines.append(
-        f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
-        f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
-        f" {overheads.restart_seconds / 60:g} minutes of restart; cost includes storage and egress;"
-        f" at this rate the best interval is {cost.best_interval(overheads) / 60:.0f} minutes;"
-        " no row was timed on a rented machine yet"
-    )
-    reasons = {row.unproven for row in rows if row.unproven}
-    lines += [f"unproven: {reason}" for reason in sorted(reasons)]
-    lines.append(prices_age)
-    return "\n".join(lines)
-
-
-def _done_after(row: Row) -> str:
-    from bigbird_ja.console import human_time
-
-    if row.wall_hours is not None:
-        return human_time(row.wall_hours * 3600)
-    return "never" if row.hours is None else "by its limits"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _simulate(args: absl_flags.FlagValues, config: Config) -> dict[str, Any]:
