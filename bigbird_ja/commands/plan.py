@@ -53,7 +53,9 @@ def _define_run(flags: Flags) -> None:
         excludes=("tokens", "num_train_steps"),
     )  # fmt: skip
     flags.setting("training.num_train_steps")
-    flags.text("finish_by", "Date (its end) or time to be done by, such as 2026-12-24T18:00.")
+    flags.text(
+        "finish_by", "Date (its end) or time to be done by, such as 2026-12-24T18:00.", filled=True
+    )
     flags.number(
         "max_cost", None, "The most that it may cost.", unit="US dollars", above=0, high=1e9,
         none="any",
@@ -81,8 +83,15 @@ def _define_run(flags: Flags) -> None:
         "save_seconds", 15.0, "Training stands still so long for a checkpoint.", unit="seconds",
         low=0.0, high=86_400,
     )  # fmt: skip
-    flags.text("bucket_region", "Where data and checkpoints lie, such as us-central1 or us.")
-    flags.text("zone", "Where the machine is.", none="the cheapest for each, beside the bucket")
+    flags.text(
+        "bucket_region", "Where data and checkpoints lie, such as us-central1 or us.", filled=True
+    )
+    flags.text(
+        "zone",
+        "Where the machine is.",
+        filled=True,
+        none="the cheapest for each, beside the bucket",
+    )
     flags.path("plot", "PNG of cost against time.")
 
 

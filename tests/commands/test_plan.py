@@ -146,6 +146,8 @@ def test_simulation_reports_the_interval_that_is_best(tmp_path: object) -> None:
         (["--simulate", "--preemptions_per_hour=0"], "--preemptions_per_hour"),
         (["--mfu=2"], "mfu"),
         (["--zone=us-central9-z"], "'us-central9-z'"),
+        (["--zone="], "--zone is empty"),
+        (["--finish_by="], "--finish_by is empty"),
         (["--accelerator_type=v3-9"], "no TPU of that size"),
         (["--finish_by=2020-01-01"], "is past"),
         (["--epochs=3", "--tokens=1e9"], "give one of them"),
