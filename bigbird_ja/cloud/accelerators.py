@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.cloud.machines import GPUS, USUAL
+from bigbird_ja.cloud.hardware import GPUS, USUAL
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
 

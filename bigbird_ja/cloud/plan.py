@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.cloud import cost, machines
+from bigbird_ja.cloud import cost, hardware
 from bigbird_ja.cloud.cost import Overheads
-from bigbird_ja.cloud.machines import Machine
+from bigbird_ja.cloud.hardware import Machine
 from bigbird_ja.cloud.prices import PRICINGS, Prices
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
@@ -97,7 +97,7 @@ class Figures:
         A whole slice is compiled with the sums over its devices, so it goes before a single chip.
         """
         for entry in self.slices:
-            if machines.of_topology(str(entry["topology"])) == machine:
+            if hardware.of_topology(str(entry["topology"])) == machine:
                 return entry, entry.get("tokens_per_second"), f"preflight {entry['topology']}"
         for entry in self.chips:
             if entry["chip"] == machine.chip:
@@ -107,7 +107,7 @@ class Figures:
 
     def compiled(self) -> list[Machine]:
         """The slices that were compiled."""
-        return [machines.of_topology(str(entry["topology"])) for entry in self.slices]
+        return [hardware.of_topology(str(entry["topology"])) for entry in self.slices]
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
@@ -157,7 +157,7 @@ def make_rows(run: Run, names: Sequence[str] = (), also: Sequence[str] = ()) -> 
     Raises:
         BadInput: a name of no machine.
     """
-    wanted = [machines.find(name) for name in (*(names or machines.USUAL), *also)]
+    wanted = [hardware.find(name) for name in (*(names or hardware.USUAL), *also)]
     rows = []
     if not names:
         wanted += run.figures.compiled()
@@ -171,7 +171,7 @@ def make_rows(run: Run, names: Sequence[str] = (), also: Sequence[str] = ()) -> 
 
 def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str | None, float | None]]:
     """The zone and its US dollars per hour; nothing where the machine is not to be had so."""
-    if machine.name in machines.GPUS:
+    if machine.name in hardware.GPUS:
         return [(run.zone, price)] if (price := _gpu_price(run, machine, pricing)) else []
     offers = run.prices.by_zone(machine.name, pricing)
     if run.zone is not None:
@@ -208,7 +208,7 @@ def _free_row(run: Run, who: str) -> Row:
     """A machine that is lent for nothing: how long it takes in all, but not when it is done, since
     the hours a week are the lender's."""
     free = run.prices.free[who]
-    machine = machines.find(free.machine)
+    machine = hardware.find(free.machine)
     rate = rate_of(machine, run.config, run.figures, run.mfu)
     training = _training_hours(run, rate)
     time = cost.run_time(training, run.overheads, preemptible=False)

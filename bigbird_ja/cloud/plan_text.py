@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bigbird_ja.cloud import cost, machines
+from bigbird_ja.cloud import cost, hardware
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.plan import Row
 from bigbird_ja.console import human_count, human_time, table
@@ -84,10 +84,10 @@ def choice(
     how = "cheapest" if finish_by else "fastest"
     doubts = f" ({chosen.note})" if chosen.note else ""
     said = f"choice: the {how} {asked} is {_outcome(chosen)} expected{doubts}"
-    machine = machines.find(chosen.accelerator)
-    if machine.name in machines.GPUS:
+    machine = hardware.find(chosen.accelerator)
+    if machine.name in hardware.GPUS:
         return said
-    flags = f"--accelerator_type {machines.launch_type(machine)} --pricing {chosen.pricing}"
+    flags = f"--accelerator_type {hardware.launch_type(machine)} --pricing {chosen.pricing}"
     return f"{said}\n  launch {flags} --zones {chosen.zone}"
 
 

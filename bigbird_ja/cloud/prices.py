@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from bigbird_ja import storage, typed
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.cloud import machines
+from bigbird_ja.cloud import hardware
 from bigbird_ja.cloud.accelerators import region_of
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
@@ -64,7 +64,7 @@ class Prices:
         Raises:
             BadInput: no such machine.
         """
-        machine = machines.find(accelerator)
+        machine = hardware.find(accelerator)
         found: list[tuple[str, float | None]] = []
         for zone, offer in self.chips.get(machine.chip, {}).items():
             price = offer.on_demand if pricing == "on_demand" else offer.spot
@@ -78,7 +78,7 @@ class Prices:
         Raises:
             BadInput: no such machine, or no price of it there.
         """
-        name = machines.find(accelerator).name
+        name = hardware.find(accelerator).name
         if name in self.gpus:
             known: list[float | None] = [self.gpus[name].get(_listed(pricing))]
         else:
@@ -112,7 +112,7 @@ class Prices:
             known = sorted({name for offers in self.chips.values() for name in offers})
             what = "no TPU is"
         else:
-            known = list(self.chips.get(machines.find(accelerator).chip, {}))
+            known = list(self.chips.get(hardware.find(accelerator).chip, {}))
             what = f"{accelerator} is not"
         if zone not in known:
             others = ", ".join(known) or "none that is known"
@@ -255,14 +255,14 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
 def _check_names(where: str, table: _Table) -> None:
     for key, names, known in (
         ("chips", table.chips or {}, tuple(CHIPS)),
-        ("gpus", table.gpus or {}, tuple(machines.GPUS)),
+        ("gpus", table.gpus or {}, tuple(hardware.GPUS)),
     ):
         for name in names:
             if name not in known:
                 raise BadInput(f"{where}: {key}.{name}: one of {', '.join(known)}")
     for name, one in (table.free or {}).items():
         try:
-            machines.find(one.machine)
+            hardware.find(one.machine)
         except BadInput as error:
             raise BadInput(f"{where}: free.{name}.machine: {error}") from error
 

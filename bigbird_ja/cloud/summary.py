@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.cloud import accelerators, machines, plan
+from bigbird_ja.cloud import accelerators, hardware, plan
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.launch import Prepared
 from bigbird_ja.cloud.prices import Prices
@@ -64,7 +64,7 @@ def text(prepared: Prepared, cost: dict[str, Any], requests: list[dict[str, Any]
         age: of the table of prices, in words.
     """
     spec, settings = prepared.spec, prepared.settings
-    machine = machines.find(spec.accelerator_type)
+    machine = hardware.find(spec.accelerator_type)
     engine = accelerators.engine_on(spec.accelerator_type, prepared.args.engine)
     chips = f"{machine.chips} chip{'s' if machine.chips > 1 else ''}"
     hosts = f"{machine.hosts} host{'s' if machine.hosts > 1 else ''}"

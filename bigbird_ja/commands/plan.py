@@ -116,7 +116,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import datetime
 
     from bigbird_ja import plotting
-    from bigbird_ja.cloud import choice, cost, machines, plan, plan_text, prices
+    from bigbird_ja.cloud import choice, cost, hardware, plan, plan_text, prices
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
@@ -129,7 +129,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     steps = plan.steps_for(config, args.tokens, args.epochs, data)
     overheads = _overheads(args, config)
     names = args.accelerator_type
-    also = tuple(machines.GPUS) if args.gpus else ()
+    also = tuple(hardware.GPUS) if args.gpus else ()
     rows = plan.make_rows(
         plan.Run(
             config, steps, data, table, overheads, args.bucket_region, args.zone,
@@ -144,8 +144,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     age = f"{table.describe_age(now.date())} ({table.source})"
     print(plan_text.comparison(result, rows, overheads, age))
     shown = {row.accelerator for row in rows}
-    wanted = names or machines.USUAL
-    if absent := [name for name in wanted if machines.find(name).name not in shown]:
+    wanted = names or hardware.USUAL
+    if absent := [name for name in wanted if hardware.find(name).name not in shown]:
         print(f"not to be had in {args.zone}: {', '.join(absent)}")
     if args.finish_by or args.max_cost is not None:
         chosen = choice.choose(rows, hours, args.max_cost)

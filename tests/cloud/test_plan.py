@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.cloud import accelerators, cost, machines, plan, prices
+from bigbird_ja.cloud import accelerators, cost, hardware, plan, prices
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
@@ -44,7 +44,7 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     figures = plan.Figures(chips)
 
     def rate(name: str, mfu: float | None = None) -> plan.Rate:
-        return plan.rate_of(machines.find(name), config, figures, mfu)
+        return plan.rate_of(hardware.find(name), config, figures, mfu)
 
     assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip")
     assert rate("v2-8").source == "assumed MFU 35%"

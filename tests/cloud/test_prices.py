@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.cloud import machines, prices
+from bigbird_ja.cloud import hardware, prices
 from bigbird_ja.errors import BadInput
 
 
@@ -19,7 +19,7 @@ def write(folder: Path, text: str) -> str:
 
 def test_the_built_in_table_has_every_chip_and_makes_sense() -> None:
     table = prices.load()
-    assert set(table.chips) == set(CHIPS) and set(table.gpus) == set(machines.GPUS)
+    assert set(table.chips) == set(CHIPS) and set(table.gpus) == set(hardware.GPUS)
     for chip, offers in table.chips.items():
         for zone, offer in offers.items():
             assert zone.count("-") == 2, zone

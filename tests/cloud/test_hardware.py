@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.cloud import machines
+from bigbird_ja.cloud import hardware
 from bigbird_ja.errors import BadInput
 
 
@@ -23,16 +23,16 @@ from bigbird_ja.errors import BadInput
     ],
 )
 def test_sizes(name: str, known_as: str, chips: int, units: int, devices: int, hosts: int) -> None:
-    found = machines.find(name)
+    found = hardware.find(name)
     assert found.name == known_as
     assert (found.chips, found.units, found.devices, found.hosts) == (chips, units, devices, hosts)
 
 
 def test_peaks_are_of_the_whole_machine() -> None:
-    assert machines.find("v3-8").peak_flops == 8 * 61.5e12
-    assert machines.find("v4-8").peak_flops == 4 * 275e12
-    assert machines.find("v6e-8").peak_flops == 8 * 918e12
-    assert machines.find("A100").peak_flops == 312e12
+    assert hardware.find("v3-8").peak_flops == 8 * 61.5e12
+    assert hardware.find("v4-8").peak_flops == 4 * 275e12
+    assert hardware.find("v6e-8").peak_flops == 8 * 918e12
+    assert hardware.find("A100").peak_flops == 312e12
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def test_peaks_are_of_the_whole_machine() -> None:
     ],
 )  # fmt: skip
 def test_topologies_are_machines(topology: str, name: str) -> None:
-    assert machines.of_topology(topology) == machines.find(name)
+    assert hardware.of_topology(topology) == hardware.find(name)
 
 
 @pytest.mark.parametrize("name", ["v3", "T4", "v9-8", "v5e-7", "v3-7", "v3-4", "v5e-0", "v5e-24"])
 def test_what_is_no_machine_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"'{name}'"):
-        machines.find(name)
+        hardware.find(name)
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:8", "v9:2x2", "v5e:0x4", "v5e:2x4x2x2"])
 def test_what_is_no_topology_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="no topology"):
-        machines.of_topology(name)
+        hardware.of_topology(name)
 
 
 def test_launch_takes_the_name_that_is_printed() -> None:
-    assert machines.launch_type(machines.find("v5e-8")) == "v5litepod-8"
-    assert machines.launch_type(machines.find("v6e-8")) == "v6e-8"
+    assert hardware.launch_type(hardware.find("v5e-8")) == "v5litepod-8"
+    assert hardware.launch_type(hardware.find("v6e-8")) == "v6e-8"
