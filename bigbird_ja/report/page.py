@@ -77,8 +77,8 @@ def _card(run: Run, index: int) -> str:
         ("masked-LM accuracy", _format(last.get("masked_lm_accuracy"), ".2%")),
         ("tokens per second", _format(last.get("tokens_per_second"), ",.0f")),
         ("ETA" if run.is_running else "trained for", _eta(run)),
-        ("interrupted", f"{number['interruptions']} times"),
-        ("preempted", f"{number['preemptions']} times"),
+        ("interrupted", _times(number["interruptions"])),
+        ("preempted", _times(number["preemptions"])),
         ("cost so far", _money(run.cost_usd)),
         ("budget" if run.budget_usd is not None else "cost at the end", _money(run.planned_usd)),
     ]
@@ -107,6 +107,10 @@ def _state(run: Run) -> tuple[str, str]:
 def _eta(run: Run) -> str:
     seconds = run.eta_seconds if run.is_running else run.seconds
     return "-" if seconds is None else human_time(seconds)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _money(usd: float | None) -> str:
@@ -283,7 +287,13 @@ def _example_table(examples: Sequence[Example]) -> str:
             f"<td>{_escape(e['after'])}…</td></tr>"
         )
     head = "<tr><th>before</th><th>was there</th><th>guess</th><th>after</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    return f"<table{_lang(examples)}>{head}{''.join(rows)}</table>"
+
+
+def _lang(examples: Sequence[Example]) -> str:
+    """Han characters are drawn as Japanese ones only where the page says so; kana tell."""
+    text = "".join(part for e in examples for part in (e["before"], e["truth"], e["after"]))
+    return ' lang="ja"' if any("ぁ" <= character <= "ヿ" for character in text) else ""
 
 
 def _table(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 
 from bigbird_ja.report import collect
-from bigbird_ja.report.page import page
+from bigbird_ja.report.page import _lang, page
+from testkit import browser
 from tests.report import fake_run
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +39,12 @@ def test_everything_is_there(runs):
     assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "<b>江戸</b>" not in text
 
 
+def test_japanese_text_is_said_to_be_japanese(runs):
+    assert '<table lang="ja">' in page(*runs)
+    example = {"before": "the city of ", "truth": "Edo", "guess": "Edo", "after": " was"}
+    assert _lang([example]) == ""
+
+
 def test_it_is_renewed_only_while_training(runs):
     assert '<meta http-equiv="refresh" content="30">' in page(*runs, 30)
     assert "http-equiv" not in page(*runs)
@@ -59,34 +61,23 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
     assert "nothing logged yet" in text and "starting" in text
 
 
-def test_a_browser_draws_it(runs, tmp_path):
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no browser here ({', '.join(BROWSERS)})")
+@pytest.mark.parametrize(
+    ("width", "colors", "drawn"),
+    [
+        (1280, "light", ((0x09, 0x69, 0xDA), (0xD1, 0x48, 0x0F))),
+        (390, "dark", ((0x58, 0xA6, 0xFF), (0xF0, 0x88, 0x3E))),
+    ],
+)
+def test_a_browser_draws_it(runs, tmp_path, width, colors, drawn):
     path, picture = tmp_path / "report.html", tmp_path / "report.png"
-    # The page reports errors of its own script in its title, which --dump-dom shows.
-    watcher = "<script>window.onerror = function (m) { document.title = 'ERROR ' + m; };</script>"
-    path.write_text(page(*runs).replace("<head>", f"<head>{watcher}"), encoding="utf-8")
-    common = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path}/p",
-    ]
-    done = subprocess.run(
-        [*common, "--window-size=1280,3000", f"--screenshot={picture}", f"file://{path}"],
-        capture_output=True, timeout=120,
-    )  # fmt: skip
-    assert picture.exists(), done.stderr.decode()[-500:]
+    path.write_text(page(*runs), encoding="utf-8")
+    found = browser.render(path, picture, width, colors)
+    assert found["title"] == "bigbird-ja: first, second"
+    assert found["errors"] == [] and found["requests"] == [path.as_uri()]
+    assert found["pictures"] >= 9 and found["width"] == width  # nothing to scroll sideways
     matplotlib = pytest.importorskip("matplotlib.image", reason="reads the picture")
     pixels = matplotlib.imread(picture)
-    # Both runs' colours are drawn: blue and orange of the style sheet.
-    for colour in ((0x09, 0x69, 0xDA), (0xD1, 0x48, 0x0F)):
+    # Both runs' colours are drawn: the first two of the style sheet.
+    for colour in drawn:
         near = (abs(pixels[..., :3] * 255 - colour).max(axis=-1) < 4).sum()
-        assert near > 2000, f"{colour}: {near} pixels"
-    shown = subprocess.run(
-        [*common, "--dump-dom", f"file://{path}"], capture_output=True, timeout=120
-    ).stdout.decode()
-    assert "<title>bigbird-ja: first, second</title>" in shown, sys.stderr
-    assert len(re.findall("<svg", shown)) >= 9
+        assert near > 1000, f"{colour}: {near} pixels"
