@@ -4,8 +4,8 @@
 # take, or says what to install and exits with 2 where there is none.
 #   estimator  TensorFlow 2.15 with TPUEstimator    kaggle  what Kaggle's TPU image ships
 #   newest     the newest TensorFlow, jax and libtpu
-# torch, for the parity tests alone, is in no lock: it is taken where a CPU build resolves, else those
-# tests skip and say so.
+# torch and accelerate, for the tests of parity and fine-tuning alone, are in no lock: they are taken where
+# a CPU build of torch resolves, else those tests skip and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment=$1
@@ -72,8 +72,8 @@ echo "Installing the packages of $lock into $venv (some minutes the first time).
 install --no-deps --require-hashes -r "$lock"
 install --no-deps --no-build-isolation --editable .
 
-if ! "$venv/bin/python" -c 'import torch' >/dev/null 2>&1; then
+if ! "$venv/bin/python" -c 'import torch, accelerate' >/dev/null 2>&1; then
   installed=$("$venv/bin/python" -m pip freeze --disable-pip-version-check --exclude-editable 2>/dev/null)
-  pip_install torch==2.13.0+cpu --constraint <(echo "$installed") ||
+  pip_install torch==2.13.0+cpu accelerate==1.15.0 --constraint <(echo "$installed") ||
     echo "No CPU build of torch here: the tests against Hugging Face's own classes will skip."
 fi
