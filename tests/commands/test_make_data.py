@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import cli
+from bigbird_ja.data import manifest as manifest_lib
 from tests.data import making
 
 SMALL = [
@@ -133,3 +134,34 @@ def test_a_length_that_no_model_can_be_trained_on_is_refused(
     assert cli.run_command_line(["make-data", *inputs, f"--output_dir={output}", *flags]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert all(words in said for words in what_would_do) and not output.exists()
+
+
+def test_parquet_and_a_tokenizer_of_ones_own_make_what_jsonl_makes(
+    tmp_path, sample_corpus, run_cli
+):
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
+    from pyarrow import parquet
+
+    from tests.text.test_foreign_tokenizer import train
+
+    tokenizer = tmp_path / "own.model"
+    tokenizer.write_bytes(train(sample_corpus, pad_id=3))  # <unk>, <s>, </s>, <pad>, no mask
+    rows = [json.loads(line) for line in Path(sample_corpus).read_text("utf-8").splitlines()]
+    table = pyarrow.table({"body": [row["text"] for row in rows]})
+    parquet.write_table(table, tmp_path / "corpus.parquet")
+    made = {}
+    for name, given in (
+        ("jsonl", [f"--input={sample_corpus}"]),
+        ("parquet", [f"--input={tmp_path / 'corpus.parquet'}", "--text_field=body"]),
+    ):
+        output = tmp_path / name
+        ended = run_cli(
+            "make-data", *given, f"--tokenizer={tokenizer}", f"--output_dir={output}", *SMALL
+        )
+        assert ended.status == 0, ended.stderr
+        assert "[MASK]" in ended.stderr  # what was added to the tokenizer is said
+        manifest = manifest_lib.load(str(output))
+        shards = {k: v for k, v in making.digests(str(output)).items() if k.endswith(".tfrecord")}
+        made[name] = shards, manifest.special_ids, manifest.documents
+    assert len(made["jsonl"][0]) == 5 and made["jsonl"] == made["parquet"]
+    assert made["jsonl"][1]["pad"] == 0 and made["jsonl"][2] == 60
