@@ -13,7 +13,15 @@ from bigbird_ja.evaluation import exported
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
-from bigbird_ja.model import hf_names
+from bigbird_ja.model import hf_names, pattern
+
+# transformers' own class points random blocks at block 0; this one follows the recorded plan.
+_CODE = "modeling_bigbird_ja"
+_CODE_FILES = (f"{_CODE}.py", "pattern.py")
+_TASKS = (
+    "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+    "ForMultipleChoice", "ForQuestionAnswering",
+)  # fmt: skip
 
 
 def model_config(source: Source) -> dict[str, Any]:
@@ -24,6 +32,10 @@ def model_config(source: Source) -> dict[str, Any]:
             "BigBirdForPreTraining" if source.config.data.nsp else "BigBirdForMaskedLM"
         ],
         "model_type": "big_bird",
+        "auto_map": {
+            "AutoModel": f"{_CODE}.BigBirdJaModel",
+            **{f"AutoModel{task}": f"{_CODE}.BigBirdJa{task}" for task in _TASKS},
+        },
         **sizes(source.config),
         "pad_token_id": special.pad,
         "bos_token_id": special.bos,
@@ -81,6 +93,8 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
     ).items():
         _write(directory, name, data)
     _write(directory, "config.json", _json(model_config(source)))
+    for name in _CODE_FILES:
+        _write(directory, name, _code(name))
     weights = hf_names.to_hugging_face(source.params)
     path = os.path.join(directory, "model.safetensors")
     save_file(weights, path, metadata={"format": "pt"})
@@ -91,6 +105,14 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
     _write(directory, "parity_report.md", parity.as_markdown(report).encode())
     _write(directory, "README.md", model_card.text(source, options, report).encode())
     return report
+
+
+def _code(name: str) -> bytes:
+    """The text of a file that goes beside the weights: of bigbird-ja it imports nothing."""
+    with open(os.path.join(os.path.dirname(pattern.__file__), name), encoding="utf-8") as file:
+        lines = file.readlines()
+    # What is imported from bigbird-ja names types only.
+    return "".join(line for line in lines if not line.startswith("from bigbird_ja.")).encode()
 
 
 def _write(directory: str, name: str, data: bytes) -> None:

@@ -181,6 +181,9 @@ def _attention(source: Source, report: dict[str, Any]) -> str:
         f" trained with the `{source.config.model.random_pattern}` pattern of bigbird-ja. Texts of"
         f" up to {pattern.shortest_sparse(source.config.model) - 1:,}"
         " tokens get full attention and are not affected.",
+        "The folder has code of its own that follows the trained plan (`modeling_bigbird_ja.py`,"
+        " PyTorch): load it with `trust_remote_code=True`, and scores are the trainer's, in"
+        " fine-tuning too. Its `attention_mask` may number the documents of a packed sequence.",
     ]
     losses = report.get("masked_lm_loss")
     if losses:

@@ -2,8 +2,9 @@
 
 Compared: token ids (on generated articles, on hard cases, and on held-out text); scores in full
 attention; scores in block-sparse attention over the same random plan, for the `independent`
-pattern; masked-LM loss on held-out records of ours, of Hugging Face's block-sparse attention as it
-runs (outside training it points every random block at block 0), and of its full attention.
+pattern; scores of the folder's own code; masked-LM loss on held-out records of ours, of Hugging
+Face's block-sparse attention as it runs (outside training it points every random block at block 0),
+of its full attention, and of the folder's own code.
 """
 
 from __future__ import annotations
@@ -119,8 +120,21 @@ def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[
             found = _their_scores(hf_attention.with_random_blocks(theirs("sparse"), blocks), batch)
         ours = _our_scores(source, "block_sparse", batch)
         result["block_sparse"] = {"compared": True, **_difference(ours, found, batch)}
+    own = _their_scores(theirs("own code"), batch, _numbers(source, batch))
+    ours = _our_scores(source, config.model.attention_type, batch)
+    result["own_code"] = _difference(ours, own, batch)
     result["masked_lm_loss"] = _losses(source, theirs, batch, sparse)
+    result["masked_lm_loss"]["own_code"] = _loss(own, batch)
     return result
+
+
+def _numbers(source: Source, batch: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The documents of each record, where the model keeps them apart."""
+    if source.config.model.attend_across_documents:
+        return None
+    ids, special = batch["input_ids"], source.tokenizer.special
+    ends = ids == special.sep
+    return np.where(ids == special.pad, 0, ends.cumsum(1) - ends + 1)
 
 
 def _records(source: Source, count: int) -> dict[str, np.ndarray]:
@@ -169,10 +183,14 @@ def _endless(sample: Any) -> Iterator[Iterator[str]]:
 
 
 def _load(directory: str) -> Any:
-    """A function from `full` or `sparse` to Hugging Face's model of that attention."""
+    """A function from `full`, `sparse` or `own code` to a model of that attention."""
     import transformers
 
     def load(kind: str) -> Any:
+        if kind == "own code":
+            from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM
+
+            return BigBirdJaForMaskedLM.from_pretrained(directory).eval()
         attention = {"full": "original_full", "sparse": "block_sparse"}[kind]
         model = transformers.AutoModelForMaskedLM.from_pretrained(
             directory, attention_type=attention
@@ -182,8 +200,11 @@ def _load(directory: str) -> Any:
     return load
 
 
-def _their_scores(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Hugging Face's logits at the masked places: float32 [b, P, vocabulary]."""
+def _their_scores(
+    model: Any, batch: dict[str, np.ndarray], numbers: np.ndarray | None = None
+) -> np.ndarray:
+    """Hugging Face's logits at the masked places: float32 [b, P, vocabulary]; with `numbers`, of
+    models that tell documents apart by them."""
     import torch
 
     found = []
@@ -192,7 +213,9 @@ def _their_scores(model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
         with torch.no_grad():
             logits = model(
                 input_ids=ids,
-                attention_mask=(ids != 0).long(),
+                attention_mask=(ids != 0).long()
+                if numbers is None
+                else torch.from_numpy(numbers[row : row + 1].astype(np.int64)),
                 token_type_ids=torch.from_numpy(
                     batch["segment_ids"][row : row + 1].astype(np.int64)
                 ),
@@ -292,6 +315,9 @@ def _model_lines(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"- Scores in `block_sparse` over the same plan: not compared: {sparse['why']}."
         )
+    lines.append(
+        f"- Scores of the folder's own code (`trust_remote_code`): {_gap(report['own_code'])}."
+    )
     losses = report["masked_lm_loss"]
     lines.append(
         "- Masked-LM loss on the same records: "

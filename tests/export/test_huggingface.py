@@ -37,7 +37,10 @@ def test_everything_agrees(exported):
     losses = report["masked_lm_loss"]
     assert {"transformers", "tokenizers", "sentencepiece", "torch"} <= report["versions"].keys()
     assert f"transformers {transformers.__version__}" in parity.as_markdown(report)
-    assert set(losses) == {"ours", "hugging_face_original_full", "hugging_face_block_sparse"}
+    assert set(losses) == {
+        "ours", "hugging_face_original_full", "hugging_face_block_sparse", "own_code"
+    }  # fmt: skip
+    assert report["own_code"]["agrees"] and abs(losses["own_code"] - losses["ours"]) < 1e-3
     assert "not_compared" not in report
 
 

@@ -1,0 +1,249 @@
+# Copyright 2026 the bigbird-ja authors. Licensed under the Apache License, Version 2.0.
+"""BigBird as bigbird-ja trained it, for PyTorch and Hugging Face transformers (4.4x and 5).
+
+transformers' own BigBird points every random block at block 0 outside training. These classes have
+the same parameters and follow the recorded plan (`pattern.py`, beside this file in an exported
+folder): logits equal the trainer's. Attention takes memory in proportion to the length.
+
+    AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
+
+`attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
+are told apart by other numbers: tokens of different numbers do not see each other
+(`document_numbers` makes them from `input_ids`). Encoders only: no cache, no cross-attention, no
+attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.models.big_bird import modeling_big_bird as big_bird
+
+from .pattern import block_mask, is_full, shortest_sparse
+
+
+def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
+    """An `attention_mask` for packed documents: 1, 2, ... for runs that [SEP] ends, 0 for padding.
+
+    Args:
+        input_ids: int64 [b, S].
+        sep_token_id, pad_token_id: of the tokenizer.
+    """
+    is_end = (input_ids == sep_token_id).long()
+    numbers = is_end.cumsum(1) - is_end + 1
+    return numbers * (input_ids != pad_token_id)
+
+
+class Plan:
+    """Which blocks of a length see which, on one device; the same for every batch."""
+
+    def __init__(self, settings: Any, length: int, device: torch.device) -> None:
+        """
+        Args:
+            settings: as `_settings` returns them.
+            length: tokens, padded: short, or whole tiles of two blocks.
+        """
+        self.block_size = settings.model.block_size
+        self.is_full = is_full(settings, length)
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for layer in range(0 if self.is_full else settings.model.num_layers):
+            sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
+            most = int(sees.sum(-1).max())
+            # Seen blocks first, in their order; the rest of a row is filled with unseen ones.
+            there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
+            kept = blocks[..., :most].to(device), there[..., :most].bool().to(device)
+            self.layers.append(kept)
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    numbers: torch.Tensor,
+    plan: Plan,
+    layer: int,
+) -> torch.Tensor:
+    """Scaled dot-product attention over the blocks of a plan.
+
+    Args:
+        query, key, value: [b, heads, S, size], S as the plan's.
+        numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
+        plan, layer: which blocks see which.
+
+    Returns:
+        [b, heads, S, size]; zero for queries that see nothing.
+    """
+    if plan.is_full:
+        return _masked(query, key, value, numbers, numbers[:, None])
+    rows, (blocks, there) = plan.block_size, plan.layers[layer]
+    batch, heads, length, size = query.shape
+    count = length // rows
+    # The first and the last block see everything.
+    ends = torch.cat([query[:, :, :rows], query[:, :, -rows:]], 2)
+    end_numbers = torch.cat([numbers[:, :rows], numbers[:, -rows:]], 1)
+    of_ends = _masked(ends, key, value, end_numbers, numbers[:, None])
+    # Each block between them sees its own row of key blocks: [b, heads, count - 2, keys, size].
+    head = torch.arange(heads, device=query.device)[:, None, None]
+    keys, values = (
+        x.reshape(batch, heads, count, rows, size)[:, head, blocks].flatten(3, 4)
+        for x in (key, value)
+    )
+    seen = numbers.reshape(batch, count, rows)[:, blocks] * there[..., None]
+    inner = query[:, :, rows:-rows].reshape(batch, heads, count - 2, rows, size)
+    own = numbers[:, None, rows:-rows].reshape(batch, 1, count - 2, rows)
+    of_inner = _masked(inner, keys, values, own, seen.flatten(3))
+    first, last = of_ends.split(rows, 2)
+    return torch.cat([first, of_inner.reshape(batch, heads, length - 2 * rows, size), last], 2)
+
+
+def _masked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    own: torch.Tensor,
+    seen: torch.Tensor,
+) -> torch.Tensor:
+    """Attention where the numbers of query and key are equal and not 0.
+
+    Args:
+        query: [b, heads, ..., q, size]; key, value: [b, heads, ..., k, size].
+        own: int64 [b, ..., q], with a dimension of 1 for heads where there are more than two.
+        seen: int64 [b, 1 or heads, ..., k].
+    """
+    own = own if own.dim() == seen.dim() else own[:, None]
+    mask = (own[..., :, None] == seen[..., None, :]) & (seen[..., None, :] > 0)
+    nothing = ~mask.any(-1, keepdim=True)
+    # A row without a key would be 0 / 0: it sees all instead, and what comes out is dropped.
+    found = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
+    return found.masked_fill(nothing, 0.0)
+
+
+def _settings(config: Any) -> Any:
+    """The settings that `pattern` reads, of a `BigBirdConfig` that `bigbird-ja export` wrote."""
+    names = ("attention_type", "block_size", "num_random_blocks", "num_attention_heads")
+    stock = {name: getattr(config, name) for name in names}
+    own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}
+    model = SimpleNamespace(**stock, **own, num_layers=config.num_hidden_layers)
+    return SimpleNamespace(model=model, data=SimpleNamespace(seq_length=None))
+
+
+class BigBirdJaModel(big_bird.BigBirdModel):
+    """transformers' `BigBirdModel` with the attention that the model was trained with."""
+
+    _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
+
+    def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
+        super().__init__(config, add_pooling_layer=add_pooling_layer)
+        self.gradient_checkpointing = False
+        self._plan = functools.lru_cache(maxsize=4)(functools.partial(Plan, _settings(config)))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> Any:
+        """As `BigBirdModel.forward`; `attention_mask` may number documents.
+
+        Raises:
+            ValueError: more tokens than the model has positions, or attention probabilities asked
+                for.
+        """
+        if output_attentions:
+            raise ValueError("attention probabilities are not kept: output_attentions=False")
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give input_ids or inputs_embeds, and not both")
+        given = inputs_embeds if input_ids is None else input_ids
+        assert given is not None
+        length = given.shape[1]
+        padded = self._padded(length)
+        hidden = self.embeddings(
+            input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+        )  # fmt: skip
+        if attention_mask is None:
+            attention_mask = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        numbers = functional.pad(attention_mask.long(), (0, padded - length))
+        plan = self._plan(padded, hidden.device)
+        states = [hidden]
+        for number, layer in enumerate(self.encoder.layer):
+            arguments = layer, hidden, numbers, plan, number
+            if self.gradient_checkpointing and self.training:
+                hidden = checkpoint(self._layer, *arguments, use_reentrant=False)
+            else:
+                hidden = self._layer(*arguments)
+            states.append(hidden)
+        pooled = None if self.pooler is None else self.activation(self.pooler(hidden[:, 0]))
+        kept = tuple(states) if output_hidden_states else None
+        found = BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden, pooler_output=pooled, hidden_states=kept
+        )
+        return found.to_tuple() if return_dict is False else found
+
+    def _padded(self, length: int) -> int:
+        """The shortest length from `length` on that the pattern can be laid over."""
+        config = self.config
+        if length > config.max_position_embeddings:
+            most = config.max_position_embeddings
+            raise ValueError(f"{length} tokens; this model takes {most}: truncation=True")
+        model, tile = _settings(config).model, 2 * config.block_size
+        if config.attention_type == "original_full" or length < shortest_sparse(model):
+            return length
+        return -(-length // tile) * tile
+
+    @staticmethod
+    def _layer(
+        layer: Any, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan, number: int
+    ) -> torch.Tensor:
+        """One of transformers' layers, with our attention."""
+        own, (batch, length, width) = layer.attention.self, hidden.shape
+        heads, missing = own.num_attention_heads, numbers.shape[1] - length
+
+        def split(projected: torch.Tensor) -> torch.Tensor:
+            filled = functional.pad(projected, (0, 0, 0, missing))
+            return filled.view(batch, length + missing, heads, width // heads).transpose(1, 2)
+
+        query, key, value = (split(part(hidden)) for part in (own.query, own.key, own.value))
+        context = attend(query, key, value, numbers, plan, number).transpose(1, 2)
+        context = context.reshape(batch, length + missing, width)[:, :length]
+        attended = layer.attention.output(context, hidden)
+        return layer.output(layer.intermediate(attended), attended)
+
+
+def _with_head(stock: Any) -> Any:
+    """transformers' model for a task, on `BigBirdJaModel`."""
+
+    def begin(self: Any, config: Any, **options: Any) -> None:
+        stock.__init__(self, config, **options)
+        has_pooler = self.bert.pooler is not None
+        self.bert = BigBirdJaModel(config, add_pooling_layer=has_pooler)
+        self.post_init()
+
+    text = f"transformers' `{stock.__name__}` with the attention that the model was trained with."
+    about = {
+        "__init__": begin,
+        "__doc__": text,
+        "__module__": __name__,
+        "_auto_class": stock.__name__.replace("BigBird", "AutoModel"),
+    }
+    return type(stock.__name__.replace("BigBird", "BigBirdJa"), (stock,), about)
+
+
+BigBirdJaForPreTraining = _with_head(big_bird.BigBirdForPreTraining)
+BigBirdJaForMaskedLM = _with_head(big_bird.BigBirdForMaskedLM)
+BigBirdJaForSequenceClassification = _with_head(big_bird.BigBirdForSequenceClassification)
+BigBirdJaForTokenClassification = _with_head(big_bird.BigBirdForTokenClassification)
+BigBirdJaForMultipleChoice = _with_head(big_bird.BigBirdForMultipleChoice)
+BigBirdJaForQuestionAnswering = _with_head(big_bird.BigBirdForQuestionAnswering)

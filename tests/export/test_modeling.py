@@ -1,0 +1,174 @@
+"""The code beside the weights: the trainer's logits in transformers, by its own attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.data import records_tf
+from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.model import pattern
+
+torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+
+from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def trained(small_run):
+    return source.with_data_set(source.load(small_run.model_dir), small_run.data_dir)
+
+
+def exported(trained, folder, **settings):
+    """(folder, what it was made from), with some settings of the model changed."""
+    config = config_lib.copy(trained.config)
+    for name, value in settings.items():
+        config_lib.put(config, f"model.{name}", value)
+    changed = dataclasses.replace(trained, config=config)
+    folder.mkdir()
+    huggingface.fill(str(folder), changed, model_card.Options("x", parity_sequences=0))
+    return str(folder), changed
+
+
+def settings_of(**model):
+    defaults = {
+        "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
+        "num_attention_heads": 2, "num_layers": 2, "random_pattern": "rolled", "pattern_seed": 3,
+    }  # fmt: skip
+    from types import SimpleNamespace
+
+    return SimpleNamespace(
+        model=SimpleNamespace(**{**defaults, **model}), data=SimpleNamespace(seq_length=None)
+    )
+
+
+@pytest.mark.parametrize("random_pattern", ["rolled", "independent"])
+@pytest.mark.parametrize("length", [40, 160, 240])
+def test_attention_is_the_dense_references(length, random_pattern):
+    settings = settings_of(random_pattern=random_pattern)
+    generator = torch.Generator().manual_seed(length)
+    query, key, value = (
+        torch.randn(2, 2, length, 4, generator=generator, requires_grad=True) for _ in range(3)
+    )
+    numbers = torch.ones(2, length, dtype=torch.long)
+    numbers[0, length // 2 :] = 2  # two documents
+    numbers[1, -length // 5 :] = 0  # padding, the whole last block
+    plan = modeling.Plan(settings, length, query.device)
+    for layer in (0, 1):
+        found = modeling.attend(query, key, value, numbers, plan, layer)
+        seen = torch.from_numpy(pattern.dense_mask(settings, layer, length))[None]
+        same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers[:, None, :] > 0)
+        scores = query @ key.transpose(-1, -2) / 2.0
+        scores = scores.masked_fill(~(seen & same[:, None]), -1e30)
+        there = (numbers > 0)[:, None, :, None]
+        expected = (scores.softmax(-1) @ value) * there
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        weights = torch.randn(found.shape, generator=generator)
+        ours = torch.autograd.grad((found * weights).sum(), (query, key, value))
+        theirs = torch.autograd.grad((expected * weights).sum(), (query, key, value))
+        for mine, other in zip(ours, theirs, strict=True):
+            assert torch.isfinite(mine).all()
+            torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"random_pattern": "independent"},
+        {"num_random_blocks": 5, "attend_across_documents": False},
+    ],
+    ids=["rolled", "independent", "documents apart"],
+)
+def test_logits_are_the_trainers(trained, tmp_path, settings):
+    folder, changed = exported(trained, tmp_path / "hf", **settings)
+    batch = parity._records(changed, 3)
+    model = modeling.BigBirdJaForMaskedLM.from_pretrained(folder).eval()
+    ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
+    numbers = (ids != changed.tokenizer.special.pad).long()
+    if not changed.config.model.attend_across_documents:
+        special = changed.tokenizer.special
+        numbers = modeling.document_numbers(ids, special.sep, special.pad)
+        expected = records_tf.document_ids(changed.manifest, batch["input_ids"]).numpy()
+        np.testing.assert_array_equal(numbers.numpy(), expected)
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=numbers).logits.numpy()
+    places = batch["masked_lm_positions"].astype(np.int64)
+    theirs = np.take_along_axis(logits, places[..., None], axis=1)
+    ours = parity._our_scores(changed, "block_sparse", batch)
+    found = parity._difference(ours, theirs, batch)
+    assert found["agrees"], found
+    assert abs(parity._loss(ours, batch) - parity._loss(theirs, batch)) < 1e-3
+
+
+def test_any_length_checkpointing_and_gradients(trained, tmp_path):
+    folder, _ = exported(trained, tmp_path / "hf")
+    model = modeling.BigBirdJaForSequenceClassification.from_pretrained(folder, num_labels=3)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(11, 1000, (2, 201), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, 150:] = 0
+    with torch.no_grad():
+        whole = model.eval()(input_ids=ids, attention_mask=mask).logits
+        # Padding says nothing, however much there is of it.
+        longer = torch.nn.functional.pad(ids, (0, 7)), torch.nn.functional.pad(mask, (0, 7))
+        torch.testing.assert_close(whole, model(longer[0], attention_mask=longer[1]).logits)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    gradients = []
+    for is_checkpointed in (False, True):
+        model.train().zero_grad()
+        if is_checkpointed:
+            model.gradient_checkpointing_enable()
+        model(ids, attention_mask=mask, labels=torch.tensor([0, 2])).loss.backward()
+        query = model.bert.encoder.layer[0].attention.self.query.weight
+        gradients.append(query.grad.clone())
+    assert gradients[0].abs().max() > 0
+    torch.testing.assert_close(*gradients)
+    with pytest.raises(ValueError, match="this model takes 256"):
+        model(torch.ones(1, 300, dtype=torch.long))
+
+
+_LOAD = """
+import sys, torch, transformers
+transformers.logging.set_verbosity_error()
+folder = sys.argv[1]
+ids = torch.arange(11, 251)[None]
+scores = {}
+for name in ("AutoModelForMaskedLM", "AutoModelForQuestionAnswering", "AutoModel"):
+    for trusted in (True, False):
+        model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=trusted)
+        assert type(model).__name__.startswith("BigBirdJa") == trusted, type(model)
+        with torch.no_grad():
+            scores[name, trusted] = model.eval()(ids)[0]
+exact, stock = scores["AutoModelForMaskedLM", True], scores["AutoModelForMaskedLM", False]
+assert exact.shape == stock.shape and not torch.allclose(exact, stock, atol=1e-5)
+model = transformers.AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
+model.save_pretrained(sys.argv[2])
+transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(sys.argv[2])
+assert "bigbird_ja" not in sys.modules
+"""
+
+
+def test_a_folder_loads_with_its_own_code_and_without(trained, tmp_path):
+    folder, _ = exported(trained, tmp_path / "hf")
+    saved = tmp_path / "saved"
+    done = subprocess.run(
+        [sys.executable, "-c", _LOAD, folder, str(saved)], capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (saved / "modeling_bigbird_ja.py").exists() and (saved / "pattern.py").exists()
+    before = json.loads((tmp_path / "hf/config.json").read_text())
+    after = json.loads((saved / "config.json").read_text())
+    assert after["attention_type"] == before["attention_type"] == "block_sparse"
+    assert after["bigbird_ja"] == before["bigbird_ja"]
