@@ -25,7 +25,7 @@ _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
 )
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
