@@ -42,7 +42,7 @@ def uncounted(found: Sequence[CodeCost]) -> list[dict[str, Any]]:
     """The ops whose bundles cannot be counted, alike ones together, dearest first.
 
     Returns:
-        `op`, `count` and `priced_cycles` of each.
+        `op`, `count` and `priced_cycles` of each that takes any.
     """
     groups: dict[tuple[str, str], dict[str, Any]] = {}
     for code in found:
@@ -53,4 +53,5 @@ def uncounted(found: Sequence[CodeCost]) -> list[dict[str, Any]]:
             )
             group["count"] += code.cost.trips
             group["priced_cycles"] += round(code.cycles)
-    return sorted(groups.values(), key=lambda group: -group["priced_cycles"])
+    dear = [group for group in groups.values() if group["priced_cycles"]]
+    return sorted(dear, key=lambda group: -group["priced_cycles"])

@@ -83,7 +83,7 @@ def test_cycles_by_machine_code_where_libtpu_lists_it(
     assert all(("bound_by" in op) is there for op in chip["top_ops"])
     if there:
         assert 0 < chip["code_cycles"] < chip["priced_cycles"]
-        assert 0.9 < chip["code_coverage"] <= 1
+        assert 0.5 < chip["code_coverage"] <= 1  # scatters are much of so small a step
     else:
         assert (chip["code_cycles"], chip["code_coverage"]) == (None, None)
 
