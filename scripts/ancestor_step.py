@@ -13,6 +13,7 @@ whole step of one core. `trace` needs TensorFlow 2.15 (its layers are written fo
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import sys
@@ -56,16 +57,16 @@ def trace(checkout: str, layers: int) -> Step:
     sys.path.insert(0, checkout)
     from bigbird.core import modeling, utils
 
-    heads = _heads(checkout, {"tf": tf, "utils": utils})
+    heads = _heads(checkout)
     store = variable_scope.EagerVariableStore()
     with store.as_default():
         model = modeling.BertModel(_CONFIG | {"num_hidden_layers": layers})
         initializer = utils.create_initializer(0.02)
         gelu = utils.get_activation("gelu")
-        mlm = heads["MaskedLMLayer"](
+        mlm = heads.MaskedLMLayer(
             768, VOCABULARY, model.embeder, initializer=initializer, activation_fn=gelu
         )
-        nsp = heads["NSPLayer"](768, initializer=initializer)
+        nsp = heads.NSPLayer(768, initializer=initializer)
         variables = list({id(v): v for v in store.trainable_variables()}.values())
         slots = [[tf.Variable(tf.zeros_like(v)) for v in variables] for _ in range(2)]
         count = tf.Variable(1, dtype=tf.int32)
@@ -93,17 +94,22 @@ def trace(checkout: str, layers: int) -> Step:
         return _step(lowered(stage="hlo_serialized"), head)
 
 
-def _heads(checkout: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Its two heads; their module cannot be imported without its flags, which want a tokenizer."""
+def _heads(checkout: str) -> Any:
+    """A module with its two heads; theirs wants a tokenizer as soon as it is imported."""
     path = os.path.join(checkout, "bigbird", "pretrain", "run_pretraining.py")
     with open(path, encoding="utf-8") as stream:
         source = stream.read()
+    parts = ["import tensorflow.compat.v2 as tf", "from bigbird.core import utils", ""]
     for name in ("MaskedLMLayer", "NSPLayer"):
         found = re.search(rf"^class {name}\(.*?(?=^class |^def )", source, re.DOTALL | re.MULTILINE)
         if found is None:
             raise ValueError(f"{path}: no class {name}")
-        exec(found[0], names)
-    return names
+        parts.append(found[0])
+    with tempfile.TemporaryDirectory() as directory:
+        with open(os.path.join(directory, "heads.py"), "w", encoding="utf-8") as stream:
+            stream.write("\n".join(parts))
+        sys.path.insert(0, directory)
+        return importlib.import_module("heads")
 
 
 def _update(gradient: Any, variable: Any, m: Any, v: Any, rate: Any) -> None:
