@@ -62,7 +62,7 @@ bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the a
 bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
 	@$(BIN)/python -m scripts.bench_step
 
-bench-code: .venv-newest/.installed ## the train step by machine code, v5e and v6e, against the ancestor's
+bench-code: .venv-newest/.installed ## the train step by machine code on v5e, against the ancestor's
 	@.venv-newest/bin/python -m scripts.bench_step --only "by machine code"
 
 bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
