@@ -10,7 +10,7 @@ cycles and milliseconds, FLOPs, HBM traffic, MFU, and which ops cost what. Reads
 data, no network, no TPU. Writes nothing but what --output, --plot and --dump_hlo ask for, and a
 cache of compilations (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on
 one CPU core, the second time seconds; --search_batch compiles three or four times. With a libtpu
-from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x).
+from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
