@@ -11,7 +11,7 @@ WORKERS := -n 2 --dist loadfile
 
 .PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
 	probe soak plan-plots \
-	bench-data bench-step bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
+	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu size
 
 help: ## list the targets
@@ -61,6 +61,9 @@ bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the a
 
 bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
 	@$(BIN)/python -m scripts.bench_step
+
+bench-code: .venv-newest/.installed ## the train step by machine code on v5e, against the ancestor's
+	@.venv-newest/bin/python -m scripts.bench_step --only "by machine code"
 
 bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
 	@$(BIN)/python -m scripts.bench_length

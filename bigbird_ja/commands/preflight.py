@@ -9,12 +9,14 @@ sums over them: the program that `pretrain --engine=pjrt` runs there. Says wheth
 cycles and milliseconds, FLOPs, HBM traffic, MFU, and which ops cost what. Reads the config only: no
 data, no network, no TPU. Writes nothing but what --output, --plot and --dump_hlo ask for, and a
 cache of compilations (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on
-one CPU core, the second time seconds; --search_batch compiles three or four times.
+one CPU core, the second time seconds; --search_batch compiles three or four times. With a libtpu
+from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +58,10 @@ def define_flags(flags: Flags) -> None:
         low=0.1, high=1e5,
     )  # fmt: skip
     flags.switch("cache", "Keeps compilations and reuses them.", default=True)
+    flags.switch(
+        "machine_code", "Cycles by machine code too: v5e, v5p, v6e, v7x with a libtpu from 0.0.42.",
+        default=True,
+    )  # fmt: skip
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def _examine(
         timeout=60.0 * args.timeout_minutes,
         dump_dir=args.dump_hlo,
         log=log,
+        machine_code=args.machine_code,
     )
     steps: dict[tuple[int, int], LoweredStep] = {}
     results = []
@@ -157,8 +164,9 @@ def _search(config: Config, target: Target, first: dict[str, Any], settings: Set
 
     def measure(batch: int) -> dict[str, Any]:
         settings.log(f"compiling for {target.name} with {batch} sequences per core ...")
-        return estimate.examine(config, target, batch, settings)
+        return estimate.examine(config, target, batch, only_memory)
 
+    only_memory = dataclasses.replace(settings, machine_code=False)
     return estimate.largest_batch(measure, first)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bigbird_ja.preflight.cycles import Cost
+from bigbird_ja.preflight.roofline import CodeCost
 
 KINDS: tuple[str, ...] = (
     "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
@@ -71,24 +72,40 @@ def by_layer(costs: Iterable[Cost]) -> dict[str, float]:
     return dict(sums)
 
 
-def top_ops(costs: Iterable[Cost], count: int = 15) -> list[dict[str, Any]]:
-    """The costliest ops, the same op of all layers taken together."""
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for cost in costs:
-        name = generic_name(cost)
-        key = (name, cost.instruction.opcode)
-        group = groups.setdefault(
-            key,
-            {
-                "op": name, "opcode": cost.instruction.opcode, "kind": kind_of(cost),
-                "count": 0, "cycles": 0.0, "priced": 0.0,
-            },
-        )  # fmt: skip
-        group["count"] += cost.trips
-        group["cycles"] += cost.cycles
-        group["priced"] += cost.priced
-    ranked = sorted(groups.values(), key=lambda group: -group["cycles"])[:count]
-    return [{**g, "cycles": round(g["cycles"]), "priced": round(g["priced"])} for g in ranked]
+def top_ops(
+    costs: Sequence[Cost], count: int = 15, code: Sequence[CodeCost] = ()
+) -> list[dict[str, Any]]:
+    """The costliest ops, the same op of all layers taken together.
+
+    Args:
+        code: of the same costs in the same order, where there is machine code: it decides what is
+            costliest, and adds `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
+    """
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, cost in enumerate(costs):
+        groups[generic_name(cost), cost.instruction.opcode].append(place)
+    found = []
+    for (name, opcode), places in groups.items():
+        several = [costs[place] for place in places]
+        group: dict[str, Any] = {
+            "op": name, "opcode": opcode, "kind": kind_of(several[0]),
+            "count": sum(cost.trips for cost in several),
+            "cycles": round(sum(cost.cycles for cost in several)),
+            "priced": round(sum(cost.priced for cost in several)),
+        }  # fmt: skip
+        found.append(group | (_by_code([code[place] for place in places]) if code else {}))
+    key = "code_cycles" if code else "cycles"
+    return sorted(found, key=lambda group: -group[key])[:count]
+
+
+def _by_code(several: Sequence[CodeCost]) -> dict[str, Any]:
+    """What a group's machine code adds; it is bound by what its dearest op is bound by."""
+    return {
+        "code_cycles": round(sum(code.cycles for code in several)),
+        "bundle_cycles": round(sum(code.bundle_cycles or 0.0 for code in several)),
+        "hbm_cycles": round(sum(code.hbm_cycles for code in several)),
+        "bound_by": max(several, key=lambda code: code.cycles).bound_by,
+    }
 
 
 def generic_name(cost: Cost) -> str:

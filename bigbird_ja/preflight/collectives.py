@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from bigbird_ja.preflight.hlo import Instruction, Module
 
+# What begins work that runs beside the computation. Newer compilers write `custom-call-start` where
+# that work is given to the chip's SparseCores (gathers, sums); its operands come with the update.
+STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _OPCODES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
 
 
@@ -14,7 +17,7 @@ def collective_of(module: Module, instruction: Instruction) -> Instruction | Non
 
     The second half of an asynchronous pair is none: the first one stands for both.
     """
-    if instruction.opcode in ("fusion", "async-start", "call"):
+    if instruction.opcode in ("fusion", "call", *STARTS):
         inside = (op for name in instruction.called for op in module.computations.get(name, []))
         return next((found for op in inside if (found := collective_of(module, op))), None)
     is_second = instruction.opcode.endswith("-done")

@@ -23,8 +23,8 @@ import msgspec
 
 from bigbird_ja import children, cleanup, storage, typed
 from bigbird_ja.errors import BadInput, CommandError
-from bigbird_ja.preflight import memory
-from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place
+from bigbird_ja.preflight import machine_code, memory
+from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place, listings
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train.lowered import LoweredStep
@@ -32,6 +32,7 @@ from bigbird_ja.train.lowered import LoweredStep
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _INSTALL = "pip install 'bigbird-ja[preflight]'"
 _CACHE_FORMAT = "2"
+_CODE_FORMAT = "1"  # of what is read of the machine code, and of how it is counted
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 _LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
@@ -45,6 +46,7 @@ class Compiled:
     hlo: str  # optimised, "" where it did not fit
     stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
     shortage: memory.Shortage | None  # None: it fits
+    code: dict[str, machine_code.Code] | None = None  # by the ops' names, where asked for and there
 
 
 class CompilerFailed(CommandError):
@@ -73,6 +75,7 @@ def compile_for(
     target: Target,
     cache_dir: str | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    code: bool = False,
 ) -> Compiled:
     """Compiles a step for a target.
 
@@ -80,27 +83,39 @@ def compile_for(
         step: for as many replicas as the target has devices.
         cache_dir: where results are kept; None keeps nothing.
         timeout: seconds.
+        code: reads the machine code too, where this libtpu lists it for the chip.
 
     Raises:
         BadInput: the extra is not installed, or this libtpu does not know the chip.
         CompilerFailed: a crash, a time-out, or an error other than too little memory.
     """
-    key = cache_key(step, target, versions())
+    installed = versions()
+    code = code and machine_code.is_there(target.chip.name, installed["libtpu"])
+    key = cache_key(step, target, installed, code)
     kept = _load(cache_dir, key) if cache_dir else None
     if kept is None:
-        kept = _compile(step, target, timeout)
+        kept = _compile(step, target, timeout, code)
         if cache_dir:
             _store(cache_dir, key, *kept)
     result, text = kept
     if "error" in result:
         return Compiled(target, "", {}, memory.shortage(result["error"]))
-    return Compiled(target, text, result, None)
+    listed = result.pop("code", None)
+    read = None if listed is None else typed.convert(listed, dict[str, machine_code.Code], "code")
+    return Compiled(target, text, result, None, read)
 
 
-def cache_key(step: LoweredStep, target: Target, installed: dict[str, str]) -> str:
-    """SHA-256 (hex) of all that a result depends on."""
+def cache_key(
+    step: LoweredStep, target: Target, installed: dict[str, str], code: bool = False
+) -> str:
+    """SHA-256 (hex) of all that a result depends on.
+
+    Args:
+        code: the result has what was read of the machine code.
+    """
     about = {
         "format": _CACHE_FORMAT,
+        **({"code": _CODE_FORMAT} if code else {}),
         "place": msgspec.to_builtins(target.place),
         "versions": installed,
         "environment": ENVIRONMENT,
@@ -130,10 +145,12 @@ def default_cache_dir(environment: dict[str, str]) -> str:
     return os.path.join(root, "bigbird-ja", "preflight")
 
 
-def _compile(step: LoweredStep, target: Target, timeout: float) -> tuple[dict[str, Any], str]:
+def _compile(
+    step: LoweredStep, target: Target, timeout: float, code: bool
+) -> tuple[dict[str, Any], str]:
     with scratch_directory() as directory:
         who = f"the compiler for {target.name}"
-        result = _run(Job([target.place], step), directory, who, timeout)
+        result = _run(Job([target.place], step, code), directory, who, timeout)
         error_text = result.get("error", "")
         if "Invalid TPU external name" in error_text:
             raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
@@ -151,9 +168,13 @@ def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
     path = os.path.join(directory, "job")
     with open(path, "wb") as stream:
         stream.write(msgspec.msgpack.encode(job))
+    environment = {**os.environ, **ENVIRONMENT}
+    if job.lists_code:
+        os.mkdir(listings(directory))
+        environment["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(listings(directory))}"
     child = subprocess.Popen(
         [*CHILD, path, directory],
-        env={**os.environ, **ENVIRONMENT},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

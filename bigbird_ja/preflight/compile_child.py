@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from bigbird_ja import children
+from bigbird_ja.preflight import machine_code
 from bigbird_ja.train.lowered import LoweredStep
 
 # Before jax is imported. The first two keep libtpu from asking a metadata server what machine this
@@ -53,6 +54,12 @@ class Job:
 
     places: list[Place]
     step: LoweredStep | None = None
+    lists_code: bool = False  # libtpu lists its final code in the folder `listings(OUT)`
+
+
+def listings(out: str) -> str:
+    """Where libtpu lists its code."""
+    return os.path.join(out, "code")
 
 
 def main(arguments: list[str]) -> None:
@@ -67,6 +74,8 @@ def main(arguments: list[str]) -> None:
             result = {"devices": [count_devices(place) for place in job.places]}
         else:
             result, text = compile_step(job.step, job.places[0])
+            if job.lists_code:
+                result["code"] = msgspec.to_builtins(machine_code.collect(listings(out)))
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
     if text is not None:

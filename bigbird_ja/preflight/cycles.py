@@ -28,7 +28,9 @@ _FREE = frozenset(
         "partition-id", "replica-id", "domain",
     }
 )  # fmt: skip
-_ASYNC = frozenset({"async-start", "async-update", "async-done"})
+_ASYNC_ENDS = frozenset(
+    start.replace("start", end) for start in collectives.STARTS for end in ("update", "done")
+)
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _CONTROL = frozenset({"while", "conditional", "call"})
 
@@ -65,13 +67,13 @@ def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
         elif not _is_free(module, instruction) and not _joins_pieces(instruction, arriving):
             moving = collectives.collective_of(module, instruction)
             # In an asynchronous call the inner one has the shapes.
-            of = moving if moving and instruction.opcode == "async-start" else instruction
-            size = collectives.whole_bytes(of, sizes) if moving else 0
+            of = moving if moving and instruction.opcode in collectives.STARTS else instruction
+            size = collectives.whole_bytes(of, sizes) if moving else _offloaded(module, of)
             estimate = instruction.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or instruction.padded_bytes)
             yield Cost(
                 instruction, trips, float(estimate or 0) * trips, priced * trips, known,
-                moving.opcode if moving else None, size * trips,
+                moving.opcode if moving else None, size * trips if moving else 0.0,
             )  # fmt: skip
 
 
@@ -142,14 +144,22 @@ def _is_free(module: Module, instruction: Instruction) -> bool:
         return True
     if collectives.is_second_half(instruction):
         return True
-    if instruction.opcode not in _ASYNC:
-        return False
-    if instruction.opcode != "async-start":
+    if instruction.opcode in _ASYNC_ENDS:
         return True  # the start carries the cost
+    if instruction.opcode not in collectives.STARTS:
+        return False
     inner = [
         op.opcode for called in instruction.called for op in module.computations.get(called, [])
     ]
-    return all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+    return bool(inner) and all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+
+
+def _offloaded(module: Module, instruction: Instruction) -> int:
+    """Bytes of what a SparseCore makes: the start of its work has none of its own; else 0."""
+    if instruction.opcode != "custom-call-start":
+        return 0
+    roots = (module.computations.get(name, [])[-1:] for name in instruction.called)
+    return sum(root.padded_bytes for found in roots for root in found)
 
 
 def _joins_pieces(instruction: Instruction, arriving: set[str]) -> bool:

@@ -11,7 +11,16 @@ from bigbird_ja import storage
 from bigbird_ja.config import Config, train_predictions
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
-from bigbird_ja.preflight import breakdown, collectives, cycles, flops, hlo, memory
+from bigbird_ja.preflight import (
+    breakdown,
+    code_figures,
+    collectives,
+    cycles,
+    flops,
+    hlo,
+    memory,
+    roofline,
+)
 from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.storage import outputs
@@ -38,6 +47,7 @@ class Settings:
     timeout: float = 3600.0  # seconds for one module
     dump_dir: str | None = None  # keeps HLO, in and out
     log: Callable[[str], None] = lambda message: None
+    machine_code: bool = False  # asks for cycles by machine code too, where there are any
 
 
 def batch_per_core(config: Config, cores: int | None = None) -> int:
@@ -92,7 +102,9 @@ def examine(
         CompilerFailed: the compiler crashed or took too long.
     """
     step = trace(config, batch, target.devices) if step is None else step
-    compiled = compile_for(step, target, settings.cache_dir, settings.timeout)
+    compiled = compile_for(
+        step, target, settings.cache_dir, settings.timeout, settings.machine_code
+    )
     if settings.dump_dir:
         _dump(settings.dump_dir, target, batch, step, compiled.hlo)
     common = {
@@ -124,6 +136,7 @@ def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> 
     steps = config.training.gradient_accumulation_steps
     tokens = batch * steps * (config.data.seq_length or 0)
     bodies = cycles.looped_bytes(module)
+    code = roofline.code_costs(module, costs, compiled.code, chip) if compiled.code else []
     return {
         "estimated_cycles": round(estimated),
         "priced_cycles": round(total),
@@ -146,7 +159,8 @@ def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> 
         "loops_of_unknown_length": not all(cost.trips_known for cost in costs),
         "by_kind": {kind: round(value) for kind, value in breakdown.by_kind(costs).items()},
         "by_layer": {layer: round(value) for layer, value in breakdown.by_layer(costs).items()},
-        "top_ops": breakdown.top_ops(costs),
+        "top_ops": breakdown.top_ops(costs, code=code),
+        **(code_figures.figures(code) if code else dict.fromkeys(code_figures.KEYS)),
         "compiler": stats["compiler"],
         **(_of_slice(costs, target, tokens / seconds) if target.is_slice else {}),
     }
@@ -174,6 +188,7 @@ def _shortage_result(shortage: memory.Shortage, target: Target) -> dict[str, Any
         "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
         "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
     )  # fmt: skip
+    unknown += code_figures.KEYS
     if target.is_slice:
         unknown += _SLICE_KEYS
     return {

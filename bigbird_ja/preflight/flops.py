@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from bigbird_ja.preflight.cycles import trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
@@ -22,7 +23,7 @@ def matmul_flops(module: Module, multiply: bool = True) -> float:
     Args:
         multiply: loops' bodies count once per trip; else once.
     """
-    return _walk(module, module.entry, 1, multiply)
+    return _walk(module, module.entry, multiply)
 
 
 def looped_matmul_flops(module: Module) -> float:
@@ -30,24 +31,33 @@ def looped_matmul_flops(module: Module) -> float:
     return matmul_flops(module) - matmul_flops(module, multiply=False)
 
 
-def _walk(module: Module, name: str, trips: int, multiply: bool) -> float:
+def instruction_flops(
+    module: Module, op: Instruction, outputs: Mapping[str, Instruction], multiply: bool = True
+) -> float:
+    """FLOPs of the dots and convolutions in one instruction.
+
+    Args:
+        outputs: the instructions beside it, by name.
+    """
+    if op.opcode == "dot":
+        return _dot_flops(op, outputs)
+    if op.opcode == "convolution":
+        return _convolution_flops(op, outputs)
+    if op.opcode == "while" and op.body:
+        trips = (trip_count(module, op) or 1) if multiply else 1
+        return trips * _walk(module, op.body, multiply)
+    if op.opcode in ("fusion", "call", "conditional", "async-start"):
+        return sum(_walk(module, called, multiply) for called in op.called)
+    return 0.0
+
+
+def _walk(module: Module, name: str, multiply: bool) -> float:
     instructions = module.computations.get(name, [])
     outputs = {op.name: op for op in instructions}
-    total = 0.0
-    for op in instructions:
-        if op.opcode == "dot":
-            total += trips * _dot_flops(op, outputs)
-        elif op.opcode == "convolution":
-            total += trips * _convolution_flops(op, outputs)
-        elif op.opcode == "while" and op.body:
-            inner = trips * (trip_count(module, op) or 1) if multiply else trips
-            total += _walk(module, op.body, inner, multiply)
-        elif op.opcode in ("fusion", "call", "conditional", "async-start"):
-            total += sum(_walk(module, called, trips, multiply) for called in op.called)
-    return total
+    return sum(instruction_flops(module, op, outputs, multiply) for op in instructions)
 
 
-def _dot_flops(op: Instruction, outputs: dict[str, Instruction]) -> float:
+def _dot_flops(op: Instruction, outputs: Mapping[str, Instruction]) -> float:
     left = outputs.get(op.operands[0]) if op.operands else None
     contracting = _CONTRACTING.search(op.text)
     if not left or not contracting:
@@ -57,7 +67,7 @@ def _dot_flops(op: Instruction, outputs: dict[str, Instruction]) -> float:
     return 2.0 * op.shapes[0].elements * length
 
 
-def _convolution_flops(op: Instruction, outputs: dict[str, Instruction]) -> float:
+def _convolution_flops(op: Instruction, outputs: Mapping[str, Instruction]) -> float:
     """Of the convolutions that this compiler writes for matmuls.
 
     A spatial dimension of the kernel is summed over, unless the window only picks one element of

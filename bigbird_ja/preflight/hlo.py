@@ -20,12 +20,12 @@ _BYTES = {
 }  # fmt: skip
 _HEAD = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-_SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)[^}]*\})?")
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
 )
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
@@ -44,6 +44,7 @@ class Shape:
     kind: str
     dimensions: tuple[int, ...]
     minor_to_major: tuple[int, ...]
+    in_hbm: bool = True  # False: in a memory of the core's own, `S(n)` in its layout
 
     @property
     def elements(self) -> int:
@@ -76,6 +77,7 @@ class Instruction:
     tuple_index: int | None  # of a get-tuple-element
     direction: str  # of a compare: LT, LE, ...; else ""
     op_name: str  # of the TensorFlow op; "" where the compiler made the instruction
+    type_text: str = ""  # shapes, layouts and memories of the output
     text: str = field(repr=False, default="")
 
     @property
@@ -148,6 +150,7 @@ def parse_instruction(line: str) -> Instruction | None:
         tuple_index=int(index[1]) if index else None,
         direction=direction[1] if direction else "",
         op_name=op_name[1] if op_name else "",
+        type_text=type_text,
         text=line.strip(),
     )
 
@@ -178,11 +181,11 @@ def _split_parenthesis(text: str) -> tuple[str, str]:
 
 
 def _shapes(text: str) -> Iterator[Shape]:
-    for kind, sizes, order in _SHAPE.findall(text):
+    for kind, sizes, order, layout in _SHAPE.findall(text):
         if kind not in _BYTES:
             continue
         dimensions = tuple(int(n) for n in sizes.split(",") if n)
         minor_to_major = tuple(int(n) for n in order.split(",") if n)
         if len(minor_to_major) != len(dimensions):
             minor_to_major = tuple(reversed(range(len(dimensions))))
-        yield Shape(kind, dimensions, minor_to_major)
+        yield Shape(kind, dimensions, minor_to_major, "S(" not in layout)

@@ -54,12 +54,16 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
         f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
         f" {human_bytes(result['hbm_traffic_bytes'])}",
     ]
+    if result["code_cycles"] is not None:
+        lines += _by_code(result, chip)
     if "devices" in result:
         lines.append(_between(result))
     if result["loops_of_unknown_length"]:
         lines.append("warning: a loop's length is unknown, its body is counted once")
+    by_code = result["code_by_kind"] or {}
     kinds = [
         (kind, f"{value / 1e6:.1f}", f"{value / total:.0%}")
+        + ((f"{by_code.get(kind, 0) / 1e6:.1f}",) if by_code else ())
         for kind, value in result["by_kind"].items()
     ]
     layers = [
@@ -69,15 +73,46 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     ops = [
         (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
          f"{op['cycles'] / total:.1%}")
+        + (_code_columns(op) if by_code else ())
         for op in result["top_ops"]
     ]  # fmt: skip
+    code, roofs = (("by code",), ("by code", "HBM", "bound by")) if by_code else ((), ())
     for rows, header in (
-        (kinds, ("kind", "M cycles", "share")),
+        (kinds, ("kind", "M cycles", "share", *code)),
         (layers, ("layer", "M cycles", "share")),
-        (ops, ("costliest ops", "kind", "times", "M cycles", "share")),
+        (ops, ("costliest ops", "kind", "times", "M cycles", "share", *roofs)),
     ):
         lines += ["", *table(rows, header).splitlines()]
     return lines
+
+
+def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    """The step by machine code, and what of it the compiler did not analyse."""
+    total = result["code_cycles"]
+    bound = ", ".join(
+        f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items()
+    )
+    left = result["code_uncounted"]
+    lines = [
+        f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
+        f" ({result['code_coverage']:.1%} counted; limits of HBM and matrix units"
+        f" {result['code_roofline_cycles'] / 1e6:.1f} M)",
+        f"bound by: {bound}",
+    ]
+    if left:
+        count, cycles = sum(op["count"] for op in left), sum(op["priced_cycles"] for op in left)
+        lines.append(
+            f"not counted, so priced: {human_count(count)} ops, {cycles / 1e6:.2f} M cycles, the"
+            f" dearest {left[0]['op'][-60:]}"
+        )
+    return lines
+
+
+def _code_columns(op: Mapping[str, Any]) -> tuple[str, str, str]:
+    return (
+        f"{op['code_cycles'] / 1e6:.2f}", f"{op['hbm_cycles'] / 1e6:.2f}",
+        op["bound_by"] or "not counted",
+    )  # fmt: skip
 
 
 def _between(result: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from bigbird_ja import cli
 from bigbird_ja import config as config_lib
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.params import count_parameters
+from bigbird_ja.preflight import code_figures, machine_code, rates
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import rates
 from tests.preflight.test_memory import DETAILED
 
 TINY = [
@@ -68,6 +69,23 @@ def test_figures_files_and_picture(
     ]
     for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer 0"):
         assert said in printed
+
+
+@pytest.mark.parametrize("flag", ["--machine_code", "--nomachine_code"])
+def test_cycles_by_machine_code_where_libtpu_lists_it(
+    capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    there = flag == "--machine_code" and machine_code.is_there("v5e", version("libtpu"))
+    _, result, printed = _run(capsys, "--chip", "v5e", flag)
+    (chip,) = result["chips"]
+    assert chip.keys() >= {*KEYS, *code_figures.KEYS}
+    assert ("by machine code" in printed) is there
+    assert all(("bound_by" in op) is there for op in chip["top_ops"])
+    if there:
+        assert 0 < chip["code_cycles"] < chip["priced_cycles"]
+        assert 0.5 < chip["code_coverage"] <= 1  # scatters are much of so small a step
+    else:
+        assert (chip["code_cycles"], chip["code_coverage"]) == (None, None)
 
 
 SLICE_KEYS = KEYS | {

@@ -2,7 +2,8 @@
 
 Two layers, compiled by the real TPU compiler; a quarter of a minute each on an idle core. The
 record, recorded_cost.json, has an entry for each version of libtpu in the locks, written by running
-this in that environment. It changes in the same commit as what changes the cost.
+this in that environment. It changes in the same commit as what changes the cost. Where libtpu lists
+its machine code, the cycles of a smaller step are on record by that too.
 """
 
 from __future__ import annotations
@@ -10,18 +11,26 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+from typing import Any
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.preflight import estimate, targets
+from bigbird_ja.preflight import estimate, machine_code, targets
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
+# The step whose cycles by machine code are on record, where libtpu lists it: on v5e, two sequences.
+BY_CODE, CODE_CHIP, CODE_KEY = "by code", "v5e", "code_cycles"
 
 _SIZE = (
     "model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4",
     "model.intermediate_size=1024", "tokenize.vocab_size=2048", "make_data.seq_length=2048",
     "make_data.max_predictions_per_seq=128",
+)  # fmt: skip
+_TINY = (
+    "model.hidden_size=128", "model.num_attention_heads=2", "model.intermediate_size=512",
+    "tokenize.vocab_size=1024", "make_data.seq_length=1024",
+    "make_data.max_predictions_per_seq=64",
 )  # fmt: skip
 STEPS: dict[str, tuple[str, ...]] = {
     "default": (),
@@ -42,6 +51,19 @@ def measure(name: str) -> dict[str, int]:
     return {key: result[key] for key in KEYS}
 
 
+def lists_code() -> bool:
+    """Whether the installed libtpu lists its machine code."""
+    return machine_code.is_there(CODE_CHIP, compiler())
+
+
+def measure_by_code(layers: int = 1) -> dict[str, Any]:
+    """All figures of the step whose machine code is on record, or of one with more layers."""
+    sets = [*_TINY, f"model.num_layers={layers}"]
+    config = config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+    target = targets.of_chip(CHIPS[CODE_CHIP])
+    return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
+
+
 def recorded() -> dict[str, dict[str, dict[str, int]]]:
     """Version of libtpu -> step -> figures."""
     with open(RECORD, encoding="utf-8") as stream:
@@ -55,7 +77,10 @@ def compiler() -> str:
 
 
 def main() -> None:
-    record = recorded() | {compiler(): {name: measure(name) for name in STEPS}}
+    measured = {name: measure(name) for name in STEPS}
+    if lists_code():
+        measured[BY_CODE] = {CODE_KEY: measure_by_code()[CODE_KEY]}
+    record = recorded() | {compiler(): measured}
     with open(RECORD, "w", encoding="utf-8") as stream:
         json.dump(record, stream, indent=1)
         stream.write("\n")

@@ -56,3 +56,38 @@ def test_every_form_is_priced_by_its_larger_side() -> None:
 )
 def test_bytes_on_links(opcode: str, carried: float) -> None:
     assert collectives.link_bytes(opcode, 800, 8) == pytest.approx(carried * 800)
+
+
+OFFLOADED = """HloModule m
+
+%of_all (a: f32[1024,128]) -> f32[1024,128] {
+  %a = f32[1024,128]{1,0} parameter(0)
+  ROOT %t = f32[1024,128]{1,0} all-reduce(%a), to_apply=%add
+}
+
+%beside (b: f32[1024,128]) -> f32[1024,128] {
+  %b = f32[1024,128]{1,0} parameter(0)
+  %s = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, u32[]{:S(8)}) call-start(%b), to_apply=%WORK
+  ROOT %e = f32[1024,128]{1,0} call-done(%s)
+}
+
+%picking (p: f32[1024,128]) -> f32[1024,128] {
+  %p = f32[1024,128]{1,0} parameter(0)
+  ROOT %u = f32[1024,128]{1,0} gather(%p, %p)
+}
+
+ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
+  %x = f32[1024,128]{1,0} parameter(0)
+  %c = ((), (), (s32[16384]{0:T(1024)}, s32[0]{0})) custom-call-start(), called_computations={%beside}
+  %v = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, (s32[16384]{0})) custom-call-update(%c, %x)
+  ROOT %d = f32[1024,128]{1,0} custom-call-done(%v)
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(("work", "collective"), [("of_all", "all-reduce"), ("picking", None)])
+def test_what_is_given_to_a_sparse_core_is_priced_once(work: str, collective: str | None) -> None:
+    (cost,) = cycles.costs(hlo.parse(OFFLOADED.replace("WORK", work)))
+    assert (cost.instruction.name, cost.collective) == ("c", collective)
+    assert cost.priced == cycles.price(WHOLE)
+    assert cost.moved_bytes == (WHOLE if collective else 0)

@@ -14,6 +14,7 @@ from bigbird_ja.chips import CHIPS
 from bigbird_ja.errors import BadInput, CommandError
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight.compile_child import Place
+from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
 from bigbird_ja.train.lowered import LoweredStep, Traced
 
@@ -91,6 +92,40 @@ def test_the_cache_answers_without_compiling(
     for step, target in ((_step(b"another"), V3), (STEP, V2)):
         with pytest.raises(CommandError):
             compile_lib.compile_for(step, target, cache)
+
+
+LISTING = """
+import json, os, sys
+from bigbird_ja.preflight.compile_child import listings
+out = sys.argv[-1]
+asked = f"--xla_jf_dump_to={listings(out)} " in os.environ["LIBTPU_INIT_ARGS"]
+code = {"f": {"cycles": 7.0, "slots": {"VALU": 0.5}}} if asked else None
+open(out + "/optimized.hlo", "w").write("HloModule made")
+json.dump({"temp_bytes": 7} | ({"code": code} if code else {}), open(out + "/result.json", "w"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("chip", "libtpu", "asked"), [("v5e", "0.0.52", True), ("v5e", "0.0.17", False),
+                                  ("v3", "0.0.52", False)]
+)  # fmt: skip
+def test_code_is_asked_for_where_it_is_and_kept_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: os.PathLike[str],
+    chip: str,
+    libtpu: str,
+    asked: bool,
+) -> None:
+    cache = os.path.join(tmp_path, "cache")
+    monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
+    _child(monkeypatch, LISTING)
+    without = compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache)
+    found = compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True)
+    assert without.code is None
+    assert found.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
+    assert found.stats == {"temp_bytes": 7}
+    assert len(os.listdir(cache)) == (2 if asked else 1)
+    assert compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True) == found
 
 
 def test_a_damaged_cache_entry_is_compiled_again(

@@ -32,6 +32,31 @@ def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
         )
 
 
+@pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
+def test_cycles_by_machine_code_stay_within_the_record() -> None:
+    found = small_steps.measure_by_code()
+    assert found["code_coverage"] >= 0.9  # 0.984 of base-4096, where scatters are less of it
+    assert all(op["bound_by"] for op in found["top_ops"] if op["bundle_cycles"])
+    assert {op["bound_by"] for op in found["top_ops"]} & {"HBM", "matrix unit", "vector unit"}
+    record = small_steps.recorded().get(small_steps.compiler(), {}).get(small_steps.BY_CODE)
+    if record is None:
+        pytest.skip(f"libtpu {small_steps.compiler()} has no code on record")
+    key = small_steps.CODE_KEY
+    assert found[key] <= record[key] * MARGIN, (
+        f"{key}: {found[key]:,}, on record {record[key]:,}; if that is meant, run python -m"
+        " tests.preflight.small_steps and commit the record with it"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
+def test_a_layer_many_times_and_the_rest_are_the_whole() -> None:
+    one, two, six = (
+        small_steps.measure_by_code(layers)[small_steps.CODE_KEY] for layers in (1, 2, 6)
+    )
+    assert one + 5 * (two - one) == pytest.approx(six, rel=0.03)
+
+
 @pytest.mark.parametrize("lock", sorted(path.name for path in ROOT.glob("requirements*.lock")))
 def test_every_locked_compiler_is_on_record(lock: str) -> None:
     pin = re.search(r"(?m)^libtpu==(\S+)", (ROOT / lock).read_text(encoding="utf-8"))

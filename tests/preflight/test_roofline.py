@@ -1,0 +1,142 @@
+"""An op's bytes, products and bundles; ops that are alike; sums over a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from bigbird_ja.chips import CHIPS
+from bigbird_ja.preflight import breakdown, code_figures, cycles, hlo, roofline
+from bigbird_ja.preflight.machine_code import Code
+
+V5E = CHIPS["v5e"]
+TEXT = """HloModule m
+
+%first (a: bf16[1024,1024], b: bf16[1024,1024]) -> bf16[1024,1024] {
+  %a = bf16[1024,1024]{1,0} parameter(0)
+  %b = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  ROOT %c = bf16[1024,1024]{1,0} convolution(%a, %b), dim_labels=bf_io->bf
+}
+
+%again (x: bf16[1024,1024], y: bf16[1024,1024]) -> bf16[1024,1024] {
+  %x = bf16[1024,1024]{1,0} parameter(0)
+  %y = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  ROOT %z = bf16[1024,1024]{1,0} convolution(%x, %y), dim_labels=bf_io->bf, metadata={op_name="z"}
+}
+
+%picking (t: f32[4096,128]) -> f32[8,128] {
+  %t = f32[4096,128]{1,0} parameter(0)
+  %i = s32[] constant(3)
+  ROOT %s = f32[8,128]{1,0} dynamic-slice(%t, %i, %i), dynamic_slice_sizes={8,128}
+}
+
+%placing (t: f32[4096,128], u: f32[8,128]) -> f32[4096,128] {
+  %t = f32[4096,128]{1,0} parameter(0)
+  %u = f32[8,128]{1,0} parameter(1)
+  %i = s32[] constant(3)
+  ROOT %d = f32[4096,128]{1,0} dynamic-update-slice(%t, %u, %i, %i)
+}
+
+ENTRY %main (p: bf16[1024,1024], q: bf16[1024,1024], t: f32[4096,128]) -> f32[8,128] {
+  %p = bf16[1024,1024]{1,0} parameter(0)
+  %q = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  %t = f32[4096,128]{1,0} parameter(2)
+  %f.1 = bf16[1024,1024]{1,0} fusion(%p, %q), kind=kOutput, calls=%first, metadata={op_name="layer_0/mlp/a"}
+  %f.2 = bf16[1024,1024]{1,0} fusion(%f.1, %q), kind=kOutput, calls=%again, metadata={op_name="layer_1/mlp/a" line=7}
+  %e = bf16[1024,1024]{1,0} fusion(%p, %p), kind=kOutput, calls=%first
+  %g = f32[8,128]{1,0} fusion(%t), kind=kLoop, calls=%picking
+  ROOT %h = f32[4096,128]{1,0} fusion(%t, %g), kind=kLoop, calls=%placing
+}
+"""  # noqa: E501
+MB2 = 1024 * 1024 * 2
+CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {"VLOAD": 0.5})}
+
+
+def _found() -> dict[str, roofline.CodeCost]:
+    module = hlo.parse(TEXT)
+    found = roofline.code_costs(module, cycles.costs(module), CODE, V5E)
+    return {code.cost.instruction.name: code for code in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("f.1", 2 * MB2),  # one operand lies in the core's memory
+        ("e", 3 * MB2),
+        ("g", 2 * 8 * 128 * 4),  # a slice is read, and written
+        ("h", 2 * 8 * 128 * 4),  # updated in place
+    ],
+)
+def test_bytes_in_hbm(name: str, size: int) -> None:
+    cycles_each = size / V5E.hbm_bytes_per_second * V5E.clock_hz
+    assert _found()[name].hbm_cycles == pytest.approx(cycles_each)
+
+
+def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
+    found = _found()
+    assert found["f.1"].bundle_cycles == found["f.2"].bundle_cycles == 20_000
+    assert found["e"].bundle_cycles is None  # its operand lies elsewhere
+    assert found["e"].cycles == found["e"].cost.cycles > 0
+
+
+def test_products_at_the_peak() -> None:
+    expected = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
+    assert _found()["f.1"].matrix_cycles == pytest.approx(expected)
+
+
+def test_code_of_unknown_length_does_not_count() -> None:
+    module = hlo.parse(TEXT)
+    code = {"g": Code(100.0, {}, unknown_share=0.5), "h": Code(100.0, {}, unknown_share=0.01)}
+    found = {c.cost.instruction.name: c
+             for c in roofline.code_costs(module, cycles.costs(module), code, V5E)}  # fmt: skip
+    assert (found["g"].bundle_cycles, found["g"].bound_by) == (None, None)
+    assert found["h"].bundle_cycles == 100
+
+
+@pytest.mark.parametrize(
+    ("slots", "hbm", "matrix", "expected"),
+    [
+        ({"MATMUL": 0.9, "VALU": 0.5}, 100, 0, "matrix unit"),
+        ({"MATMUL": 0.1}, 100, 800, "matrix unit"),
+        ({"VALU": 0.6, "VLOAD": 0.4}, 500, 0, "vector unit"),
+        ({"VALU": 0.3, "VSTORE": 0.9}, 0, 0, "loads"),
+        ({"VALU": 0.9}, 2000, 0, "HBM"),
+        ({"VALU": 0.1}, 100, 0, "latency"),
+        ({}, 0, 0, "latency"),
+    ],
+)
+def test_bound_by_the_fullest(
+    slots: dict[str, float], hbm: float, matrix: float, expected: str
+) -> None:
+    assert roofline.bound_by(Code(1000.0, slots), hbm, matrix) == expected
+
+
+def test_the_longer_of_bundles_and_bytes_counts() -> None:
+    found = _found()
+    assert found["g"].cycles == 100  # 15 cycles of HBM
+    slow = roofline.CodeCost(found["g"].cost, 100.0, 300.0, 0.0, "HBM")
+    assert slow.cycles == slow.as_cost.cycles == 300
+
+
+def test_sums_over_a_step() -> None:
+    found = list(_found().values())
+    figures = code_figures.figures(found)
+    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in found), abs=1)
+    listed = 2 * 20_000 + 100
+    assert figures["code_coverage"] == pytest.approx(listed / figures["code_cycles"], rel=1e-3)
+    assert sum(figures["code_by_kind"].values()) == pytest.approx(figures["code_cycles"], abs=3)
+    assert figures["code_bound_by"].keys() == {"matrix unit", "loads", "not counted"}
+    assert [op["count"] for op in figures["code_uncounted"]] == [2]
+    assert figures.keys() == set(code_figures.KEYS)
+
+
+def test_the_costliest_ops_by_code() -> None:
+    found = list(_found().values())
+    top = breakdown.top_ops([code.cost for code in found], code=found)
+    assert [op["code_cycles"] for op in top] == sorted(
+        (op["code_cycles"] for op in top), reverse=True
+    )
+    (mlp,) = (op for op in top if op["kind"] == "MLP")
+    assert (mlp["op"], mlp["count"], mlp["bound_by"]) == ("layer_*/mlp/a", 2, "matrix unit")
+    assert mlp["bundle_cycles"] == mlp["code_cycles"] == 40_000
+    without = breakdown.top_ops([code.cost for code in found])
+    assert "code_cycles" not in without[0]

@@ -1,0 +1,52 @@
+"""What people read of a step by machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bigbird_ja.preflight import code_figures, text
+
+RESULT: dict[str, Any] = {
+    "chip": "v5e", "batch_per_core": 2, "seq_length": 4096, "fits": True,
+    "hbm_peak_bytes": 10**9, "hbm_limit_bytes": 2 * 10**9, "temp_bytes": 10**8,
+    "argument_bytes": 10**9, "step_ms": 100.0, "priced_cycles": 150_000_000,
+    "estimated_cycles": 140_000_000, "unestimated_ops": 10, "tokens_per_second_per_core": 8e4,
+    "mfu": 0.4, "model_flops": 4e12, "flops": 5e12, "hbm_traffic_bytes": 7e10,
+    "loops_of_unknown_length": False, "by_layer": {"layer 0": 150_000_000},
+    "by_kind": {"MLP": 100_000_000, "softmax": 50_000_000},
+    "top_ops": [{"op": "layer_*/mlp/a", "opcode": "fusion", "kind": "MLP", "count": 12,
+                 "cycles": 100_000_000, "priced": 0}],
+}  # fmt: skip
+CODE: dict[str, Any] = {
+    "code_cycles": 75_000_000, "code_coverage": 0.984, "code_roofline_cycles": 60_000_000,
+    "code_by_kind": {"MLP": 70_000_000, "softmax": 5_000_000},
+    "code_bound_by": {"matrix unit": 45_000_000, "HBM": 30_000_000},
+    "code_uncounted": [{"op": "AddN/inputs", "count": 3, "priced_cycles": 1_200_000}],
+}  # fmt: skip
+BY_CODE = {"code_cycles": 70_000_000, "bundle_cycles": 70_000_000, "hbm_cycles": 20_000_000}
+
+
+def test_cycles_by_code_stand_beside_priced_ones() -> None:
+    ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
+    lines = text.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
+    told = "\n".join(lines)
+    assert CODE.keys() == set(code_figures.KEYS)
+    for said in (
+        "by machine code: 75.0 M cycles, 50 ms (98.4% counted; limits of HBM and matrix units 60.0",
+        "bound by: matrix unit 60%, HBM 40%",
+        "not counted, so priced: 3 ops, 1.20 M cycles, the dearest AddN/inputs",
+    ):
+        assert said in told
+    (mlp,) = (line for line in lines if line.split()[:1] == ["MLP"])
+    assert mlp.split() == ["MLP", "100.0", "67%", "70.0"]
+    (op,) = (line for line in lines if "layer_*/mlp/a" in line)
+    assert op.split()[-4:] == ["70.00", "20.00", "matrix", "unit"]
+
+
+@pytest.mark.parametrize("key", code_figures.KEYS)
+def test_without_code_nothing_is_said_of_it(key: str) -> None:
+    told = text.describe(RESULT | dict.fromkeys(code_figures.KEYS))
+    assert "machine code" not in told
+    assert key not in told
