@@ -89,8 +89,6 @@ def generation_of(accelerator_type: str) -> int:
     return int(match[1]) if match else 0
 
 
-
-
 def region_of(zone: str) -> str:
     """`us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]

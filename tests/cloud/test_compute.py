@@ -180,7 +180,7 @@ def test_a_preempted_run_finishes_and_leaves_nothing(tmp_path: Path) -> None:
     with FakeCompute(f"{root}/vms", dict(os.environ), keep_disk=True) as fake:
         fake.script.append("stockout")
         thread = support.in_background(preempted(fake, root))
-        flags = ["--accelerator_type=v5litepod-8"]
+        flags = ["--accelerator_type=v6e-8"]
         status, result = support.run(support.command(root, fake, *flags), fake)
         thread.join(5)
         assert (status, result["reason"], result["global_step"]) == (0, "finished", 100)
