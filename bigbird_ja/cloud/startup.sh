@@ -3,11 +3,10 @@
 # `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/cloud/startup.py, every value
 # quoted for the shell) and sends the result as the instance's start-up script.
 #
-# Called without an argument it sets up and starts the two services; the service manager (or, where
-# there is none, this script itself) calls it again as
+# Called without an argument it starts the watcher (bigbird_ja/cloud/watcher.py, which deletes this
+# machine when it must go), installs, and trains; it, or the service manager, calls it again as
 #   install puts the package in place; a shell of its own, where `set -e` is in force
 #   train   runs `bigbird-ja pretrain`, passes SIGTERM on, reports how it ended
-#   watch   bigbird_ja/cloud/watcher.py, which deletes this machine when it must go
 # No credentials are in here: the VM's service account signs everything.
 set -euo pipefail
 
@@ -109,50 +108,64 @@ train() {
   report "$status"
 }
 
-unit() { # unit NAME VERB: a systemd service that runs this script again
-  cat >"$UNIT_DIR/bigbird-ja-$1.service" <<UNIT
+# The watcher comes first and from memory, as a unit that lives in memory too: a disk that is full
+# after a reboot must not keep it from starting.
+start_watcher() {
+  if [[ "$SERVICE_MANAGER" == systemd ]]; then
+    systemd-run --quiet --unit=bigbird-ja-watch --setenv="BIGBIRD_JA_VM_DIR=$WORK_DIR" \
+      --property=Restart=always --property=RestartSec=10 --property=StartLimitIntervalSec=0 \
+      "$(command -v "$PYTHON")" -c "$WATCHER" watch "$TOLD" && return 0
+    say "the watcher is no unit: it runs, or runs beside this script from now on"
+  fi
+  "$PYTHON" -c "$WATCHER" watch "$TOLD" &
+  watcher_process=$!
+}
+
+train_as_a_unit() {
+  cat >"$UNIT_DIR/bigbird-ja-train.service" <<UNIT
 [Unit]
-Description=bigbird-ja $1
+Description=bigbird-ja train
 After=network-online.target
-StartLimitIntervalSec=0
 
 [Service]
-ExecStart=/bin/bash $WORK_DIR/startup.sh $1
+ExecStart=/bin/bash $WORK_DIR/startup.sh train
 Environment=BIGBIRD_JA_VM_DIR=$WORK_DIR
 KillMode=mixed
 TimeoutStopSec=45
-Restart=$2
-RestartSec=10
+Restart=no
 UNIT
+  systemctl daemon-reload
+  systemctl start --no-block bigbird-ja-train.service
 }
 
-start_services() {
-  if [[ "$SERVICE_MANAGER" == systemd ]]; then
-    unit watch always
-    unit train no
-    systemctl daemon-reload
-    systemctl start --no-block bigbird-ja-watch.service
-    if "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
-      systemctl start --no-block bigbird-ja-train.service
-    else
-      installing_failed
-    fi
-    return 0
-  fi
-  local watcher trainer
-  "$BASH" "$WORK_DIR/startup.sh" watch &
-  watcher=$!
-  trap 'kill -TERM "$watcher" 2>/dev/null || true; exit 143' TERM INT
-  if "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
-    "$BASH" "$WORK_DIR/startup.sh" train &
-    trainer=$!
-    trap 'kill -TERM "$trainer" "$watcher" 2>/dev/null || true' TERM INT
-    wait "$trainer" || true
-    while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" || true; done
-  else
+# Where there is no service manager, this script waits for its processes and passes SIGTERM on.
+train_as_a_child() {
+  local trainer
+  "$BASH" "$WORK_DIR/startup.sh" train &
+  trainer=$!
+  trap 'kill -TERM "$trainer" "$watcher_process" 2>/dev/null || true' TERM INT
+  wait "$trainer" || true
+  while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" || true; done
+}
+
+boot() {
+  local watcher_process=""
+  start_watcher
+  trap 'kill -TERM "$watcher_process" 2>/dev/null || true; exit 143' TERM INT
+  mkdir -p -- "$WORK_DIR"
+  chmod 700 -- "$WORK_DIR"
+  # A reboot of the same TPU starts here again: its old end must not speak for the new start.
+  rm -f -- "$WORK_DIR/ended"
+  cat -- "${BASH_SOURCE[0]}" >"$WORK_DIR/startup.sh"
+  say "run $RUN_NAME, attempt $ATTEMPT" 2>&1 | tee -a "$LOG" >&2
+  if ! "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
     installing_failed
+  elif [[ "$SERVICE_MANAGER" == systemd ]]; then
+    train_as_a_unit
+  else
+    train_as_a_child
   fi
-  wait "$watcher" || true
+  [[ -z "$watcher_process" ]] || wait "$watcher_process" || true
 }
 
 installing_failed() { # the watch goes on: nothing else would delete this TPU
@@ -163,17 +176,8 @@ installing_failed() { # the watch goes on: nothing else would delete this TPU
 main() {
   case "${1:-boot}" in
     train) train ;;
-    watch) exec "$PYTHON" -c "$WATCHER" watch "$TOLD" ;;
     install) install ;;
-    boot)
-      mkdir -p -- "$WORK_DIR"
-      chmod 700 -- "$WORK_DIR"
-      # A reboot of the same TPU starts here again: its old end must not speak for the new start.
-      rm -f -- "$WORK_DIR/ended"
-      cat -- "${BASH_SOURCE[0]}" >"$WORK_DIR/startup.sh"
-      say "run $RUN_NAME, attempt $ATTEMPT" 2>&1 | tee -a "$LOG" >&2
-      start_services
-      ;;
+    boot) boot ;;
     *) say "unknown argument $1" && exit 2 ;;
   esac
 }

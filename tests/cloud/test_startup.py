@@ -16,7 +16,6 @@ from bigbird_ja.cloud.service import TpuSpec
 from bigbird_ja.cloud.startup import Startup
 from bigbird_ja.cloud.tpu import API, delete_addresses
 from bigbird_ja.errors import BadInput
-from testkit.fakes.tpu import FakeTpu
 from tests.cloud.support import wait_until
 
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
@@ -111,13 +110,29 @@ def local(root: str, **changes: object) -> Startup:
     return told(**values)
 
 
+def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path: object) -> None:
+    root = str(tmp_path)
+    os.makedirs(f"{root}/bin")
+    with open(f"{root}/bin/systemd-run", "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/bash\necho "${{@: -2:1}}" >>{root}/calls\n')
+    os.chmod(f"{root}/bin/systemd-run", 0o755)
+    done = boot(
+        root, fill(local(root)), PATH=f"{root}/bin:{os.environ['PATH']}",
+        BIGBIRD_JA_VM_DIR="/dev/full/vm",
+    )  # fmt: skip
+    assert done.returncode != 0
+    with open(f"{root}/calls", encoding="utf-8") as file:
+        assert file.read() == "watch\n"
+
+
 def test_systemd_units_start_watch_before_and_train_after_installing(tmp_path: object) -> None:
     """With a `systemctl` that only notes what it is told."""
     root = str(tmp_path)
     os.makedirs(f"{root}/bin")
-    with open(f"{root}/bin/systemctl", "w", encoding="utf-8") as file:
-        file.write(f'#!/bin/bash\necho "$*" >>{root}/calls\n')
-    os.chmod(f"{root}/bin/systemctl", 0o755)
+    for tool, words in (("systemctl", "$*"), ("systemd-run", "$1 $2 ${@: -2:1}")):
+        with open(f"{root}/bin/{tool}", "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/bash\necho "{words}" >>{root}/calls\n')
+        os.chmod(f"{root}/bin/{tool}", 0o755)
     os.makedirs(f"{root}/units")
     script = fill(local(root))
     path = f"{root}/bin:{os.environ['PATH']}"
@@ -125,8 +140,8 @@ def test_systemd_units_start_watch_before_and_train_after_installing(tmp_path: o
     assert done.returncode == 0, done.stderr
     with open(f"{root}/calls", encoding="utf-8") as file:
         assert file.read().splitlines() == [
+            "--quiet --unit=bigbird-ja-watch watch",
             "daemon-reload",
-            "start --no-block bigbird-ja-watch.service",
             "start --no-block bigbird-ja-train.service",
         ]
     with open(f"{root}/units/bigbird-ja-train.service", encoding="utf-8") as file:
@@ -198,42 +213,6 @@ def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> N
         assert '"attempt": 7, "status": 1' in file.read()
     with open(f"{root}/supervisor/training.log", encoding="utf-8") as file:
         assert "installation failed" in file.read()
-
-
-def test_dead_man_deletes_a_vm_that_never_gave_a_sign(tmp_path: object) -> None:
-    """Even before anything was installed, and with no token in a process list."""
-    root = str(tmp_path)
-    with FakeTpu(f"{root}/vms") as fake:
-        vm = startup.Vm(metadata=fake.url, poll_seconds=0.2, stalled_seconds=0.3)
-        address = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
-        script = fill(local(root, vm=vm), 1, 3600.0, address)
-        boot_path = f"{root}/startup.sh"
-        os.makedirs(f"{root}/vm")
-        os.makedirs(f"{root}/supervisor")
-        with open(boot_path, "w", encoding="utf-8") as file:
-            file.write(script)
-        from bigbird_ja.cloud.service import TpuSpec
-        from bigbird_ja.cloud.tpu import GcpTpus, emulator_client
-
-        GcpTpus("p", emulator_client(fake.address)).create(
-            TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0
-        )
-        process = subprocess.Popen(
-            ["bash", boot_path, "watch"],
-            env={
-                **os.environ,
-                "BIGBIRD_JA_VM_DIR": f"{root}/vm",
-                "BIGBIRD_JA_VM_RUN_DIR": f"{root}/vm",
-            },
-        )
-        try:
-            wait_until(lambda: fake.node_names() == [])
-            wait_until(lambda: os.path.exists(f"{root}/supervisor/exit.json"))
-        finally:
-            process.kill()
-            process.wait()
-    with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
-        assert '"status": 76, "self_deleted": true' in file.read()
 
 
 def test_wheel_is_reproducible_and_installs(tmp_path: object) -> None:

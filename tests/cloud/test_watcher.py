@@ -180,6 +180,18 @@ def test_detached_from_everybody_it_goes_at_the_end_of_its_lease(tmp_path: Path)
         assert (report["reason"], report["self_deleted"]) == ("lease_over", True)
 
 
+def test_a_machine_that_never_gave_a_sign_goes(tmp_path: Path) -> None:
+    with FakeTpu(str(tmp_path / "vms")) as fake:
+        vm = Vm(tmp_path, fake, stalled=0.3)
+        process = vm.start()
+        try:
+            wait_until(vm.is_gone)
+        finally:
+            ended(process)
+        report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
+        assert (report["status"], report["reason"]) == (76, "stalled")
+
+
 def test_heartbeats_with_a_new_time_alone_do_not_save_it(tmp_path: Path) -> None:
     with FakeTpu(str(tmp_path / "vms")) as fake:
         vm = Vm(tmp_path, fake, stalled=1.0)
