@@ -95,7 +95,7 @@ def check_endings(
         return end(state, Ending.BUDGET, "interrupted", text)
     ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
     if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
-        text = f"--max_cost={settings.max_usd:g} reached: run again with more to continue"
+        text = f"--max_cost={settings.max_usd:.2f} reached: run again with more to continue"
         return end(state, Ending.BUDGET, "interrupted", text)
     if (
         state.phase is Phase.IDLE

@@ -11,7 +11,6 @@ from bigbird_ja.errors import CommandError
 # Reasons of the supervisor's own, as exit statuses know them.
 _REASONS = {
     "never_started": errors.Stalled.reason,
-    "create_error": errors.StorageError.reason,
     "killed": errors.OutOfMemory.reason,  # SIGKILL on the VM: what Linux does when memory runs out
 }
 

@@ -6,6 +6,7 @@ TPUs, files, clocks and the person at the terminal are handed in (`Services`), s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,7 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The person left; the TPU goes on, and its dead man's switch watches it."""
+    """The person left; the TPU goes on until its lease is over."""
 
 
 @dataclass
@@ -99,7 +100,7 @@ class _Memory:
     steady: float = 0.0
     saved: RunState | None = None
     saved_at: float = 0.0
-    renewed_at: float = -RENEW_EVERY  # the machine's lease
+    renewed_at: float = -math.inf  # the machine's lease
     is_holder: bool = False  # the lock was renewed in this turn
     stores: bool = True  # the bucket took what was last to be stored
     unsent: list[dict[str, Any]] = field(default_factory=list)  # events the bucket did not take
@@ -192,7 +193,7 @@ def observe(
     elapsed = max(0.0, now - memory.steady)
     memory.steady = now
     watched = 0.0 if first else min(elapsed, 2 * settings.poll)
-    _hold(state, memory, services)
+    _hold(state, settings, memory, services)
     tpus, unlisted = _list(state, settings, services, memory)
     operation = _look_at_operation(state, services)
     ready = any(tpu.presence is Presence.READY for tpu in tpus)
@@ -216,7 +217,7 @@ def observe(
     )
 
 
-def _hold(state: RunState, memory: _Memory, services: Services) -> None:
+def _hold(state: RunState, settings: Settings, memory: _Memory, services: Services) -> None:
     """Keeps the lock, and renews the lease of the machine that we want to keep.
 
     A bucket that fails ends nothing: without a renewal the machine's lease runs out by itself.
@@ -226,7 +227,8 @@ def _hold(state: RunState, memory: _Memory, services: Services) -> None:
         services.beat()
         memory.is_holder = True
         keeps = state.phase in (Phase.CREATING, Phase.RUNNING) and state.ending is None
-        if keeps and memory.steady - memory.renewed_at >= RENEW_EVERY:
+        due = memory.renewed_at + min(RENEW_EVERY, settings.lease / 4)
+        if keeps and memory.steady >= due:
             services.files.renew_machine(state.attempt, services.clock.wall())
             memory.renewed_at = memory.steady
     except LeaseLost:
@@ -360,7 +362,9 @@ def _identity(state: RunState) -> RunState:
 def describe(event: Event) -> str:
     """One line for people; events that an earlier version wrote are cleaned here."""
     details = ", ".join(
-        f"{key} {value}" for key, value in event.fields.items() if value != "" and key != "log"
+        f"{key} {f'{value:.2f}' if key == 'cost_usd' else value}"
+        for key, value in event.fields.items()
+        if value != "" and key != "log"
     )
     line = event.event.replace("_", " ") + (f": {details}" if details else "")
     log = str(event.fields.get("log", ""))

@@ -3,8 +3,9 @@
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
 Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist. Shows for each run its state, step, rate, ETA, preemptions and money so far; with --plot
-draws progress over time with preemptions marked. Changes nothing; takes a second or two.
+TPUs exist in the Cloud TPU API and in Compute Engine. Shows for each run its state, step, rate, ETA,
+preemptions and money so far; with --plot draws progress over time with preemptions marked. Changes
+nothing; takes a second or two.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class FakeCompute:
 
     # --- what tests do and ask ---------------------------------------------------------------
 
-    def names(self) -> list[str]:
+    def node_names(self) -> list[str]:
         """zone/name of all VMs."""
         with self._lock:
             return sorted("/".join(key) for key in self._vms)

@@ -55,7 +55,7 @@ def test_life_of_a_machine(fake: FakeCompute, service: ComputeEngine) -> None:
     assert [found.name for found in service.list("-")] == ["run-1"]
     assert ZONE in service.zones()
     finished(service, service.delete(tpu))
-    assert service.list(ZONE) == [] and fake.names() == []
+    assert service.list(ZONE) == [] and fake.node_names() == []
 
 
 def test_what_is_asked_for_says_when_it_ends(fake: FakeCompute, service: ComputeEngine) -> None:
@@ -83,8 +83,8 @@ def test_the_cloud_itself_ends_a_life(tmp_path: Path) -> None:
     with FakeCompute(str(tmp_path), hurry=1000.0) as fake:
         service = compute.emulated("p", fake.address)
         service.create(SPEC, ZONE, 1, {"startup-script": "true"}, 300.0)
-        assert len(fake.names()) == 1
-        support.wait_until(lambda: fake.names() == [])
+        assert len(fake.node_names()) == 1
+        support.wait_until(lambda: fake.node_names() == [])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_failed_operations(
     fake.script.append(word)
     fault = finished(service, service.create(SPEC, ZONE, 1, {}, 100.0)).fault
     assert fault is not None and fault.kind is kind
-    assert fake.names() == []
+    assert fake.node_names() == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_lost_reply_shows_as_existing(fake: FakeCompute, service: ComputeEngin
     with pytest.raises(ServiceFault) as caught:
         service.create(SPEC, ZONE, 1, {}, 100.0)
     assert caught.value.kind is Kind.EXISTS
-    assert len(fake.names()) == 1
+    assert len(fake.node_names()) == 1
 
 
 def test_a_service_that_stays_away_ends_in_bounded_time(
@@ -185,7 +185,7 @@ def test_a_preempted_run_finishes_and_leaves_nothing(tmp_path: Path) -> None:
         thread.join(5)
         assert (status, result["reason"], result["global_step"]) == (0, "finished", 100)
         assert (result["preemptions"], result["failures"]) == (2, 0)
-        assert (fake.names(), fake.most_at_once) == ([], 1)
+        assert (fake.node_names(), fake.most_at_once) == ([], 1)
         assert [one["name"] for one in fake.created] == ["run-1"] * 3
 
 
@@ -198,7 +198,7 @@ def test_an_unwatched_machine_goes_at_the_end_of_its_lease(tmp_path: Path) -> No
         support.wait_until(lambda: support.step_of(root) >= 10)
         process.kill()
         process.communicate()
-        support.wait_until(lambda: fake.names() == [])
+        support.wait_until(lambda: fake.node_names() == [])
         assert any(request.startswith("DELETE zones/us-central1-a") for request in fake.requests)
 
 
@@ -223,4 +223,4 @@ def test_status_and_down_look_at_both_services(tmp_path: Path) -> None:
         assert status == 74 and "more may be left" in result["error"]
         status, result = support.run_with(down, both)
         assert (status, len(result["deleted"])) == (0, 2)
-        assert newer.names() == [] and older.node_names() == []
+        assert newer.node_names() == [] and older.node_names() == []

@@ -252,3 +252,9 @@ def test_each_act_fails_once_at_each_step(act: str) -> None:
         if left[0] >= 0:
             assert at > 0
             return
+
+
+def test_a_short_lease_is_renewed_in_time() -> None:
+    cloud = SimulatedCloud(TRAINER, lease=600.0)
+    state = run(cloud, settings_with(lease=600.0))
+    assert (state.ending, state.leases_over, cloud.creations) == (Ending.FINISHED, 0, 1)

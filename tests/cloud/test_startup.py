@@ -204,7 +204,7 @@ def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> N
     )
     try:
         wait_until(lambda: os.path.exists(f"{root}/supervisor/exit.json"))
-        assert process.poll() is None  # the dead man's switch stays
+        assert process.poll() is None  # the watcher stays
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
