@@ -3,7 +3,7 @@
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
 Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist in the Cloud TPU API and in Compute Engine. Shows for each run its state, step, rate, ETA,
+TPUs exist, on both services. Shows for each run its state, step, rate, ETA,
 preemptions and money so far; with --plot draws progress over time with preemptions marked. Changes
 nothing; takes a second or two.
 """

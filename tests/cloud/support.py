@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -106,13 +105,19 @@ def start(
     root: str, fake: Fake, *more: str, steps: int = 400, **vm: object
 ) -> subprocess.Popen[bytes]:
     """`launch` as a process of its own."""
+    # nohup ignores SIGHUP, and so would its children. Not by preexec_fn: gRPC's threads may hold a
+    # lock at that moment, which the fork then waits for.
+    reset = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
+        " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    arguments = command(root, fake, *more, steps=steps)
     return subprocess.Popen(
-        [sys.executable, "-m", "bigbird_ja", *command(root, fake, *more, steps=steps)],
+        [sys.executable, "-c", reset, "-m", "bigbird_ja", *arguments],
         env={**os.environ, **environment(fake, **vm)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -223,11 +223,26 @@ def test_zones_that_refuse_at_the_start_leave_the_others() -> None:
     assert [e["zone"] for e in cloud.events if e["event"] == "created"] == ["zone-c"]
 
 
-@pytest.mark.parametrize("act", ["list", "create", "delete", "operation", "read", "write", "beat"])
+ACTS = pytest.mark.parametrize(
+    "act", ["list", "create", "delete", "operation", "read", "write", "beat"]
+)
+
+
+@ACTS
+def test_each_act_fails_once_now_and_then(act: str) -> None:
+    fails_once(act, itertools.chain(range(3), itertools.count(3, 17)))
+
+
+@pytest.mark.slow
+@ACTS
 def test_each_act_fails_once_at_each_step(act: str) -> None:
+    fails_once(act, itertools.count())
+
+
+def fails_once(act: str, steps: Iterable[int]) -> None:
     """Whatever the instant: the run finishes, on one machine at a time, and nothing is left."""
     trainer = replace(TRAINER, target_step=3_000)
-    for at in itertools.count():
+    for at in steps:
         cloud = SimulatedCloud(trainer, lambda ready: 1200.0, script=["stockout"])
         left = [at]
 
