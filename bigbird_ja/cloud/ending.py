@@ -24,6 +24,7 @@ def results_of(state: RunState, model_dir: str) -> dict[str, Any]:
         "global_step": max(state.best_step, 0),
         "preemptions": state.preemptions,
         "failures": state.failures,
+        "leases_over": state.leases_over,
         "tpu_hours": state.billed_seconds / 3600,
         "hours": state.elapsed_seconds / 3600,
         "cost_usd": state.cost_usd,

@@ -169,7 +169,7 @@ def load(name: str, services: Services) -> tuple[RunState, float]:
     if state is None:
         return RunState(name), 0.0
     gap = max(0.0, services.clock.wall() - state.saved_wall) if state.saved_wall else 0.0
-    if state.phase is Phase.ENDED:
+    if state.phase is Phase.ENDED and not state.billing:
         # Nothing was rented between the end and now.
         gap = 0.0
     if state.ending is not None:

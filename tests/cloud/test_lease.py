@@ -273,3 +273,16 @@ def test_a_short_lease_is_renewed_in_time() -> None:
     cloud = SimulatedCloud(TRAINER, lease=600.0)
     state = run(cloud, settings_with(lease=600.0))
     assert (state.ending, state.leases_over, cloud.creations) == (Ending.FINISHED, 0, 1)
+
+
+def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back() -> None:
+    cloud = SimulatedCloud(DAYS)
+    breaking(cloud, {"delete"}, HOUR, 3 * HOUR, lambda: ServiceFault(Kind.INTERNAL, "down"))
+    settings = settings_with(target_step=DAYS.target_step, max_usd=2.4 * 20)
+    left = run(cloud, settings, stop=lambda: Stop.DELETE if cloud.now >= HOUR else Stop.NO)
+    assert left.ending_reason == "io_error" and len(cloud.nodes) == 1
+    cloud.advance(cloud.now + 100 * HOUR)  # its lease has deleted it meanwhile
+    cloud.fast = True
+    state = run(cloud, settings)
+    assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
+    assert cloud.rented_seconds < 20.2 * HOUR
