@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.cloud import hardware
-from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_exception, fault_of_status
+from bigbird_ja.cloud.calls import (
+    CALL_SECONDS,
+    RETRY_SECONDS,
+    bounded,
+    check_loopback,
+    with_credentials,
+)
+from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
 from bigbird_ja.cloud.service import (
     ATTEMPT_LABEL,
     RUN_DIR_KEY,
@@ -30,8 +37,6 @@ API = "https://compute.googleapis.com/compute/v1"
 EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
 TYPE_LABEL = "bigbird-ja-type"
 
-CALL_SECONDS = 30.0  # one request
-RETRY_SECONDS = 60.0  # all requests of one call
 SHORTEST_SECONDS = 30  # Compute Engine takes no shorter max_run_duration
 BOOT_DISK_GB = 100
 
@@ -181,24 +186,18 @@ def connect(project: str) -> ComputeEngine:
     Raises:
         BadInput: no credentials, or no client library; the message says how to get them.
     """
-    from google.auth.exceptions import GoogleAuthError
-
     compute = library()
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return emulated(project, emulator)
-    try:
-        return ComputeEngine(
+    return with_credentials(
+        lambda: ComputeEngine(
             project,
             compute.InstancesClient(),
             compute.ZoneOperationsClient(),
             compute.ZonesClient(),
         )
-    except GoogleAuthError as error:
-        raise BadInput(
-            f"no Google credentials ({' '.join(str(error).split())[:160]}):"
-            " gcloud auth application-default login"
-        ) from error
+    )
 
 
 def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
@@ -210,8 +209,7 @@ def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.compute_v1.services import instances, zone_operations, zones
 
-    if address.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-        raise BadInput(f"{EMULATOR_VARIABLE}={address}: must be an address of this machine")
+    check_loopback(address, EMULATOR_VARIABLE)
     how = {"host": address, "credentials": AnonymousCredentials(), "url_scheme": "http"}
     return ComputeEngine(
         project,
@@ -298,20 +296,7 @@ class ComputeEngine:
         return [zone.name for zone in found]
 
     def _call(self, call: Callable[..., Any]) -> Any:
-        from google.api_core import exceptions
-        from google.api_core.retry import Retry, if_exception_type
-        from google.auth.exceptions import GoogleAuthError
-
-        retry = Retry(
-            predicate=if_exception_type(exceptions.ServiceUnavailable, exceptions.GatewayTimeout),
-            initial=min(1.0, self._retry_seconds / 8),
-            maximum=10.0,
-            timeout=self._retry_seconds,
-        )
-        try:
-            return call(timeout=self._call_seconds, retry=retry)
-        except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
-            raise fault_of_exception(error) from error
+        return bounded(call, self._call_seconds, self._retry_seconds)
 
 
 _FILTER = f"labels.{RUN_LABEL}:*"

@@ -92,9 +92,8 @@ def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
     if state.backoff_seconds > 0:
         return Decision(state, pause=min(settings.poll, state.backoff_seconds))
     if not seen.bucket_seen or seen.checkpoint_step is None:
-        return Decision(
-            state, pause=settings.poll
-        )  # it may have finished: nothing is rented blindly
+        # It may have finished, or be another supervisor's: nothing is rented blindly.
+        return Decision(state, pause=settings.poll)
     open_zones = [zone for zone in settings.zones if zone not in state.struck_zones]
     if not open_zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))

@@ -1,8 +1,4 @@
-"""The Cloud TPU API (v2 to v4): direct nodes and queued resources, with the real client.
-
-No method of google-cloud-tpu has a timeout or retries by default, so one hung server would hang its
-caller: every call here passes both.
-"""
+"""The Cloud TPU API (v2 to v4): direct nodes and queued resources, with the real client."""
 
 from __future__ import annotations
 
@@ -10,7 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_exception, fault_of_status
+from bigbird_ja.cloud.calls import (
+    CALL_SECONDS,
+    RETRY_SECONDS,
+    bounded,
+    check_loopback,
+    with_credentials,
+)
+from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
 from bigbird_ja.cloud.service import (
     ATTEMPT_LABEL,
     RUN_DIR_KEY,
@@ -25,8 +28,6 @@ from bigbird_ja.errors import BadInput
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
 
 API = "https://tpu.googleapis.com/v2"
-CALL_SECONDS = 30.0  # one request
-RETRY_SECONDS = 60.0  # all requests of one call
 
 
 _PRESENCE = {
@@ -114,19 +115,11 @@ def connect(project: str) -> GcpTpus:
     Raises:
         BadInput: no credentials, or no client library; the message says how to get them.
     """
-    from google.auth.exceptions import GoogleAuthError
-
     tpu_v2 = library()
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return GcpTpus(project, emulator_client(emulator))
-    try:
-        return GcpTpus(project, tpu_v2.TpuClient())
-    except GoogleAuthError as error:
-        raise BadInput(
-            f"no Google credentials ({' '.join(str(error).split())[:160]}):"
-            " gcloud auth application-default login"
-        ) from error
+    return with_credentials(lambda: GcpTpus(project, tpu_v2.TpuClient()))
 
 
 def emulator_client(address: str) -> Any:
@@ -139,8 +132,7 @@ def emulator_client(address: str) -> Any:
     from google.cloud import tpu_v2
     from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
-    if address.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-        raise BadInput(f"{EMULATOR_VARIABLE}={address}: must be an address of this machine")
+    check_loopback(address, EMULATOR_VARIABLE)
     return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(address)))
 
 
@@ -218,20 +210,7 @@ class GcpTpus:
         return Operation(bool(found.done))
 
     def _call(self, call: Callable[..., Any]) -> Any:
-        from google.api_core import exceptions
-        from google.api_core.retry import Retry, if_exception_type
-        from google.auth.exceptions import GoogleAuthError
-
-        retry = Retry(
-            predicate=if_exception_type(exceptions.ServiceUnavailable, exceptions.GatewayTimeout),
-            initial=min(1.0, self._retry_seconds / 8),
-            maximum=10.0,
-            timeout=self._retry_seconds,
-        )
-        try:
-            return call(timeout=self._call_seconds, retry=retry)
-        except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
-            raise fault_of_exception(error) from error
+        return bounded(call, self._call_seconds, self._retry_seconds)
 
 
 def merge(nodes: Sequence[Any], queued: Sequence[Any]) -> list[Tpu]:
