@@ -96,10 +96,9 @@ def fill(startup: Startup, attempt: int, limit: float, delete: Sequence[str]) ->
         "SERVICE_MANAGER": vm.service_manager,
         "TOLD": json.dumps(vars(told)),
     }
+    # JSON would take a line break in a path; neither the bucket nor a person means one.
     for name in ("supervisor_dir", "model_dir"):
-        quote(
-            getattr(startup, name), name
-        )  # inside JSON a line break would do no harm, but is none
+        quote(getattr(startup, name), name)
     quoted = {name: quote(str(value), name) for name, value in values.items()}
     flags = " ".join(quote(flag, "PRETRAIN_FLAGS") for flag in startup.pretrain_flags)
     code = shlex.quote(_packaged("watcher.py"))

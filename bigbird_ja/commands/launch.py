@@ -43,7 +43,9 @@ def _define_what(flags: Flags) -> None:
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
     flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
-    flags.text("accelerator_type", "v2-8, v3-8; untried: v4-8, v5litepod-8, v6e-8.", default="v3-8")
+    flags.text(
+        "accelerator_type", "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8.", default="v3-8"
+    )
     flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
