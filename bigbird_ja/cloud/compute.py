@@ -252,7 +252,7 @@ class ComputeEngine:
         return [_of_instance(one) for one in found]
 
     def _list_everywhere(self) -> Sequence[Tpu]:
-        request = {"project": self._project, "filter": _FILTER, "return_partial_success": True}
+        request = {"project": self._project, "filter": _FILTER}
 
         def call(**bounds: Any) -> tuple[Sequence[Any], Sequence[str]]:
             pages = [*self._instances.aggregated_list(request=request, **bounds).pages]
