@@ -97,6 +97,7 @@ class History:
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )  # fmt: skip
         self._leaves_at, self._turns, self._began = math.inf, 0, 0.0
+        self._paused = 0.0
 
     def _trouble(self) -> Trouble:
         rng = self._rng
@@ -131,6 +132,8 @@ class History:
                 break
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
+            if state is not None and not state.billing:
+                self._paused += gap  # an ended run's hours stand still
             self.cloud.advance(self.cloud.now + gap)
         longest = self.settings.longest + self.settings.lease + DAY
         for _ in range(16):
@@ -191,7 +194,7 @@ class History:
             sum(_outlived(node, cloud, slack, settings.lease) for node in nodes),
             settings.max_usd is not None and spent > settings.max_usd + cents,
             most is not None
-            and any(_end(node, cloud) > self._began + most + late for node in nodes),
+            and any(_end(node, cloud) > self._began + self._paused + most + late for node in nodes),
             cloud.rented_finished,
             unending,
             sum(_is_billed(node, cloud.now) for node in cloud.nodes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -168,7 +169,10 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
 
 
 def metadata_source(
-    prepared: Prepared, wheel_path: str, wheel_sha256: str
+    prepared: Prepared,
+    wheel_path: str,
+    wheel_sha256: str,
+    clock: Callable[[], float] = time.time,
 ) -> Callable[[str, int, float], Mapping[str, str]]:
     """The metadata of a TPU in a zone at an attempt, which may live so many seconds: the filled
     start-up script, and whose machine it is."""
@@ -176,7 +180,7 @@ def metadata_source(
 
     def metadata(zone: str, attempt: int, limit: float) -> Mapping[str, str]:
         delete = backends.delete_addresses(told.vm.api, prepared.project, prepared.spec, zone)
-        script = startup.fill(told, attempt, limit, delete)
+        script = startup.fill(told, attempt, limit, delete, clock())
         return {"startup-script": script, RUN_DIR_KEY: prepared.paths.run_dir}
 
     return metadata

@@ -22,6 +22,7 @@ from bigbird_ja.cloud.service import (
     Tpu,
     TpuSpec,
 )
+from bigbird_ja.cloud.watcher import CREATION_SECONDS
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
 
@@ -157,7 +158,7 @@ class SimulatedCloud:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
         ends = min(
-            node.ready_at + node.limit,
+            node.ready_at + node.limit - min(node.ready_at - node.created, CREATION_SECONDS),
             max(node.renewed_at, node.ready_at) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,

@@ -59,7 +59,9 @@ class Startup:
     vm: Vm = Vm()
 
 
-def fill(startup: Startup, attempt: int, limit: float, delete: Sequence[str]) -> str:
+def fill(
+    startup: Startup, attempt: int, limit: float, delete: Sequence[str], asked: float = 0.0
+) -> str:
     """The script for one machine, every value quoted for the shell.
 
     Args:
@@ -67,6 +69,7 @@ def fill(startup: Startup, attempt: int, limit: float, delete: Sequence[str]) ->
         attempt: which creation it is.
         limit: seconds that the machine may live at most.
         delete: addresses whose deletion deletes it.
+        asked: UNIX seconds at which it is asked for; 0: its life begins when it boots.
 
     Raises:
         BadInput: a value with a line break or a NUL, which no flag of ours needs.
@@ -84,6 +87,7 @@ def fill(startup: Startup, attempt: int, limit: float, delete: Sequence[str]) ->
         delete=list(delete),
         metadata=vm.metadata,
         storage=vm.storage,
+        asked=asked,
     )
     values = {
         "RUN_NAME": startup.run_name,

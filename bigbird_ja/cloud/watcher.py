@@ -39,6 +39,7 @@ GET_SECONDS = 600.0
 RECORD_BYTES = 1024  # of the counters; never grows
 LOG_BYTES = 65536  # of the end of the log that the supervisor may read
 REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
+CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
 STALLED = 76  # exit status, as in the command line
 
 
@@ -57,6 +58,7 @@ class Told:
     delete: list[str] = field(default_factory=list)  # addresses; all are tried each time
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
+    asked: float = 0.0  # UNIX seconds by the supervisor when it asked for the machine; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,9 @@ def watch(
 ) -> None:
     """Watches for as long as the machine is there."""
     counters, is_told = notes.load(), False
+    if told.asked and not counters.boot:  # the first start of all; its life began before
+        age = min(max(0.0, time.time() - told.asked), CREATION_SECONDS)
+        counters = replace(counters, age=age)
     while True:
         sleep(told.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else told.poll

@@ -192,6 +192,26 @@ def test_a_machine_that_never_gave_a_sign_goes(tmp_path: Path) -> None:
         assert (report["status"], report["reason"]) == (76, "stalled")
 
 
+def test_a_life_begins_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Whose creation took long has less left; clocks that differ take half an hour at most."""
+    with FakeTpu(str(tmp_path / "vms")) as fake:
+        vm = Vm(tmp_path, fake, limit=1000.0, asked=time.time() - 999.5)
+        process = vm.start()
+        try:
+            wait_until(vm.is_gone)
+        finally:
+            ended(process)
+    with FakeTpu(str(tmp_path / "more")) as fake:
+        (tmp_path / "2").mkdir()
+        vm = Vm(tmp_path / "2", fake, limit=1e6, asked=1.0)
+        process = vm.start()
+        try:
+            wait_until(lambda: vm.counters().age > 0)
+        finally:
+            ended(process)
+        assert watcher.CREATION_SECONDS <= vm.counters().age < 1.1 * watcher.CREATION_SECONDS
+
+
 def test_heartbeats_with_a_new_time_alone_do_not_save_it(tmp_path: Path) -> None:
     with FakeTpu(str(tmp_path / "vms")) as fake:
         vm = Vm(tmp_path, fake, stalled=1.0)
