@@ -12,7 +12,7 @@ WORKERS := -n 2 --dist loadfile
 .PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu size
+	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended clean
 
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
 	@$(BIN)/python -m scripts.bench_bad_input
+
+bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (a quarter of an hour)
+	@$(BIN)/python -m scripts.bench_leaks
 
 bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_patterns

@@ -35,7 +35,7 @@ class Declared:
     option: Option
     setting: str = ""  # the setting that it sets
     required: bool = False
-    unless: str = ""  # the flag with which a required one is not
+    unless: tuple[str, ...] = ()  # flags with which a required one is not
     needs: tuple[str, ...] = ()  # flags, or flag=value, of which one must be there too
     excludes: tuple[str, ...] = ()  # flags that it cannot go with
     uses: tuple[str, ...] = ()  # of --set and --config: the sections and keys that have an effect
@@ -101,7 +101,7 @@ class Flags:
         self, option: Option, *, many: bool = False, commas: bool = False, **about: Any
     ) -> None:
         name = option.key.removeprefix("--")
-        for key in ("needs", "excludes"):
+        for key in ("needs", "excludes", "unless"):
             names_ = about.get(key, ())
             about[key] = (names_,) if isinstance(names_, str) else tuple(names_)
         parser, default = _Parser(option=option), option.default
@@ -246,9 +246,9 @@ def _take_positional(args: flags.FlagValues, name: str, rest: list[str], see: st
 def _check_company(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
     """Whether what a flag requires or excludes is there."""
     about = declared(flag)
-    is_excused = bool(about.unless and args[about.unless].value)
+    is_excused = any(args[name].value for name in about.unless)
     if about.required and not is_excused and flag.value in (None, []):
-        or_else = f" (or --{about.unless})" if about.unless else ""
+        or_else = f" (or {_either(about.unless)})" if about.unless else ""
         raise BadInput(f"--{flag.name} is needed{or_else}{see}")
     if not flag.present:
         return
@@ -258,6 +258,10 @@ def _check_company(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
     for other in about.excludes:
         if args[other].present:
             raise BadInput(f"--{flag.name} and --{other}: give one of them")
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(f"--{name}" for name in names)
 
 
 def _is_given(args: flags.FlagValues, need: str) -> bool:
@@ -347,7 +351,7 @@ def default_text(flag: flags.Flag) -> str:
     """`required`, or a flag's default for people; of a setting's flag, the setting's."""
     about = declared(flag)
     if about.required:
-        return f"required except with --{about.unless}" if about.unless else "required"
+        return f"required except with {_either(about.unless)}" if about.unless else "required"
     option = OPTIONS[about.setting] if about.setting else about.option
     if option.default == []:
         return option.none or "none"

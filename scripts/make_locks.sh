@@ -28,7 +28,7 @@ more=$(mktemp --suffix=.in)
 trap 'rm -f -- "$more"' EXIT
 
 compile requirements.lock 3.10 "estimator huggingface launch words dev preflight" \
-  'transformers<5' # the last that runs with numpy 1
+  'transformers<5' 'google-cloud-compute<1.31' # the last that run with numpy 1, with protobuf 3
 
 compile requirements-kaggle.lock 3.12 "tpu huggingface launch words plot test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \

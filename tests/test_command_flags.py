@@ -59,7 +59,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
     if about.setting:
         assert flag.default is None, "the setting has the default"
         assert command_flags.default_text(flag) not in ("none", "")
-    for name in (*about.needs, *about.excludes, about.unless, *about.option.needs_flag.split()):
+    for name in (*about.needs, *about.excludes, *about.unless, *about.option.needs_flag.split()):
         assert not name or name.partition("=")[0] in {known.name for known in flags_of(command)}
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 from bigbird_ja.chips import CHIPS
+from bigbird_ja.cloud import compute
 from bigbird_ja.cloud.hardware import GPUS, USUAL
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
-# v3 are documented with. The `-pjrt` images are for v4 and later; TPUEstimator is unproven there.
+# v3 are documented with.
 RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
 
-_TYPE = re.compile(r"(v[0-9]+[a-z]*(?:pod|litepod)?)-([0-9]+)")
+_TYPE = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 
 
 def check_rentable(accelerator_type: str, force: bool = False, engine: str = "auto") -> list[str]:
@@ -65,7 +66,9 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         warnings.append(
             f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
         )
-    if int(match[2]) > 8:
+    if compute.serves(accelerator_type):
+        compute.machine_type(accelerator_type)
+    elif int(match[2]) > 8:
         reason = f"{accelerator_type} has several hosts, of which launch uses one (docs/pods.md)"
         if not force:
             raise BadInput(f"{reason}: use an -8 type, or insist with --force")
@@ -82,15 +85,8 @@ def engine_on(accelerator_type: str, engine: str) -> str:
 
 def generation_of(accelerator_type: str) -> int:
     """3 for `v3-8`, 5 for `v5litepod-8`."""
-    match = re.match(r"v([0-9]+)", accelerator_type)
+    match = re.match(r"(?:v|tpu)([0-9]+)", accelerator_type)
     return int(match[1]) if match else 0
-
-
-def runtime_version(accelerator_type: str) -> str:
-    """The image that a TPU VM of this type boots."""
-    if generation_of(accelerator_type) >= 5:
-        return "tpu-vm-tf-2.15.0-pjrt"
-    return RUNTIME_VERSION
 
 
 def region_of(zone: str) -> str:

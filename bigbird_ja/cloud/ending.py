@@ -11,7 +11,6 @@ from bigbird_ja.errors import CommandError
 # Reasons of the supervisor's own, as exit statuses know them.
 _REASONS = {
     "never_started": errors.Stalled.reason,
-    "create_error": errors.StorageError.reason,
     "killed": errors.OutOfMemory.reason,  # SIGKILL on the VM: what Linux does when memory runs out
 }
 
@@ -25,6 +24,7 @@ def results_of(state: RunState, model_dir: str) -> dict[str, Any]:
         "global_step": max(state.best_step, 0),
         "preemptions": state.preemptions,
         "failures": state.failures,
+        "leases_over": state.leases_over,
         "tpu_hours": state.billed_seconds / 3600,
         "hours": state.elapsed_seconds / 3600,
         "cost_usd": state.cost_usd,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,12 @@ from absl import flags
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.cloud import accelerators, prices, regions, startup, wheel
+from bigbird_ja.cloud import accelerators, backends, prices, regions, startup, wheel
+from bigbird_ja.cloud.accounts import longest_life
 from bigbird_ja.cloud.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
-from bigbird_ja.cloud.run_state import Settings
-from bigbird_ja.cloud.startup import Startup
-from bigbird_ja.cloud.tpu import TpuSpec, create_request
+from bigbird_ja.cloud.run_state import RunState, Settings
+from bigbird_ja.cloud.service import RUN_DIR_KEY, TpuSpec
+from bigbird_ja.cloud.startup import Startup, Vm, vm_from_environment
 from bigbird_ja.config import Config, Override
 from bigbird_ja.errors import BadInput
 
@@ -34,6 +36,7 @@ class Prepared:
     usd_per_hour: float
     wheel: wheel.Wheel
     warnings: tuple[str, ...]
+    vm: Vm
 
     @property
     def config_path(self) -> str:
@@ -54,6 +57,12 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
     warnings = accelerators.check_rentable(args.accelerator_type, args.force, args.engine)
     if args.pricing == "preemptible" and args.queued:
         raise BadInput("--queued has no preemptible TPUs: use --pricing=spot (same price)")
+    service = backends.service_of(args.accelerator_type)
+    if args.queued and service == "compute":
+        raise BadInput(
+            f"--queued: Compute Engine, which rents {args.accelerator_type}, has no queue: leave it"
+            " out, and name several --zones"
+        )
     name = check_name(args.name if args.name or needs_all else "my-run")
     bucket = _required(args.bucket, "--bucket", "gs://MY-BUCKET", needs_all).rstrip("/")
     project = _required(args.project, "--project", "MY-PROJECT", needs_all)
@@ -63,7 +72,8 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
             f"--data_dir {data_dir} is on this machine, where the TPU cannot read it: put it on the"
             f" bucket, with make-data --output_dir {bucket}/data or gcloud storage cp -r"
         )
-    if not storage.is_remote(bucket) and args.vm_device == "tpu":
+    vm = vm_from_environment()
+    if not storage.is_remote(bucket) and vm.device == "tpu":
         raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
     table = prices.load(args.prices)
     zones = tuple(args.zones) or table.usual_zones(args.accelerator_type, args.pricing)
@@ -74,7 +84,7 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
     spec = TpuSpec(
         name,
         args.accelerator_type,
-        args.runtime_version or accelerators.runtime_version(args.accelerator_type),
+        args.runtime_version or backends.image(args.accelerator_type),
         args.pricing,
         args.queued,
         args.service_account,
@@ -85,7 +95,7 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
     settings = _settings(args, config, zones, usd, project)
     return Prepared(
         args, data_dir, config, paths, project, spec, settings, usd, wheel.build(),
-        (*warnings, *price_warning),
+        (*warnings, *price_warning), vm,
     )  # fmt: skip
 
 
@@ -118,6 +128,8 @@ def _settings(
         usd,
         project=project,
         accelerator_type=args.accelerator_type,
+        queued=args.queued,
+        lease=args.lease_hours * 3600,
         max_seconds=None if args.max_hours is None else args.max_hours * 3600,
         max_usd=args.max_cost,
         poll=args.poll_seconds,
@@ -129,8 +141,8 @@ def _settings(
 
 def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startup:
     """What the start-up script is told."""
-    args, paths = prepared.args, prepared.paths
-    device = ["--use_tpu", "--tpu_name=local"] if args.vm_device == "tpu" else ["--nouse_tpu"]
+    args, paths, vm = prepared.args, prepared.paths, prepared.vm
+    device = ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
     # A package of before this flag is not told of its default.
     device += [] if args.engine == "auto" else [f"--engine={args.engine}"]
     engine = accelerators.engine_on(args.accelerator_type, args.engine)
@@ -146,29 +158,30 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
             f"--model_dir={paths.model_dir}",
             *device,
         ],
-        requirements=wheel.requirements() if args.vm_install else (),
+        requirements=wheel.requirements() if vm.installs else (),
         lacking=wheel.engine_requirements(engine, prepared.spec.runtime_version)
-        if args.vm_install
+        if vm.installs
         else (),
         python=args.vm_python,
-        service_manager=args.vm_service_manager,
-        api=args.vm_api,
-        metadata=args.vm_metadata,
-        poll_seconds=args.vm_poll_seconds,
-        ended_seconds=args.vm_ended_seconds,
-        stalled_seconds=args.vm_stalled_seconds,
+        lease_seconds=prepared.settings.lease,
+        vm=vm,
     )
 
 
 def metadata_source(
-    prepared: Prepared, wheel_path: str, wheel_sha256: str
-) -> Callable[[str, int], Mapping[str, str]]:
-    """The metadata of a TPU in a zone at an attempt: the filled start-up script."""
+    prepared: Prepared,
+    wheel_path: str,
+    wheel_sha256: str,
+    clock: Callable[[], float] = time.time,
+) -> Callable[[str, int, float], Mapping[str, str]]:
+    """The metadata of a TPU in a zone at an attempt, which may live so many seconds: the filled
+    start-up script, and whose machine it is."""
     told = startup_of(prepared, wheel_path, wheel_sha256)
 
-    def metadata(zone: str, attempt: int) -> Mapping[str, str]:
-        script = startup.fill(told, prepared.project, zone, attempt, prepared.spec.queued)
-        return {"startup-script": script}
+    def metadata(zone: str, attempt: int, limit: float) -> Mapping[str, str]:
+        delete = backends.delete_addresses(told.vm.api, prepared.project, prepared.spec, zone)
+        script = startup.fill(told, attempt, limit, delete, clock())
+        return {"startup-script": script, RUN_DIR_KEY: prepared.paths.run_dir}
 
     return metadata
 
@@ -176,36 +189,34 @@ def metadata_source(
 def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
     """Every request of an undisturbed run, and what follows a preemption, for `--dry_run`."""
     packed, spec = prepared.wheel, prepared.spec
+    limit = longest_life(RunState(spec.name), prepared.settings)
     wheel_path = wheel.location(prepared.paths.bucket, packed)
     metadata = metadata_source(prepared, wheel_path, packed.sha256)
-    locations = [f"projects/{prepared.project}/locations/{z}" for z in prepared.settings.zones]
-    kind = "QueuedResource" if spec.queued else "Node"
-    collection = "queuedResources" if spec.queued else "nodes"
+    verbs = backends.verbs(spec)
+    where = [{"project": prepared.project, "zone": zone} for zone in prepared.settings.zones]
     requests: list[dict[str, Any]] = [
         _request("storage.write", wheel_path, f"{len(packed.content):,} bytes, unless it is there"),
         _request("storage.write", prepared.config_path, "the resolved config"),
         _request("storage.write", prepared.paths.supervisor("launch.json"), "what was launched"),
         _request("storage.create", prepared.paths.supervisor(LOCK), "one supervisor per run"),
     ]
-    for parent in locations:
-        requests.append({"method": "ListNodes", "request": {"parent": parent}})
-        requests.append({"method": "ListQueuedResources", "request": {"parent": parent}})
+    requests += [{"method": verb, "request": place} for place in where for verb in verbs.lists]
     for number, zone in enumerate(prepared.settings.zones):
-        request = create_request(prepared.project, spec, zone, 1, metadata(zone, 1))
+        method, body = backends.create_body(
+            prepared.project, spec, zone, metadata(zone, 1, limit), limit
+        )
         when = "first" if number == 0 else "if the zones before have no capacity"
-        body = type(request).to_dict(request, including_default_value_fields=False)
-        requests.append({"method": f"Create{kind}", "when": when, "request": body})
-    name = f"{locations[0]}/{collection}/{spec.name}"
+        requests.append({"method": method, "when": when, "request": body})
     every = f"every {prepared.settings.poll:g} s"
     watched = [prepared.paths.supervisor("exit.json"), f"{prepared.paths.model_dir}/heartbeat.json"]
     requests += [
-        {"method": "GetOperation", "when": f"{every} until done", "request": {"name": "..."}},
-        {"method": "ListNodes", "when": every, "request": {"parent": locations[0]}},
+        {"method": verbs.operation, "when": f"{every} until done", "request": {"name": "..."}},
+        {"method": verbs.lists[0], "when": every, "request": where[0]},
         *({"method": "storage.read", "when": every, "request": {"path": p}} for p in watched),
         {
-            "method": f"Delete{kind}",
-            "when": "after a preemption or failure (then Create again), and at the end",
-            "request": {"name": name, **({"force": True} if spec.queued else {})},
+            "method": verbs.delete,
+            "when": "after a preemption or failure (then one is created again), and at the end",
+            "request": {**where[0], "name": spec.name, **({"force": True} if spec.queued else {})},
         },
     ]
     return requests

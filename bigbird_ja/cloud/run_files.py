@@ -2,8 +2,9 @@
 
 BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
                          tells the run's whole story, the supervisor's part included
-BUCKET/NAME/supervisor/  launch.json, config.yaml, state.json, lock.json: the supervisor's;
-                         exit.json, training.log: the start-up script's, from the TPU VM
+BUCKET/NAME/supervisor/  launch.json, config.yaml, state.json, lock.json, lease.json (the
+                         machine may live on): the supervisor's;
+                         exit.json, training.log: the watcher's, from the TPU VM
 BUCKET/packages/HASH/    wheels by content
 """
 
@@ -21,6 +22,7 @@ from bigbird_ja.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.lease import Lease
 from bigbird_ja.redaction import redact
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
 
 LOCK = "lock.json"
 STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
@@ -44,9 +46,12 @@ class RunFiles(Protocol):
     def heartbeat(self) -> Heartbeat | None: ...
     def exit_report(self) -> ExitReport | None: ...
     def log_tail(self) -> str: ...
+    def log_window(self) -> str: ...
     def load_state(self) -> RunState | None: ...
     def save_state(self, state: RunState) -> None: ...
     def append_event(self, event: Mapping[str, Any]) -> None: ...
+    def checkpoint_step(self) -> int: ...
+    def renew_machine(self, attempt: int, wall: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,17 @@ class BucketFiles:
             return report
         return replace(report, reason=_STATUS_REASONS.get(report.status, "bug"))
 
-    def log_tail(self) -> str:
+    def log_window(self) -> str:
+        """The end of the trainer's log, as far as the machine's watcher has brought it."""
         try:
             text = storage.read_bytes(self._paths.supervisor("training.log"))
         except FileNotFoundError:
             return ""
         # Whatever the machine has printed: pip and curl show addresses with passwords in them.
-        return redact("\n".join(text.decode("utf-8", "replace").splitlines()[-20:]))
+        return redact(text.decode("utf-8", "replace"))
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_window().splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
         return read_if_there(self._paths.supervisor("state.json"), RunState)
@@ -121,6 +130,15 @@ class BucketFiles:
     def save_state(self, state: RunState) -> None:
         text = json.dumps(state.to_json(), ensure_ascii=False)
         storage.write_bytes(self._paths.supervisor("state.json"), text.encode())
+
+    def checkpoint_step(self) -> int:
+        """Step of the newest checkpoint; -1 where there is none."""
+        return max(CheckpointStore(self._paths.model_dir).steps(), default=-1)
+
+    def renew_machine(self, attempt: int, wall: float) -> None:
+        """Tells the watcher of a machine that it is still wanted; any other value is a renewal."""
+        text = json.dumps({"attempt": attempt, "renewed": wall})
+        storage.write_text(self._paths.supervisor("lease.json"), text)
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         # Trainer and supervisor tell one story in one file; appending is guarded on both sides.

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from bigbird_ja.cloud.faults import ServiceFault
-from bigbird_ja.cloud.tpu import Operation, Tpu
+from bigbird_ja.cloud.service import Operation, Tpu
 from bigbird_ja.typed import Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
@@ -45,6 +45,7 @@ class Settings:
     usd_per_hour: float
     project: str = ""
     accelerator_type: str = ""
+    queued: bool = False
     max_seconds: float | None = None  # since the first launch, whoever watched
     max_usd: float | None = None
     poll: float = 30.0
@@ -59,6 +60,11 @@ class Settings:
     same_failure_limit: int = 3
     healthy: float = 3600.0  # training this long makes the next failure a first one
     quota_strikes: int = 3  # in zones that have served us: a dead TPU's quota comes back late
+    lease: float = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
+    longest: float = 7 * 86_400.0  # and so long in all, where no budget says less
+    shortest: float = 600.0  # what is left of a budget must pay for so much of another machine
+    silence: float = 5400.0  # the machine's own patience with a trainer that makes no step
+    service_patience: float = 24 * 3600.0  # with a service or a bucket that only fails
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,10 @@ class RunState:
     delete_tries: Count = 0
     delete_wait: Amount = 0.0  # left until the next try
     incarnation: Amount = 0.0  # creation time of the TPU that we watch
+    machine_seconds: Amount = 0.0  # since this TPU was asked for
+    machine_limit: Amount = 0.0  # it lives so long at most: stored before it is asked for
+    trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket only failed
+    in_trouble: bool = False  # the service answered the last creation with a fault of its own
     stale_heartbeat: str = ""  # signature of what lay there before this TPU was asked for
     last_step: _Step = -1  # of this TPU
     has_stepped: bool = False
@@ -93,7 +103,10 @@ class RunState:
     failures: Count = 0
     last_failure: str = ""
     same_failures: Count = 0
-    cause: str = ""  # why we are REMOVING: preempted | failed | no_capacity | ending | leftover
+    failure_step: _Step = -1  # best step at the last failure
+    leases_over: Count = 0  # TPUs that were deleted at the end of their lease
+    # Why we are REMOVING: preempted | failed | lease_over | no_capacity | ending | leftover
+    cause: str = ""
     billing: bool = False
     billed_seconds: Amount = 0.0
     elapsed_seconds: Amount = 0.0
@@ -142,15 +155,16 @@ class ExitReport:
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at the service and the bucket. None where it could not be seen this time."""
+    """One look at the service, the bucket and the clocks. None where it could not be seen."""
 
     elapsed: float  # true seconds since the last look
     watched: float  # the same, at most two polls: time in which something could have been seen
     wall: float  # UNIX seconds, for time stamps only
-    tpus: Sequence[Tpu] | None = None  # of this run, in every zone that it ever used
-    list_fault: tuple[str, ServiceFault] | None = None  # the zone that could not be listed
+    tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
+    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)  # those that did not: why
     operation: Operation | None = None
     heartbeat: Heartbeat | None = None
+    checkpoint_step: int | None = None  # of the newest; -1: none; None: not looked for, or unseen
     bucket_seen: bool = True
     exit_report: ExitReport | None = None
     log_tail: str = ""
@@ -160,10 +174,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Create:
-    """Ask for a TPU."""
+    """Ask for a TPU that lives `limit` seconds at most."""
 
     zone: str
     attempt: int
+    limit: float
 
 
 @dataclass(frozen=True)
@@ -192,6 +207,11 @@ class Decision:
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     pause: float = 0.0
+
+    @property
+    def rents(self) -> bool:
+        """Whether it costs money: then it must be stored before it is acted on."""
+        return any(isinstance(action, Create) for action in self.actions)
 
 
 @dataclass(frozen=True)

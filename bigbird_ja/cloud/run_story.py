@@ -16,7 +16,7 @@ from bigbird_ja.cloud.run_files import (
     read_launched,
 )
 from bigbird_ja.cloud.run_state import Heartbeat, Phase, RunState
-from bigbird_ja.cloud.tpu import Presence, Tpu
+from bigbird_ja.cloud.service import Presence, Tpu
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.records import EventRecord
 
@@ -111,6 +111,11 @@ def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> 
     if state.phase is Phase.REMOVING and state.cause:
         return f"removing ({state.cause.replace('_', ' ')})"
     return state.phase.value
+
+
+def watcher(run_dir: str, now: float) -> str | None:
+    """The living supervisor of the run in BUCKET/NAME, in words; None where there is none."""
+    return _watcher(lease.holder_of(storage.join(run_dir, "supervisor", LOCK)), now)
 
 
 def _watcher(holder: lease.Holder | None, now: float) -> str | None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from bigbird_ja.cloud.loop import Services, supervise
 from bigbird_ja.cloud.run_state import Ending, Settings
+from bigbird_ja.cloud.service import TpuSpec
 from bigbird_ja.cloud.simulated_cloud import Capacity, Lifetime, SimulatedCloud, TrainerModel
-from bigbird_ja.cloud.tpu import TpuSpec
 
 HOUR = 3600.0
 MODELS = ("exponential", "bursty")

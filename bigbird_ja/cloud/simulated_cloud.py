@@ -14,7 +14,7 @@ from typing import Any
 from bigbird_ja import typed
 from bigbird_ja.cloud.faults import Kind, ServiceFault
 from bigbird_ja.cloud.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.cloud.tpu import (
+from bigbird_ja.cloud.service import (
     ATTEMPT_LABEL,
     RUN_LABEL,
     Operation,
@@ -22,6 +22,7 @@ from bigbird_ja.cloud.tpu import (
     Tpu,
     TpuSpec,
 )
+from bigbird_ja.cloud.watcher import CREATION_SECONDS
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
 
@@ -54,9 +55,15 @@ class Node:
     base_step: float  # what the checkpoint held when it came up
     labels: Mapping[str, str]
     deleted_at: float = math.inf
+    limit: float = math.inf  # seconds that it may live
+    renewed_at: float = 0.0  # the supervisor's last sign that it wants it
+    is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
     frozen_at: float = math.inf  # the trainer hangs from here on
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
-    fault: ServiceFault | None = None
+
+    def billed(self, until: float) -> tuple[float, float]:
+        """From when to when it is billed, as far as virtual time has come."""
+        return self.ready_at, max(self.ready_at, min(until, self.dies_at, self.deleted_at))
 
 
 @dataclass
@@ -72,6 +79,15 @@ class SimulatedCloud:
     create_seconds: float = 120.0
     delete_seconds: float = 30.0
     fast: bool = False
+    service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
+    lease: float = 12 * 3600.0  # as the watcher is told
+    ended_patience: float = 1200.0
+    silence: float = 5400.0
+    watch_poll: float = 60.0
+    # Called before each act with its name (list, create, delete, operation, read, write, beat) and
+    # its zone ("" for the bucket); raises where that act is to fail.
+    interfere: Callable[[str, str], None] = lambda act, zone: None
+    wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
     # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
     # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71", ...
     script: list[str] = field(default_factory=list)
@@ -80,10 +96,12 @@ class SimulatedCloud:
     now: float = 0.0
     wall_offset: float = 0.0
     nodes: list[Node] = field(default_factory=list)
+    past_nodes: list[Node] = field(default_factory=list)
     saved_step: float = 0.0
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
     creations: int = 0
+    rented_finished: int = 0  # creations for a run that was finished
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
     state: dict[str, Any] | None = None
@@ -102,7 +120,7 @@ class SimulatedCloud:
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds
         if self.fast:
-            upcoming = [t for t in self._upcoming() if t > self.now]
+            upcoming = [t for t in (*self._upcoming(), *self.wake) if self.now < t < math.inf]
             if upcoming and min(upcoming) > until:
                 # Wake up at the poll that follows, as the real loop would.
                 until = self.now + math.ceil((min(upcoming) - self.now) / seconds) * seconds
@@ -116,19 +134,41 @@ class SimulatedCloud:
                 yield node.ready_at
             else:
                 yield from (node.dies_at, self._finish_time(node), node.ready_at + self._restart)
+                yield self._goes_at(node)
+                yield max(node.renewed_at, node.ready_at) + self.lease / 4  # renewed in time
 
     # --- Time --------------------------------------------------------------------------------
 
     def advance(self, until: float) -> None:
         """Lets virtual time run to `until` (virtual seconds)."""
         for node in list(self.nodes):
+            goes = self._goes_at(node)
+            if goes <= until:
+                node.deleted_at = min(node.deleted_at, goes)
             self._rent(node, self.now, until)
             end = min(until, node.deleted_at)
             alive_until = min(end, node.dies_at, node.frozen_at)
             self._train(node, alive_until)
             if node.deleted_at <= until:
                 self.nodes.remove(node)
+                self.past_nodes.append(node)
         self.now = until
+
+    def _goes_at(self, node: Node) -> float:
+        """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
+        of the old service stays listed, unbilled)."""
+        ends = min(
+            node.ready_at + node.limit - min(node.ready_at - node.created, CREATION_SECONDS),
+            max(node.renewed_at, node.ready_at) + self.lease,
+            node.frozen_at + self.silence,
+            self._finish_time(node) + self.ended_patience,
+        )
+        if node.exit_status is not None:
+            ends = min(ends, node.ready_at + self._restart + self.ended_patience)
+        watched = ends + self.watch_poll + self.delete_seconds
+        if self.service == "compute":
+            return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
+        return watched if watched <= node.dies_at else math.inf
 
     def _rent(self, node: Node, start: float, end: float) -> None:
         begin = max(start, node.ready_at)
@@ -176,6 +216,8 @@ class SimulatedCloud:
             if node.exit_status is not None:
                 self.report = ExitReport(node.attempt, node.exit_status, _REASONS[node.exit_status])
                 state, reason = "stopped", self.report.reason
+            elif node.is_mute:
+                pass
             elif step >= self.trainer.target_step and saved >= self.trainer.target_step:
                 state, reason = "stopped", "finished"
         time = START + until
@@ -184,6 +226,7 @@ class SimulatedCloud:
     # --- Tpus --------------------------------------------------------------------------------
 
     def list(self, zone: str) -> Sequence[Tpu]:
+        self.interfere("list", zone)
         return [self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")]
 
     def _as_tpu(self, node: Node) -> Tpu:
@@ -199,30 +242,40 @@ class SimulatedCloud:
             labels=node.labels, created=START + node.created,
         )  # fmt: skip
 
-    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
+    def zones(self) -> Sequence[str]:
+        return ()
+
+    def create(
+        self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+    ) -> str:
+        self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
         if any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
-        if word in ("permission", "bad_request"):
+        if word in ("permission", "bad_request", "unavailable"):
             raise ServiceFault(Kind(word), f"scripted {word}")
         if word == "ok" and not self.capacity(zone, self.now):
             word = "stockout"
         if word in ("stockout", "quota", "internal"):
             return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
-        self._add_node(spec, zone, attempt, word)
+        self._add_node(spec, zone, attempt, word, limit)
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         return self._operation(self.create_seconds, None)
 
-    def _add_node(self, spec: TpuSpec, zone: str, attempt: int, word: str) -> None:
+    def _add_node(self, spec: TpuSpec, zone: str, attempt: int, word: str, limit: float) -> None:
         self.creations += 1
+        self.rented_finished += self.saved_step >= self.trainer.target_step
         delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
         ready = self.now + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
         labels = {RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt)}
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
+        node.limit = limit
         if word == "freeze":
             node.frozen_at = ready + self._restart + 300.0
+        if word == "mute":
+            node.is_mute, node.dies_at = True, self._finish_time(node)
         if word.startswith("exit:"):
             node.exit_status = int(word.partition(":")[2])
         self.nodes.append(node)
@@ -234,6 +287,7 @@ class SimulatedCloud:
         return name
 
     def delete(self, tpu: Tpu) -> str:
+        self.interfere("delete", tpu.zone)
         word = self.delete_script.pop(0) if self.delete_script else "ok"
         if word in ("unavailable", "permission"):
             raise ServiceFault(Kind(word), f"scripted {word}")
@@ -245,28 +299,52 @@ class SimulatedCloud:
         return self._operation(self.delete_seconds, None)
 
     def operation(self, name: str) -> Operation:
+        self.interfere("operation", "")
         over, fault = self.operations[name]
         return Operation(self.now >= over, fault if self.now >= over else None)
 
     # --- RunFiles ----------------------------------------------------------------------------
 
     def heartbeat(self) -> Heartbeat | None:
+        self.interfere("read", "")
         return self.last_heartbeat
 
     def exit_report(self) -> ExitReport | None:
+        self.interfere("read", "")
         return self.report
 
     def log_tail(self) -> str:
+        self.interfere("read", "")
         return "the last line of the log"
 
+    def log_window(self) -> str:
+        return ""
+
+    def checkpoint_step(self) -> int:
+        self.interfere("read", "")
+        return int(self.saved_step) or -1
+
     def load_state(self) -> RunState | None:
+        self.interfere("read", "")
         return None if self.state is None else typed.convert(self.state, RunState, "state")
 
     def save_state(self, state: RunState) -> None:
+        self.interfere("write", "")
         self.state = state.to_json()
 
     def append_event(self, event: Mapping[str, Any]) -> None:
+        self.interfere("write", "")
         self.events.append(dict(event))
+
+    def renew_machine(self, attempt: int, wall: float) -> None:
+        self.interfere("write", "")
+        for node in self.nodes:
+            if node.attempt == attempt and node.dies_at > self.now:
+                node.renewed_at = self.now
+
+    def beat(self) -> None:
+        """Keeps the lock."""
+        self.interfere("beat", "")
 
 
 _REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}

@@ -100,12 +100,14 @@ def _short(path: str) -> str:
 
 def _lease(prepared: Prepared) -> str:
     hours = most_hours(prepared)
+    unwatched = f"deletes itself {prepared.settings.lease / 3600:g} h after nobody watches any more"
     if hours is None:
-        return "no limit: give --max_hours or --max_cost"
+        days = prepared.settings.longest / 86_400
+        return f"{days:g} days each, {unwatched}; in all no limit: give --max_hours or --max_cost"
     args = prepared.args
     by = [f"--max_hours={args.max_hours:g}"] if args.max_hours is not None else []
     by += [f"--max_cost={args.max_cost:.2f}"] if args.max_cost is not None else []
-    return f"at most {human_time(hours * 3600)} of rented time ({', '.join(by)})"
+    return f"at most {human_time(hours * 3600)} of rented time ({', '.join(by)}); {unwatched}"
 
 
 def _cost(prepared: Prepared, cost: dict[str, Any]) -> str:

@@ -1,26 +1,31 @@
 """The state machine that keeps one TPU training: pure functions of (state, observation, settings).
 
     IDLE ──create──▶ CREATING ──READY──▶ RUNNING
-      ▲                 │ no capacity, stuck   │ preempted, failed, ending
+      ▲                 │ no capacity, stuck   │ preempted, failed, lease over, ending
       └──────absent─────┴──────REMOVING◀───────┘            REMOVING ──ending──▶ ENDED
 
 No clock, no randomness, no input or output: `loop.py` observes, saves the decision, then acts. The
 rules that cost people money when they are missing:
 
-- Reality comes from listing every zone that the run ever used. Nothing is created unless that
-  listing succeeded and is empty; nothing counts as deleted before it is absent from one.
+- What a machine may cost is decided and stored before it is asked for: Create carries the most that
+  it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
+- Reality comes from listing every zone that the run ever used. Nothing is created in a zone that
+  does not answer, and nothing counts as deleted before a listing of its zone shows nothing.
 - Health is a new global step on the bucket. READY only says that the VM is up, not that it trains.
 - What is not READY or on its way there is dead, whatever it is called.
-- Preemptions are expected and unlimited; failures are told apart by reason, and the same one three
-  times in a row (without an hour of training between) ends the run.
+- A checkpoint at the last step is the end, whatever heartbeat or exit status say.
+- Preemptions and ends of leases are expected and unlimited. Failures are told apart by reason: what
+  would come again at the same step ends the run, the same reason three times in a row as well.
+- The service's own trouble is no failure: it is waited out, for hours.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from bigbird_ja.cloud.accounts import check_endings, longest_life
 from bigbird_ja.cloud.faults import Kind, advice
-from bigbird_ja.cloud.removing import removing
+from bigbird_ja.cloud.removing import OVERTIME, removing
 from bigbird_ja.cloud.run_state import (
     ActionResult,
     Create,
@@ -33,21 +38,25 @@ from bigbird_ja.cloud.run_state import (
     RunState,
     Settings,
 )
-from bigbird_ja.cloud.tpu import Presence, Tpu
+from bigbird_ja.cloud.service import Presence, Tpu
 from bigbird_ja.cloud.transitions import (
     creation_failed,
     end,
     enter,
     failed,
+    lease_over,
     pause_before_next,
     preempted,
 )
 
 
 def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    """One turn: what to do now, and how long to pause after it."""
-    state = _account(state, seen, settings)
-    state, events = _check_endings(state, seen, settings)
+    """One turn: what to do now, and how long to pause after it.
+
+    Args:
+        state: with this look's time and money in it (`accounts.account`).
+    """
+    state, events = check_endings(state, seen, settings)
     decision = _TURNS[state.phase](state, seen, settings)
     return replace(decision, events=(*events, *decision.events))
 
@@ -63,82 +72,44 @@ def after_action(state: RunState, result: ActionResult, settings: Settings) -> D
         return Decision(state, events=(event,))
     if result.fault is None:
         return Decision(replace(state, operation=result.operation, operation_kind="create"))
-    if result.fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE):
+    if result.fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
         # It exists, or may yet appear: the listing decides after `settle` seconds.
+        state = replace(state, in_trouble=result.fault.is_passing)
         event = Event("create_unclear", {"zone": result.action.zone, "error": str(result.fault)})
         return Decision(state, events=(event,))
     return creation_failed(state, result.fault, settings)
-
-
-def _account(state: RunState, seen: Observation, settings: Settings) -> RunState:
-    """Adds this look's time and money. What was READY at either end was billed throughout."""
-    now_billing = any(tpu.presence is Presence.READY for tpu in seen.tpus or ())
-    if seen.tpus is None:
-        now_billing = state.billing
-    heartbeat = seen.heartbeat
-    billed = seen.elapsed if state.billing or now_billing else 0.0
-    if seen.resumed and state.billing and not now_billing:
-        # It went away while nobody watched: its last sign of life bounds what it was billed.
-        alive = (heartbeat.time if heartbeat else 0.0) - state.saved_wall
-        billed = min(max(alive, 0.0), seen.elapsed)
-    return replace(
-        state,
-        elapsed_seconds=state.elapsed_seconds + seen.elapsed,
-        billed_seconds=state.billed_seconds + billed,
-        cost_usd=state.cost_usd + billed / 3600 * settings.usd_per_hour,
-        billing=now_billing,
-        phase_seconds=state.phase_seconds + seen.watched,
-        backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
-        delete_wait=max(0.0, state.delete_wait - seen.elapsed),
-        best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
-        last_heartbeat=heartbeat.time if heartbeat else state.last_heartbeat,
-        saved_wall=seen.wall,
-    )
-
-
-def _check_endings(
-    state: RunState, seen: Observation, settings: Settings
-) -> tuple[RunState, list[Event]]:
-    if state.ending is not None or state.phase is Phase.ENDED:
-        return state, []
-    heartbeat = seen.heartbeat
-    if (
-        heartbeat
-        and heartbeat.state == "stopped"
-        and heartbeat.reason == "finished"
-        and heartbeat.global_step >= settings.target_step
-    ):
-        return end(
-            state, Ending.FINISHED, "finished", f"finished at step {heartbeat.global_step:,}"
-        )
-    if seen.stop:
-        return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
-    if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
-        hours = settings.max_seconds / 3600
-        text = f"--max_hours={hours:g} reached: run again with more to continue"
-        return end(state, Ending.BUDGET, "interrupted", text)
-    ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
-    if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
-        text = f"--max_cost={settings.max_usd:g} reached: run again with more to continue"
-        return end(state, Ending.BUDGET, "interrupted", text)
-    return state, []
 
 
 # --- IDLE ----------------------------------------------------------------------------------------
 
 
 def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if seen.tpus is None:
-        return _cannot_list(state, seen, settings)
     if seen.tpus:
         return _adopt(state, seen, settings)
+    refused = _refused_everywhere(state, seen, settings)
+    if refused:
+        return refused
     if state.backoff_seconds > 0:
         return Decision(state, pause=min(settings.poll, state.backoff_seconds))
+    if not seen.bucket_seen or seen.checkpoint_step is None:
+        # It may have finished, or be another supervisor's: nothing is rented blindly.
+        return Decision(state, pause=settings.poll)
     open_zones = [zone for zone in settings.zones if zone not in state.struck_zones]
     if not open_zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
         state, events = end(state, Ending.GAVE_UP, "bad_input", why)
         return Decision(state, events=tuple(events))
+    # Not where a TPU of ours could be that a listing does not show.
+    open_zones = [zone for zone in open_zones if zone not in seen.unlisted]
+    if not open_zones:
+        return Decision(state, pause=settings.poll)
+    return _create(state, seen, settings, open_zones)
+
+
+def _create(
+    state: RunState, seen: Observation, settings: Settings, open_zones: list[str]
+) -> Decision:
+    """Asks for a TPU, with the most that it may live: that is part of what is stored before."""
     count = len(settings.zones)
     index = next(
         i % count
@@ -153,6 +124,8 @@ def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
         used_zones=tuple(dict.fromkeys((*state.used_zones, zone))),
         attempt=state.attempt + 1,
         incarnation=0.0,
+        machine_seconds=0.0,
+        machine_limit=longest_life(state, settings),
         stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
         last_step=-1,
         has_stepped=False,
@@ -160,24 +133,26 @@ def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
         cause="",
     )
     event = Event("creating", {"zone": zone, "attempt": state.attempt})
-    return Decision(state, (Create(zone, state.attempt),), (event,), min(settings.poll, 5.0))
+    create = Create(zone, state.attempt, state.machine_limit)
+    return Decision(state, (create,), (event,), min(settings.poll, 5.0))
 
 
-def _cannot_list(state: RunState, seen: Observation, settings: Settings) -> Decision:
+def _refused_everywhere(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
     """A refusal before anything was rented is the person's to mend; later ones are waited out."""
     refused = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
-    if state.attempt == 0 and seen.list_fault and seen.list_fault[1].kind in refused:
-        zone, fault = seen.list_fault
-        words = advice(fault, settings.project, zone, settings.accelerator_type)
-        state = replace(enter(state, Phase.ENDED), ending=Ending.GAVE_UP, ending_message=words)
-        return Decision(replace(state, ending_reason="bad_input"))
-    return Decision(state, pause=settings.poll)
+    if state.attempt or not all(
+        zone in seen.unlisted and seen.unlisted[zone].kind in refused for zone in settings.zones
+    ):
+        return None
+    zone = settings.zones[0]
+    words = advice(seen.unlisted[zone], settings.project, zone, settings.accelerator_type)
+    state = replace(enter(state, Phase.ENDED), ending=Ending.GAVE_UP, ending_message=words)
+    return Decision(replace(state, ending_reason="bad_input"))
 
 
 def _adopt(state: RunState, seen: Observation, settings: Settings) -> Decision:
     """Something of ours is there although nothing should be: take it over, or remove it."""
-    tpus = seen.tpus or ()
-    alive = [tpu for tpu in tpus if tpu.presence in _ALIVE]
+    alive = [tpu for tpu in seen.tpus if tpu.presence in _ALIVE]
     if not alive:
         return Decision(enter(state, Phase.REMOVING, cause="leftover"))
     tpu = alive[0]
@@ -186,6 +161,7 @@ def _adopt(state: RunState, seen: Observation, settings: Settings) -> Decision:
         zone=tpu.zone,
         used_zones=tuple(dict.fromkeys((*state.used_zones, tpu.zone))),
         attempt=max(state.attempt, tpu.attempt),
+        machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
         incarnation=0.0,
         last_step=-1,
         has_stepped=False,
@@ -207,8 +183,8 @@ def _extra_deletions(tpus: list[Tpu]) -> tuple[Delete, ...]:
 
 
 def _creating(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if seen.tpus is None:
-        return Decision(state, pause=settings.poll)
+    if state.zone in seen.unlisted:
+        return _unlisted(state, settings)
     fault = seen.operation.fault if seen.operation else None
     tpu = _ours(state, seen)
     if tpu is None and seen.tpus:
@@ -225,8 +201,22 @@ def _creating(state: RunState, seen: Observation, settings: Settings) -> Decisio
         event = Event("create_lost", {"zone": state.zone, "attempt": state.attempt})
         return Decision(pause_before_next(enter(state, Phase.IDLE), settings), events=(event,))
     if tpu.presence in (Presence.GONE, Presence.DELETING):
-        return preempted(state, tpu.state)
+        return _went(state, tpu.state)
     return _wait_for_creation(state, settings, tpu.presence)
+
+
+def _unlisted(state: RunState, settings: Settings) -> Decision:
+    """Its zone does not answer: it may be there, until its life is certainly over."""
+    if state.machine_limit and state.machine_seconds > state.machine_limit + OVERTIME:
+        return lease_over(state, "not listed")
+    return Decision(state, pause=settings.poll)
+
+
+def _went(state: RunState, word: str) -> Decision:
+    """It is not there any more: taken away, or at the end of what it was allowed to live."""
+    if state.machine_limit and state.machine_seconds >= state.machine_limit:
+        return lease_over(state, word)
+    return preempted(state, word)
 
 
 def _wait_for_creation(state: RunState, settings: Settings, presence: Presence) -> Decision:
@@ -248,6 +238,7 @@ def _became_ready(state: RunState, tpu: Tpu) -> Decision:
         ready_zones=tuple(dict.fromkeys((*state.ready_zones, tpu.zone))),
         strikes={},
         misses=0,
+        in_trouble=False,
     )
     fields = {"zone": tpu.zone, "attempt": state.attempt, "adopted": adopted}
     return Decision(state, events=(Event("created", fields),))
@@ -257,22 +248,26 @@ def _became_ready(state: RunState, tpu: Tpu) -> Decision:
 
 
 def _running(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if seen.tpus is None:
-        return Decision(state, pause=settings.poll)
+    if state.zone in seen.unlisted:
+        return _unlisted(state, settings)
     tpu = _ours(state, seen)
     extras = _extra_deletions([t for t in seen.tpus if t is not tpu and t.presence in _ALIVE])
     if tpu is None:
         if seen.exit_report and seen.exit_report.attempt == state.attempt:
             return _ended_training(state, seen, settings)
-        return preempted(state, "absent")
+        return _went(state, "absent")
     if state.incarnation and tpu.created and tpu.created != state.incarnation:
         return _adopt(replace(state, phase=Phase.IDLE), seen, settings)
     if tpu.presence in (Presence.GONE, Presence.DELETING):
-        return preempted(state, tpu.state)
+        if seen.exit_report and seen.exit_report.attempt == state.attempt:
+            return _ended_training(state, seen, settings)
+        return _went(state, tpu.state)
     if tpu.presence is not Presence.READY:
         if state.phase_seconds > settings.create_timeout:
             return preempted(state, tpu.state)
         return Decision(state, extras, pause=settings.poll)
+    if state.machine_limit and state.machine_seconds >= state.machine_limit:
+        return lease_over(state, "READY")  # it deletes itself; we are here and do it now
     state = _follow_heartbeat(replace(state, phase_seconds=0.0), seen)
     if _has_ended(state, seen):
         return _ended_training(state, seen, settings)
@@ -330,6 +325,8 @@ def _ended_training(state: RunState, seen: Observation, settings: Settings) -> D
     reason = reason or (heartbeat.reason if heartbeat else "") or "bug"
     if reason == "interrupted":  # SIGTERM: the machine is being taken away
         return preempted(state, "interrupted")
+    if reason == "lease_over":  # it heard of no renewal: this supervisor, or the bucket, was away
+        return lease_over(state, reason)
     if reason == "finished":  # but not at the target: pretrain was told another length
         reason = "bug"
     return failed(state, reason, seen.log_tail, settings)
@@ -341,7 +338,7 @@ def _ended(state: RunState, seen: Observation, settings: Settings) -> Decision:
 
 def _ours(state: RunState, seen: Observation) -> Tpu | None:
     """The TPU of this state's zone, else None."""
-    return next((tpu for tpu in seen.tpus or () if tpu.zone == state.zone), None)
+    return next((tpu for tpu in seen.tpus if tpu.zone == state.zone), None)
 
 
 _TURNS = {

@@ -1,36 +1,33 @@
-"""TPUs behind one small interface: direct nodes and queued resources, with the real client.
-
-Nothing here decides or waits: `supervisor.py` does. No method of google-cloud-tpu has a timeout or
-retries by default, so one hung server would hang its caller: every call here passes both.
-"""
+"""The Cloud TPU API (v2 to v4): direct nodes and queued resources, with the real client."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
-from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_exception, fault_of_status
+from bigbird_ja.cloud.calls import (
+    CALL_SECONDS,
+    RETRY_SECONDS,
+    bounded,
+    check_loopback,
+    with_credentials,
+)
+from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
+from bigbird_ja.cloud.service import (
+    ATTEMPT_LABEL,
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    TpuSpec,
+)
 from bigbird_ja.errors import BadInput
 
-RUN_LABEL = "bigbird-ja-run"
-ATTEMPT_LABEL = "bigbird-ja-attempt"
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
 
-CALL_SECONDS = 30.0  # one request
-RETRY_SECONDS = 60.0  # all requests of one call
-
-
-class Presence(Enum):
-    """A TPU's state as far as anything depends on it."""
-
-    WAITING = "waiting"  # queued, no machine yet
-    PENDING = "pending"  # being created, started or repaired
-    READY = "ready"  # billed
-    DELETING = "deleting"
-    GONE = "gone"  # listed, dead, holding quota and its name
+API = "https://tpu.googleapis.com/v2"
 
 
 _PRESENCE = {
@@ -51,73 +48,6 @@ _QUEUE_PRESENCE = {
     "PROVISIONING": Presence.PENDING,
     "DELETING": Presence.DELETING,
 }
-
-
-@dataclass(frozen=True)
-class Tpu:
-    """What is listed under one name in one zone: a node, a queued resource, or both."""
-
-    name: str
-    zone: str
-    presence: Presence
-    state: str  # the service's own word
-    has_node: bool
-    has_queued: bool
-    accelerator_type: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    created: float = 0.0  # UNIX seconds by the service's clock; tells two lives of one name apart
-    detail: str = ""  # health, symptoms or the queue's error
-    fault: ServiceFault | None = None  # why a queued resource failed
-
-    @property
-    def run(self) -> str:
-        """The run it belongs to; its name where it carries no label."""
-        return self.labels.get(RUN_LABEL, self.name)
-
-    @property
-    def attempt(self) -> int:
-        """Which creation of its run it is; 0 where unknown."""
-        text = self.labels.get(ATTEMPT_LABEL, "0")
-        return int(text) if text.isdigit() else 0
-
-
-@dataclass(frozen=True)
-class Operation:
-    """A long-running operation, looked at once."""
-
-    done: bool
-    fault: ServiceFault | None = None
-
-
-@dataclass(frozen=True)
-class TpuSpec:
-    """What is rented; `metadata` is filled per creation."""
-
-    name: str
-    accelerator_type: str
-    runtime_version: str
-    pricing: str = "spot"  # spot | preemptible | on_demand
-    queued: bool = False
-    service_account: str | None = None
-    network: str | None = None
-    subnetwork: str | None = None
-    external_ip: bool = True
-
-
-class Tpus(Protocol):
-    """What the supervisor asks of a TPU service. Every method may raise `ServiceFault`."""
-
-    def list(self, zone: str) -> Sequence[Tpu]:
-        """All TPUs of a zone; "-" is every zone."""
-
-    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
-        """Asks for a TPU; returns the operation's name at once."""
-
-    def delete(self, tpu: Tpu) -> str:
-        """Asks for the deletion of all that is listed as `tpu`; returns the operation's name."""
-
-    def operation(self, name: str) -> Operation:
-        """Looks at an operation, without waiting."""
 
 
 def create_request(
@@ -156,6 +86,14 @@ def create_request(
     )
 
 
+def delete_addresses(api: str, project: str, spec: TpuSpec, zone: str) -> list[str]:
+    """Where a machine asks for its own deletion, with the verb DELETE."""
+    parent = f"{api or API}/projects/{project}/locations/{zone}"
+    if spec.queued:
+        return [f"{parent}/queuedResources/{spec.name}?force=true"]
+    return [f"{parent}/nodes/{spec.name}"]
+
+
 def library() -> Any:
     """`google.cloud.tpu_v2`.
 
@@ -177,19 +115,11 @@ def connect(project: str) -> GcpTpus:
     Raises:
         BadInput: no credentials, or no client library; the message says how to get them.
     """
-    from google.auth.exceptions import GoogleAuthError
-
     tpu_v2 = library()
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return GcpTpus(project, emulator_client(emulator))
-    try:
-        return GcpTpus(project, tpu_v2.TpuClient())
-    except GoogleAuthError as error:
-        raise BadInput(
-            f"no Google credentials ({' '.join(str(error).split())[:160]}):"
-            " gcloud auth application-default login"
-        ) from error
+    return with_credentials(lambda: GcpTpus(project, tpu_v2.TpuClient()))
 
 
 def emulator_client(address: str) -> Any:
@@ -202,8 +132,7 @@ def emulator_client(address: str) -> Any:
     from google.cloud import tpu_v2
     from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
 
-    if address.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-        raise BadInput(f"{EMULATOR_VARIABLE}={address}: must be an address of this machine")
+    check_loopback(address, EMULATOR_VARIABLE)
     return tpu_v2.TpuClient(transport=TpuGrpcTransport(channel=grpc.insecure_channel(address)))
 
 
@@ -228,13 +157,32 @@ class GcpTpus:
 
     def list(self, zone: str) -> list[Tpu]:
         parent = f"projects/{self._project}/locations/{zone}"
-        nodes = self._call(lambda **bounds: list(self._client.list_nodes(parent=parent, **bounds)))
-        queued = self._call(
-            lambda **bounds: list(self._client.list_queued_resources(parent=parent, **bounds))
-        )
-        return merge(nodes, queued)
+        nodes, missed = self._pages(self._client.list_nodes, parent, "nodes")
+        queued, more = self._pages(self._client.list_queued_resources, parent, "queued_resources")
+        found = merge(nodes, queued)
+        if missed or more:
+            names = ", ".join(sorted({name.rsplit("/")[-1] for name in (*missed, *more)}))
+            raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {names}", found)
+        return found
 
-    def create(self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]) -> str:
+    def _pages(self, method: Callable[..., Any], parent: str, key: str) -> tuple[Any, Any]:
+        """What is listed, and the places that did not answer (a listing may be a part)."""
+
+        def call(**bounds: Any) -> tuple[list[Any], list[str]]:
+            pages = list(method(parent=parent, **bounds).pages)
+            found = [one for page in pages for one in getattr(page, key)]
+            return found, [name for page in pages for name in page.unreachable]
+
+        return tuple(self._call(call))
+
+    def zones(self) -> Sequence[str]:
+        request = {"name": f"projects/{self._project}"}
+        found = self._call(lambda **bounds: self._client.list_locations(request, **bounds))
+        return [location.location_id for location in found.locations]
+
+    def create(
+        self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+    ) -> str:
         request = create_request(self._project, spec, zone, attempt, metadata)
         method = self._client.create_queued_resource if spec.queued else self._client.create_node
         return str(self._call(lambda **bounds: method(request=request, **bounds)).operation.name)
@@ -262,20 +210,7 @@ class GcpTpus:
         return Operation(bool(found.done))
 
     def _call(self, call: Callable[..., Any]) -> Any:
-        from google.api_core import exceptions
-        from google.api_core.retry import Retry, if_exception_type
-        from google.auth.exceptions import GoogleAuthError
-
-        retry = Retry(
-            predicate=if_exception_type(exceptions.ServiceUnavailable, exceptions.GatewayTimeout),
-            initial=min(1.0, self._retry_seconds / 8),
-            maximum=10.0,
-            timeout=self._retry_seconds,
-        )
-        try:
-            return call(timeout=self._call_seconds, retry=retry)
-        except (exceptions.GoogleAPIError, GoogleAuthError, TimeoutError) as error:
-            raise fault_of_exception(error) from error
+        return bounded(call, self._call_seconds, self._retry_seconds)
 
 
 def merge(nodes: Sequence[Any], queued: Sequence[Any]) -> list[Tpu]:
@@ -316,6 +251,7 @@ def _of_node(node: Any) -> Tpu:
         labels=dict(node.labels),
         created=_seconds(node.create_time),
         detail="; ".join([node.health_description, *symptoms]).strip("; "),
+        run_dir=node.metadata.get(RUN_DIR_KEY, ""),
     )
 
 
@@ -344,6 +280,7 @@ def _of_queued(resource: Any, nodes: Mapping[tuple[str, str], Tpu]) -> Tpu:
         created=node.created if node and node.created else _seconds(resource.create_time),
         detail=fault.message if fault else (node.detail if node else ""),
         fault=fault,
+        run_dir=spec.metadata.get(RUN_DIR_KEY, "") if spec else "",
     )
 
 

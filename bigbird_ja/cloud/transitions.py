@@ -44,10 +44,21 @@ def preempted(state: RunState, word: str) -> Decision:
     )
 
 
+def lease_over(state: RunState, word: str) -> Decision:
+    """The end of what a machine was allowed to live: nobody's failure."""
+    fields = {"zone": state.zone, "attempt": state.attempt, "state": word, "step": state.best_step}
+    state = replace(state, leases_over=state.leases_over + 1, operation="", operation_kind="")
+    return Decision(
+        enter(state, Phase.REMOVING, cause="lease_over"), events=(Event("lease_over", fields),)
+    )
+
+
 def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> Decision:
     again = reason == state.last_failure and state.healthy_seconds < settings.healthy
     same = state.same_failures + 1 if again else 1
+    repeats = _repeats(state, reason, again)
     state = replace(state, failures=state.failures + 1, last_failure=reason, same_failures=same)
+    state = replace(state, failure_step=state.best_step)
     fields = {
         "zone": state.zone,
         "attempt": state.attempt,
@@ -58,8 +69,10 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
     }
     event = Event("failed", fields)
     state = replace(state, operation="", operation_kind="")
-    if same >= settings.same_failure_limit:
-        message = f"{reason}, {same} times in a row"
+    if repeats or same >= settings.same_failure_limit:
+        message = f"{reason}, {same} times in a row" if same > 1 else reason
+        if repeats:
+            message += f" at step {max(state.best_step, 0):,}, where it would come again"
         if log_tail:
             message += f"; the log ends: {log_tail[-600:]}"
         ended, events = end(state, Ending.GAVE_UP, reason, message)
@@ -68,12 +81,22 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
     return Decision(replace(state, backoff_seconds=backoff(same, settings)), events=(event,))
 
 
+def _repeats(state: RunState, reason: str, again: bool) -> bool:
+    """Whether another machine would end in the same way: refusals and divergence repeat exactly,
+    since data order and dropout are functions of the step. A bug may have been the machine's (an
+    installation that failed, say), unless it comes at the same step again."""
+    if reason in ("bad_input", "diverged"):
+        return True
+    return reason == "bug" and again and state.failure_step == state.best_step
+
+
 def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
     """The service said no. Capacity and quota are told apart by `faults.py`."""
     fields = {"zone": state.zone, "attempt": state.attempt, "error": fault.message}
     removing = enter(state, Phase.REMOVING, cause="no_capacity")
     # The create operation is over: nothing of it may hold REMOVING up.
     removing = replace(removing, operation="", operation_kind="")
+    removing = replace(removing, in_trouble=fault.is_passing)
     if fault.kind is Kind.STOCKOUT:
         return Decision(pause_before_next(removing, settings), events=(Event("stockout", fields),))
     if fault.kind is Kind.QUOTA:
@@ -90,10 +113,11 @@ def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) ->
         message = advice(fault, settings.project, state.zone, settings.accelerator_type)
         ended, events = end(removing, Ending.GAVE_UP, "bad_input", message)
         return Decision(ended, events=(Event("refused", fields), *events))
-    if fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE):
-        event = Event("create_unclear", fields)
-        return Decision(pause_before_next(removing, settings), events=(event,))
-    return failed(state, "create_error", fault.message, settings)
+    # It exists already, or the service has trouble of its own: the next zone, then longer pauses,
+    # for hours (`service_patience`). That is no failure of the run.
+    return Decision(
+        pause_before_next(removing, settings), events=(Event("create_unclear", fields),)
+    )
 
 
 def pause_before_next(state: RunState, settings: Settings) -> RunState:

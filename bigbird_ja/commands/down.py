@@ -2,8 +2,9 @@
 
   bigbird-ja down --project MY-PROJECT [--name base-1]
 
-Lists the TPUs and queued resources that `launch` made, asks, deletes them, and waits until they are
-gone. Data and checkpoints on the bucket stay. Takes a minute or two per TPU.
+Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
+asks, deletes them, and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
+minute or two per TPU. What a living `launch` watches is refused: it would create it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from bigbird_ja.command_flags import Flags
 from bigbird_ja.errors import BadInput, StorageError
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.tpu import Tpu, Tpus
+    from bigbird_ja.cloud.backends import Everywhere
+    from bigbird_ja.cloud.service import Tpu
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
@@ -29,7 +31,7 @@ def define_flags(flags: Flags) -> None:
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
     flags.words("zones", ["-"], "Zones to look in (-: every zone).")
-    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`: refuses what a live `launch` watches.")
+    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`: knows runs without a TPU.")
     flags.switch("yes", "Does not ask.")
     flags.switch("dry_run", "Shows, deletes nothing.")
     flags.number(
@@ -39,21 +41,24 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows, asks, deletes."""
-    from bigbird_ja.cloud import tpu as tpu_lib
+    from bigbird_ja.cloud import backends
     from bigbird_ja.commands.status import list_tpus
 
-    found = _wanted(list_tpus(args.project, args.zones), args.name)
+    listed = list_tpus(args.project, args.zones)
+    found = [tpu for tpu in listed if args.name in (None, tpu.run)]
     for tpu in found:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone} (run {tpu.run})")
+    _check_unwatched(args.bucket, args.name, found)
     if not found:
+        if args.name:
+            _check_known(args, listed)
         print("nothing is left")
         return {"deleted": [], "left": []}
     if args.dry_run:
         return {"deleted": [], "left": [_where(tpu) for tpu in found]}
-    _check_unwatched(args.bucket, found)
     if not args.yes:
         _confirm(len(found))
-    service = tpu_lib.connect(args.project)
+    service = backends.connect_all(args.project)
     left = delete_all(service, found, args.timeout_minutes * 60, time.monotonic, time.sleep)
     deleted = [_where(tpu) for tpu in found if _where(tpu) not in left]
     if left:
@@ -66,7 +71,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def delete_all(
-    service: Tpus,
+    service: Everywhere,
     tpus: list[Tpu],
     timeout: float,
     clock: Callable[[], float],
@@ -74,7 +79,7 @@ def delete_all(
 ) -> list[str]:
     """Deletes until a listing shows that nothing is left; returns what still is."""
     from bigbird_ja.cloud.faults import ServiceFault
-    from bigbird_ja.cloud.tpu import Presence
+    from bigbird_ja.cloud.service import Presence
     from bigbird_ja.console import log
 
     start, remaining, pause = clock(), list(tpus), 1.0
@@ -91,34 +96,57 @@ def delete_all(
             break
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        try:
-            zones = {tpu.zone for tpu in tpus}
-            listed = [tpu for zone in sorted(zones) for tpu in service.list(zone)]
-            remaining = [tpu for tpu in listed if _where(tpu) in wanted]
-        except ServiceFault as fault:
-            log(str(fault))
+        # What a zone does not show stays wanted; the others go on.
+        still = []
+        for zone in sorted({tpu.zone for tpu in remaining}):
+            try:
+                still += [tpu for tpu in service.list(zone) if _where(tpu) in wanted]
+            except ServiceFault as fault:
+                log(f"{zone}: {fault}")
+                still += [tpu for tpu in remaining if tpu.zone == zone]
+        remaining = still
     return [_where(tpu) for tpu in remaining]
-
-
-def _wanted(tpus: list[Tpu], name: str | None) -> list[Tpu]:
-    return [tpu for tpu in tpus if name is None or tpu.run == name]
 
 
 def _where(tpu: Tpu) -> str:
     return f"{tpu.zone}/{tpu.name}"
 
 
-def _check_unwatched(bucket: str | None, tpus: list[Tpu]) -> None:
-    """A living `launch` would create again what is deleted under its hands."""
+def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> None:
+    """A living `launch` would create again what is deleted under its hands. A machine says itself
+    where its run lies, so this needs no --bucket."""
+    from bigbird_ja import storage
     from bigbird_ja.cloud import run_story
 
-    for name in sorted({tpu.run for tpu in tpus}) if bucket else ():
-        story = run_story.read(str(bucket), name, (), 0)
-        if story.watched_by:
+    runs = {tpu.run_dir for tpu in tpus if tpu.run_dir}
+    if bucket:
+        names = {tpu.run for tpu in tpus} | ({name} if name else set())
+        runs |= {storage.join(bucket, run) for run in names}
+    for run_dir in sorted(runs):
+        watcher = run_story.watcher(run_dir, time.time())
+        if watcher:
             raise BadInput(
-                f"{name} is watched by a `launch` ({story.watched_by}): stop that one with Ctrl-C,"
-                " which deletes the TPU"
+                f"{storage.base_name(run_dir)} is watched by a `launch` ({watcher}), which would"
+                " create its TPU again: stop that one with Ctrl-C, which deletes the TPU"
             )
+
+
+def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
+    """Whether "nothing is left" of a name can be true: somebody must know the name.
+
+    Raises:
+        BadInput: nobody does.
+    """
+    from bigbird_ja.cloud import run_story
+
+    if args.bucket and args.name in run_story.find_runs(args.bucket):
+        return
+    others = ", ".join(sorted({tpu.run for tpu in listed})) or "none"
+    hint = "" if args.bucket else ", or --bucket, on which a run without a TPU is known"
+    raise BadInput(
+        f"--name={args.name}: no TPU of that run is listed; runs with one: {others}: check the"
+        f" name{hint}"
+    )
 
 
 def _confirm(count: int) -> None:

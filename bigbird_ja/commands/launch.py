@@ -6,8 +6,10 @@
 Reads the config and the data set's manifest. Writes BUCKET/NAME/model (checkpoints, metrics,
 events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground until the run is
 finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
-again: it adopts what is there. --dry_run needs no credentials, no project and no data, and takes a
-second.
+again: it adopts what is there; a TPU that nobody watches deletes itself after --lease_hours, and no
+TPU lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API,
+v5e and later from Compute Engine. --logs NAME shows what the trainer of a run says. --dry_run needs
+no credentials, no project and no data, and takes a second.
 docs/cloud-setup.md leads from an empty project to here.
 """
 
@@ -37,11 +39,13 @@ def define_flags(flags: Flags) -> None:
 
 
 def _define_what(flags: Flags) -> None:
-    needed: dict[str, Any] = {"required": True, "unless": "dry_run"}
+    needed: dict[str, Any] = {"required": True, "unless": ("dry_run", "logs")}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
     flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
-    flags.text("accelerator_type", "v2-8, v3-8; untried: v4-8, v5litepod-8, v6e-8.", default="v3-8")
+    flags.text(
+        "accelerator_type", "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8.", default="v3-8"
+    )
     flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
@@ -56,6 +60,7 @@ def _define_what(flags: Flags) -> None:
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
     flags.switch("dry_run", "Prints what would be rented, and what it costs; does nothing.")
     flags.switch("verbose", "Prints every request and the start-up script.", needs="dry_run")
+    flags.text("logs", "Rents nothing: shows the log of the run of this name (with --bucket).")
     flags.switch("force", "Rents what is known not to work.")
 
 
@@ -67,6 +72,10 @@ def _define_limits(flags: Flags) -> None:
     flags.number(
         "max_cost", None, "Ends the run at so much TPU time.", unit="US dollars",
         above=0, high=1e9, none="no limit",
+    )  # fmt: skip
+    flags.number(
+        "lease_hours", 12.0, "A TPU that nobody watches any more deletes itself after so long.",
+        unit="hours", above=0, high=168,
     )  # fmt: skip
     flags.number(
         "stall_minutes", 15.0, "READY so long without a new step is deleted.", unit="minutes",
@@ -90,50 +99,56 @@ def _define_machine(flags: Flags) -> None:
     flags.text("network", "VPC network.", none="the project's default")
     flags.text("subnetwork", "VPC subnetwork.", none="the network's")
     flags.text("vm_python", "Python on the VM that has TensorFlow.", default="python3")
-    flags.text(
-        "vm_api", "Where the VM asks for its own deletion.",
-        default="https://tpu.googleapis.com/v2",
-    )  # fmt: skip
-    flags.text(
-        "vm_metadata", "The VM's metadata server.", default="http://metadata.google.internal"
-    )
     flags.switch("external_ip", "Gives the VM an external address.", default=True)
     flags.switch("update_package", "An existing run gets this installed code.")
-    flags.choice("vm_device", ("tpu", "cpu"), "What the VM trains on.")
-    flags.choice(
-        "vm_service_manager", ("systemd", "none"),
-        "Who runs training on the VM; none: the start-up script itself.",
-    )  # fmt: skip
-    flags.switch(
-        "vm_install", "The VM installs what the package needs beside TensorFlow.", default=True
-    )
-    for name, seconds, text in (
-        ("vm_poll_seconds", 60, "Between two looks of the dead man's switch."),
-        ("vm_ended_seconds", 1200, "Training has ended so long: the VM deletes itself."),
-        ("vm_stalled_seconds", 5400, "No heartbeat for so long: the VM deletes itself."),
-    ):
-        flags.integer(name, seconds, text, unit="seconds", low=1, high=10**7)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import launch, prices, tpu
+    from bigbird_ja.cloud import accelerators, backends, launch, prices
     from bigbird_ja.console import log
 
+    if args.logs:
+        return _follow(args)
     config, overrides = command_flags.resolve(args)
     prepared = launch.prepare(args, config, needs_all=not args.dry_run)
     for warning in (*prepared.warnings, *config_lib.warnings(config)):
         log(f"warning: {warning}")
+    service = backends.service_of(args.accelerator_type)
+    engine = accelerators.engine_on(args.accelerator_type, args.engine)
+    log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
         return _dry_run(args, prepared)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     launch.check_data(prepared, overrides)
     for warning in launch.region_warnings(prepared, prices.load(args.prices)):
         log(f"warning: {warning}")
-    tpus = tpu.connect(prepared.project)
+    tpus = backends.connect(prepared.project, service)
     return _supervise(args, prepared, tpus)
+
+
+def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
+    """`--logs`: the trainer's log, until the run has ended."""
+    import time
+
+    from bigbird_ja.cloud import run_story
+    from bigbird_ja.cloud.follow import follow
+    from bigbird_ja.cloud.run_files import BucketFiles, RunPaths
+    from bigbird_ja.errors import BadInput
+
+    if not args.bucket:
+        raise BadInput("--logs needs --bucket: where `launch` put the run")
+    names = run_story.find_runs(args.bucket)
+    if args.logs not in names:
+        raise BadInput(
+            f"--logs={args.logs}: no such run on {args.bucket}: {', '.join(names) or 'none'}"
+        )
+    files = BucketFiles(RunPaths(args.bucket, args.logs))
+    ending = follow(files, print, time.sleep, args.poll_seconds)
+    print(ending)
+    return {"name": args.logs, "ending": ending}
 
 
 def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
@@ -155,6 +170,7 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
 
     from bigbird_ja import log_stream
     from bigbird_ja.cloud import launch
+    from bigbird_ja.cloud.follow import LogFollower, progress_lines
     from bigbird_ja.cloud.interrupts import Interrupts
     from bigbird_ja.cloud.loop import Detached, Services, SystemClock, supervise
     from bigbird_ja.cloud.run_files import BucketFiles, supervisor_lease
@@ -164,7 +180,15 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
 
     files = BucketFiles(prepared.paths)
     files.prepare()
-    lease = supervisor_lease(prepared.paths, log)
+    lease, follower = supervisor_lease(prepared.paths, log), LogFollower()
+
+    def say(text: str) -> None:
+        log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}")
+
+    def progress() -> None:
+        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
+            say(line)
+
     lease.acquire()
     try:
         wheel_path, digest = launch.record(prepared)
@@ -173,13 +197,16 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
             log_stream.guarded(interrupts.nobody_reads),
         ):
             services = Services(
-                tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop,
-                lambda text: log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}"),
+                tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,
+                progress,
                 launch.metadata_source(prepared, wheel_path, digest),
             )  # fmt: skip
             state = supervise(prepared.spec, prepared.settings, services)
     except Detached:
-        log("detached: run the same command to watch again; `bigbird-ja down` deletes the TPU")
+        log(
+            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
+            f" unwatched it deletes itself after {prepared.settings.lease / 3600:g} hours"
+        )
         return {"name": prepared.paths.name, "state": "detached"}
     except LeaseLost as error:
         raise BadInput("another `launch` took this run over: this one stops") from error

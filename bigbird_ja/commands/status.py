@@ -3,8 +3,9 @@
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
 Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist. Shows for each run its state, step, rate, ETA, preemptions and money so far; with --plot
-draws progress over time with preemptions marked. Changes nothing; takes a second or two.
+TPUs exist, on both services. Shows for each run its state, step, rate, ETA,
+preemptions and money so far; with --plot draws progress over time with preemptions marked. Changes
+nothing; takes a second or two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.run_story import Story
-    from bigbird_ja.cloud.tpu import Tpu
+    from bigbird_ja.cloud.service import Tpu
 
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
 
@@ -68,24 +69,31 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def list_tpus(project: str, zones: list[str]) -> list[Tpu]:
-    """All TPUs that `launch` made, in these zones.
+    """All TPUs that `launch` made in these zones, whichever service rents them.
 
     Raises:
-        BadInput: the service refuses; the message says what to do.
+        BadInput: the service refuses, or knows no such zone; the message says what to do.
+        StorageError: a part of it does not answer, so that something may be left there.
     """
-    from bigbird_ja.cloud import tpu as tpu_lib
-    from bigbird_ja.cloud.faults import Kind, ServiceFault, advice
+    from bigbird_ja.cloud import backends
+    from bigbird_ja.cloud.faults import ServiceFault, advice
+    from bigbird_ja.cloud.service import RUN_LABEL
+    from bigbird_ja.console import log
     from bigbird_ja.errors import StorageError
 
-    service = tpu_lib.connect(project)
+    service = backends.connect_all(project)
     found = []
     for zone in zones:
         try:
-            found += [t for t in service.list(zone) if tpu_lib.RUN_LABEL in t.labels]
+            backends.check_zones(service, [zone])
+            found += [t for t in service.list(zone) if RUN_LABEL in t.labels]
         except ServiceFault as fault:
-            if fault.kind in (Kind.UNAVAILABLE, Kind.INTERNAL):
+            for tpu in fault.found:
+                log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
+            if fault.is_passing:
                 raise StorageError(
-                    f"Cloud TPU does not answer ({fault.message}): try again"
+                    f"not everything answers ({fault.message}), so more may be left: try again",
+                    results={"tpus": [_plain(tpu) for tpu in fault.found]},
                 ) from fault
             raise BadInput(advice(fault, project, zone, "TPUs")) from fault
     return found

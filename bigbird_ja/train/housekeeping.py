@@ -56,6 +56,8 @@ class Housekeeping:
         """Does what is due now."""
         for chore in self._chores:
             now = self._clock()
+            if self._error is not None:  # MODEL_DIR is another's: not one more heartbeat
+                return
             if now < chore.next_time:
                 continue
             chore.next_time = now + chore.seconds

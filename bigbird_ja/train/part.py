@@ -185,9 +185,15 @@ class Part:
     def _chores(self) -> Housekeeping:
         if self._lock is None:
             return Housekeeping([], self._around.log, self._around.monotonic)
+        lock, heartbeat = self._lock, self._recorder.heartbeat
+
+        def beat() -> None:
+            lock.check()  # a heartbeat of one who lost the lock would speak for the other
+            heartbeat.write()
+
         chores = [
-            Chore("heartbeat", HEARTBEAT_SECONDS, self._recorder.heartbeat.write),
-            Chore("lock", RENEW_SECONDS, self._lock.renew),
+            Chore("lock", RENEW_SECONDS, lock.renew),
+            Chore("heartbeat", HEARTBEAT_SECONDS, beat),
             Chore("metrics", METRICS_SYNC_SECONDS, self._recorder.sync_metrics),
         ]
         return Housekeeping(chores, self._around.log, self._around.monotonic)

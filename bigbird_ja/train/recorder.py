@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
+from bigbird_ja.lease import LeaseLost
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.progress import TrainProgress, pace_of
 from bigbird_ja.train.request import Request
@@ -162,7 +163,10 @@ class Recorder:
                 self._around.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Writes down why the run ended. Never raises: the end itself is what must be told."""
+        """Writes down why the run ended. Never raises: the end itself is what must be told. Who
+        lost the lock writes nothing: MODEL_DIR is another's."""
+        if isinstance(error, LeaseLost):
+            return
         fields = {"message": " ".join(str(error).split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
         for what in (

@@ -22,6 +22,7 @@ from typing import Any
 
 import grpc
 from google.cloud import tpu_v2
+from google.cloud.location import locations_pb2
 from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2, timestamp_pb2
 from google.rpc.status_pb2 import Status
@@ -38,6 +39,7 @@ QUOTA = (
     " Limit: 0 in region {region}, zone {zone}."
 )
 PERMISSION = "Permission 'tpu.nodes.create' denied on 'projects/{project}/locations/{zone}'"
+ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a", "asia-east1-c")
 TOKEN = "token-of-the-vm"
 
 
@@ -63,6 +65,7 @@ class FakeTpu:
         self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
     ) -> None:
         self._work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
+        self.work_dir = work_dir
         self._lock = threading.RLock()
         self._machines: dict[str, Machine] = {}
         self._queued: dict[str, Any] = {}
@@ -71,6 +74,8 @@ class FakeTpu:
         self.script: list[str] = []  # answers to creations, in order; then all succeed
         self.delete_script: list[str] = []
         self.list_script: list[str] = []
+        self.unreachable: list[str] = []  # locations that a listing leaves out
+        self.http_script: list[int] = []  # statuses for what machines ask of themselves
         self.requests: list[str] = []  # methods, in order
         self.created_names: list[str] = []
         self.most_at_once = 0
@@ -94,6 +99,16 @@ class FakeTpu:
             (grpc.method_handlers_generic_handler("google.longrunning.Operations", operations),)
         )
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        locations = {
+            "ListLocations": grpc.unary_unary_rpc_method_handler(
+                self._list_locations,
+                locations_pb2.ListLocationsRequest.FromString,
+                locations_pb2.ListLocationsResponse.SerializeToString,
+            )
+        }
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("google.cloud.location.Locations", locations),)
+        )
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
@@ -217,7 +232,11 @@ class FakeTpu:
         with open(os.path.join(machine.directory, "console.log"), "wb") as output:
             machine.process = subprocess.Popen(
                 ["bash", script],
-                env={**self._environ, "BIGBIRD_JA_VM_DIR": disk},
+                env={
+                    **self._environ,
+                    "BIGBIRD_JA_VM_DIR": disk,
+                    "BIGBIRD_JA_VM_RUN_DIR": machine.directory,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -280,7 +299,14 @@ class FakeTpu:
         self._refuse_listing(context)
         with self._lock:
             nodes = [m.node for name, m in self._machines.items() if _inside(name, request.parent)]
-            return tpu_v2.ListNodesResponse(nodes=nodes)
+            return tpu_v2.ListNodesResponse(nodes=nodes, unreachable=self.unreachable)
+
+    def _list_locations(self, request: Any, context: Any) -> Any:
+        names = [f"{request.name}/locations/{zone}" for zone in ZONES]
+        found = [
+            locations_pb2.Location(name=name, location_id=name.rsplit("/")[-1]) for name in names
+        ]
+        return locations_pb2.ListLocationsResponse(locations=found)
 
     def list_queued(self, request: Any, context: Any) -> Any:
         with self._lock:
@@ -363,6 +389,8 @@ def _door(fake: FakeTpu) -> type[BaseHTTPRequestHandler]:
             self._answer(200 if known and allowed else 404, {"access_token": TOKEN})
 
         def do_DELETE(self) -> None:
+            if fake.http_script:
+                return self._answer(fake.http_script.pop(0), {})
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return self._answer(401, {})
             name = self.path.removeprefix("/v2/").partition("?")[0]

@@ -36,7 +36,7 @@ def python(directory: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Trains to `training.num_train_steps`; FAKE_TRAINER=freeze or exit:N misbehaves."""
+    """Trains to `training.num_train_steps`; FAKE_TRAINER=freeze, mute or exit:N misbehaves."""
     flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
     with open(flags["config"], encoding="utf-8") as file:
         target = int(yaml.safe_load(file)["training"]["num_train_steps"])
@@ -64,10 +64,12 @@ def main(arguments: list[str]) -> int:
         if step % 5 == 0:
             beat(model_dir, step, "training")
         if step % SAVE_EVERY == 0:
-            _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
+            _save(model_dir, step)
             with open(os.path.join(model_dir, "metrics.jsonl"), "a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, "time": time.time()}) + "\n")
-    _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
+    _save(model_dir, step)
+    if behaviour == "mute":  # killed between the last checkpoint and the last heartbeat
+        os.kill(os.getpid(), signal.SIGKILL)
     beat(model_dir, step, "stopped", "finished" if step >= target else "interrupted")
     return 0 if step >= target else 75
 
@@ -79,6 +81,12 @@ def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> No
         "tokens_per_second": 1000.0, "host": "vm", "pid": os.getpid(),
     }  # fmt: skip
     _write(os.path.join(model_dir, "heartbeat.json"), values)
+
+
+def _save(model_dir: str, step: int) -> None:
+    """A sidecar is what makes a checkpoint."""
+    _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
+    _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 
 
 def _write(path: str, values: dict[str, object]) -> None:

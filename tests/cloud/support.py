@@ -6,16 +6,24 @@ import contextlib
 import io
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 from bigbird_ja import cli
+from bigbird_ja.cloud import compute
+from bigbird_ja.cloud.startup import VM_VARIABLE
 from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
 from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split, save
 from testkit.fakes import trainer
+from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
+
+Fake = FakeTpu | FakeCompute
 
 ZONES = "us-central1-a,us-central1-b"
 
@@ -50,34 +58,67 @@ def write_manifest(directory: str) -> str:
     return directory
 
 
-def command(
-    root: str, fake: FakeTpu, *more: str, steps: int = 100, name: str = "run-1"
-) -> list[str]:
+def command(root: str, fake: Fake, *more: str, steps: int = 100, name: str = "run-1") -> list[str]:
     """`launch` with everything that a CPU and a directory need."""
     return [
         "launch", f"--name={name}", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
         f"--data_dir={write_manifest(f'{root}/data')}", "--config=tiny-cpu",
-        f"--num_train_steps={steps}", "--poll_seconds=0.1", "--vm_device=cpu",
-        "--vm_service_manager=none", f"--vm_python={trainer.python(root)}", "--novm_install",
-        f"--vm_api={fake.url}/v2", f"--vm_metadata={fake.url}", "--vm_poll_seconds=1", "--json",
+        f"--num_train_steps={steps}", "--poll_seconds=0.1", f"--vm_python={trainer.python(root)}",
+        "--json",
         *more,
     ]  # fmt: skip
 
 
-def run(arguments: list[str], fake: FakeTpu) -> tuple[int, dict[str, Any]]:
+def environment(fake: Fake, **vm: object) -> dict[str, str]:
+    """What a command must find in its environment so that this machine stands for the rented one.
+
+    Args:
+        vm: fields of `startup.Vm`.
+    """
+    is_compute = isinstance(fake, FakeCompute)
+    values = {
+        "device": "cpu", "service_manager": "none", "installs": False,
+        "api": f"{fake.url}/compute/v1" if is_compute else f"{fake.url}/v2",
+        "metadata": fake.url, "poll_seconds": 1.0, **vm,
+    }  # fmt: skip
+    variable = compute.EMULATOR_VARIABLE if is_compute else EMULATOR_VARIABLE
+    return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
+
+
+def run(arguments: list[str], fake: Fake, **vm: object) -> tuple[int, dict[str, Any]]:
     """Runs a command in this process; its exit status and `--json` results."""
-    before = os.environ.get(EMULATOR_VARIABLE)
-    os.environ[EMULATOR_VARIABLE] = fake.address
+    return run_with(arguments, environment(fake, **vm))
+
+
+def run_with(arguments: list[str], variables: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    """The same, with any variables in its environment."""
     output = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(output):
-            status = cli.run_command_line(arguments)
-    finally:
-        if before is None:
-            del os.environ[EMULATOR_VARIABLE]
-        else:
-            os.environ[EMULATOR_VARIABLE] = before
+    with (
+        mock.patch.dict(os.environ, variables),
+        contextlib.redirect_stdout(output),
+    ):
+        status = cli.run_command_line(arguments)
     return status, json.loads(output.getvalue())
+
+
+def start(
+    root: str, fake: Fake, *more: str, steps: int = 400, **vm: object
+) -> subprocess.Popen[bytes]:
+    """`launch` as a process of its own."""
+    # nohup ignores SIGHUP, and so would its children. Not by preexec_fn: gRPC's threads may hold a
+    # lock at that moment, which the fork then waits for.
+    reset = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
+        " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    arguments = command(root, fake, *more, steps=steps)
+    return subprocess.Popen(
+        [sys.executable, "-c", reset, "-m", "bigbird_ja", *arguments],
+        env={**os.environ, **environment(fake, **vm)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def step_of(root: str, name: str = "run-1") -> int:

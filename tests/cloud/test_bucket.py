@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.cloud import run_story, startup, wheel
+from bigbird_ja.cloud import run_story, wheel
 from bigbird_ja.cloud.run_files import (
     LOCK,
     STALE_SECONDS,
@@ -21,7 +20,6 @@ from bigbird_ja.cloud.run_state import Phase, RunState
 from bigbird_ja.errors import BadInput
 from bigbird_ja.lease import Lease, LeaseLost, holder_of
 from bigbird_ja.run import log as run_log
-from tests.cloud.test_startup import boot, told
 
 
 def test_state_events_and_reports(bucket: str) -> None:
@@ -45,6 +43,13 @@ def test_state_events_and_reports(bucket: str) -> None:
     assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
     storage.write_text(paths.supervisor("training.log"), "a\nb\n")
     assert files.log_tail() == "a\nb"
+    assert files.checkpoint_step() == -1
+    for step in (20, 100):
+        storage.write_text(storage.join(paths.model_dir, f"model.ckpt-{step}.json"), "{}")
+    assert files.checkpoint_step() == 100
+    files.renew_machine(3, 1.5)
+    lease = json.loads(storage.read_bytes(paths.supervisor("lease.json")))
+    assert lease == {"attempt": 3, "renewed": 1.5}
     storage.write_text(paths.supervisor("launch.json"), json.dumps({"target_step": 9}))
     assert run_story.find_runs(bucket) == ["run-1"]
 
@@ -85,30 +90,6 @@ def test_wheel_is_uploaded_once(bucket: str) -> None:
     before = storage.stat(path)
     assert wheel.upload(bucket, packed) == path
     assert storage.stat(path) == before
-
-
-def test_script_copies_with_gcloud_and_else_with_gsutil(tmp_path: object) -> None:
-    """Stand-ins for the image's tools; gcloud fails, as on images without its new commands."""
-    root = str(tmp_path)
-    os.makedirs(f"{root}/bin")
-    tools = {
-        "gcloud": "exit 1",
-        "gsutil": f'[[ "$1$2" == -qcp ]] && cp "${{3/"gs://b"/{root}}}" "${{4/"gs://b"/{root}}}"',
-        "systemctl": "true",
-    }
-    for name, body in tools.items():
-        with open(f"{root}/bin/{name}", "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/bash\n{body}\n")
-        os.chmod(f"{root}/bin/{name}", 0o755)
-    script = startup.fill(
-        told(supervisor_dir="gs://b/supervisor", wheel="gs://b/none.whl"), "p", "z", 2, False
-    )
-    path = f"{root}/bin:{os.environ['PATH']}"
-    boot(root, script, PATH=path, BIGBIRD_JA_UNIT_DIR=root)
-    with open(f"{root}/supervisor/exit.json", encoding="utf-8") as file:
-        assert json.load(file)["attempt"] == 2
-    with open(f"{root}/supervisor/training.log", encoding="utf-8") as file:
-        assert "installation failed" in file.read()
 
 
 @pytest.mark.parametrize("name", ["a", "run-1", "x" * 40])

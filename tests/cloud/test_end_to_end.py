@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
 
@@ -57,8 +58,9 @@ def undisturbed(root: str, data_dir: str, steps: int) -> str:
     return model_dir
 
 
-def command(root: str, data_dir: str, fake: FakeTpu, steps: int) -> list[str]:
-    base = support.command(root, fake, *SETTINGS, steps=steps)
+def command(root: str, data_dir: str, fake: support.Fake, steps: int) -> list[str]:
+    newer = ["--accelerator_type=v6e-8"] if isinstance(fake, FakeCompute) else []
+    base = support.command(root, fake, *SETTINGS, *newer, steps=steps)
     replaced = {
         "--data_dir": f"--data_dir={data_dir}",
         "--vm_python": f"--vm_python={sys.executable}",
@@ -85,7 +87,7 @@ def trace(root: str, kind: str) -> object:
         return None
 
 
-def preempt_often(root: str, fake: FakeTpu, times: int, seed: int) -> list[str]:
+def preempt_often(root: str, fake: support.Fake, times: int, seed: int) -> list[str]:
     """Kills at random: while booting, before the first step, in a save, and well into training."""
     rng, done = random.Random(seed), []
     while len(done) < times:
@@ -105,11 +107,11 @@ def preempt_often(root: str, fake: FakeTpu, times: int, seed: int) -> list[str]:
     return done
 
 
-def check(root: str, data_dir: str, times: int, steps: int) -> None:
+def check(kind: type[support.Fake], root: str, data_dir: str, times: int, steps: int) -> None:
     reference = undisturbed(root, data_dir, steps)
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     preempted: list[str] = []
-    with FakeTpu(f"{root}/vms", environ, keep_disk=True) as fake:
+    with kind(f"{root}/vms", environ, keep_disk=True) as fake:
         thread = support.in_background(
             lambda: preempted.extend(preempt_often(root, fake, times, seed=11))
         )
@@ -129,12 +131,21 @@ def check(root: str, data_dir: str, times: int, steps: int) -> None:
     assert logged[-1] == steps
 
 
+SERVICES = pytest.mark.parametrize("kind", [FakeTpu, FakeCompute], ids=["tpu", "compute"])
+
+
+@SERVICES
 @pytest.mark.slow
-def test_preempted_twice_same_weights(tmp_path: object, data_dir: str) -> None:
-    check(str(tmp_path), data_dir, times=2, steps=100)
+def test_preempted_twice_same_weights(
+    tmp_path: object, data_dir: str, kind: type[support.Fake]
+) -> None:
+    check(kind, str(tmp_path), data_dir, times=2, steps=100)
 
 
+@SERVICES
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_preempted_twenty_times_same_weights(tmp_path: object, data_dir: str) -> None:
-    check(str(tmp_path), data_dir, times=20, steps=1000)
+def test_preempted_twenty_times_same_weights(
+    tmp_path: object, data_dir: str, kind: type[support.Fake]
+) -> None:
+    check(kind, str(tmp_path), data_dir, times=20, steps=1000)

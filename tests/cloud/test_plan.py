@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.cloud import accelerators, cost, hardware, plan, prices
+from bigbird_ja.cloud import accelerators, backends, cost, hardware, plan, prices
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
@@ -193,7 +193,7 @@ def test_manifest_counts_what_is_read() -> None:
 
 
 def test_images() -> None:
-    assert accelerators.runtime_version("v3-8") == "tpu-vm-tf-2.15.0-se"
-    assert accelerators.runtime_version("v2-8") == "tpu-vm-tf-2.15.0-se"
+    assert backends.image("v3-8") == "tpu-vm-tf-2.15.0-se"
+    assert backends.image("v2-8") == "tpu-vm-tf-2.15.0-se"
     assert accelerators.region_of("us-central1-b") == "us-central1"
     assert accelerators.check_rentable("v3-8") == []

@@ -14,8 +14,8 @@ from bigbird_ja import typed
 from bigbird_ja.cloud import supervisor
 from bigbird_ja.cloud.loop import Detached, Services, Stop, supervise
 from bigbird_ja.cloud.run_state import Ending, Phase, RunState, Settings
+from bigbird_ja.cloud.service import TpuSpec
 from bigbird_ja.cloud.simulated_cloud import SimulatedCloud, TrainerModel
-from bigbird_ja.cloud.tpu import TpuSpec
 from bigbird_ja.cloud.transitions import backoff
 from bigbird_ja.errors import StorageError
 
@@ -30,7 +30,7 @@ def settings_with(**changes: object) -> Settings:
 
 
 def run(cloud: SimulatedCloud, settings: Settings | None = None, **services: object) -> RunState:
-    handed = Services(cloud, cloud, cloud, cloud.sleep)
+    handed = Services(cloud, cloud, cloud, cloud.sleep, cloud.beat)
     for name, value in services.items():
         setattr(handed, name, value)
     return supervise(SPEC, settings or settings_with(), handed)
@@ -124,13 +124,23 @@ def test_permission_stops_at_once_with_words_to_act_on() -> None:
     assert "creating" in names(cloud) and names(cloud).count("creating") == 1
 
 
-def test_operation_errors_are_failures_and_the_third_stops() -> None:
-    cloud = SimulatedCloud(TRAINER, script=["internal"] * 5)
+@pytest.mark.parametrize("word", ["internal", "unavailable"])
+def test_trouble_of_the_service_is_ridden_out_for_hours(word: str) -> None:
+    """Three such answers within minutes used to end an unattended run for good."""
+    cloud = SimulatedCloud(TRAINER, script=[word] * 60)
     state = run(cloud)
-    assert state.ending is Ending.GAVE_UP
-    assert state.ending_reason == "create_error"
-    assert state.failures == 3
-    assert cloud.creations == 0
+    assert (state.ending, state.failures) == (Ending.FINISHED, 0)
+    times = [e["time"] for e in cloud.events if e["event"] == "creating"]
+    assert times[60] - times[0] > 3 * 3600
+
+
+@pytest.mark.parametrize("word", ["internal", "unavailable"])
+def test_trouble_without_an_end_ends_the_run_after_a_day(word: str) -> None:
+    cloud = SimulatedCloud(TRAINER, script=[word] * 10_000)
+    state = run(cloud)
+    assert (state.ending, state.ending_reason) == (Ending.GAVE_UP, "io_error")
+    assert 24 * 3600 < cloud.now < 26 * 3600
+    assert (state.failures, cloud.nodes) == (0, [])
 
 
 def test_slow_creation_is_waited_for() -> None:
@@ -170,7 +180,9 @@ def test_deletion_that_fails_at_first_is_repeated_until_nothing_is_listed() -> N
 
 def test_a_run_whose_tpu_cannot_be_deleted_ends_loudly() -> None:
     cloud = SimulatedCloud(TRAINER, delete_script=["permission"] * 10_000)
+    cloud.ended_patience = cloud.silence = math.inf
     state = run(cloud)
+    assert "at the end of its lease, in" in state.ending_message
     assert "STILL THERE AND BILLED" in state.ending_message
     assert state.ending_reason == "io_error"
 
@@ -373,7 +385,7 @@ def test_finished_run_creates_nothing() -> None:
 
 def test_a_tpu_of_the_run_in_another_zone_is_adopted_not_doubled() -> None:
     cloud = SimulatedCloud(TRAINER)
-    cloud.create(SPEC, "zone-c", 4, {})
+    cloud.create(SPEC, "zone-c", 4, {}, math.inf)
     state = run(cloud)
     assert state.ending is Ending.FINISHED
     assert cloud.creations == 1
@@ -383,7 +395,7 @@ def test_a_tpu_of_the_run_in_another_zone_is_adopted_not_doubled() -> None:
 
 def test_a_dead_tpu_left_by_an_earlier_life_is_removed_first() -> None:
     cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
-    cloud.create(SPEC, "zone-a", 1, {})
+    cloud.create(SPEC, "zone-a", 1, {}, math.inf)
     cloud.sleep(600)
     state = run(cloud)
     assert state.ending is Ending.FINISHED

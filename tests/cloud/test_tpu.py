@@ -12,9 +12,11 @@ import pytest
 from google.api_core import exceptions
 from google.auth.exceptions import DefaultCredentialsError
 
+from bigbird_ja.cloud import service
 from bigbird_ja.cloud import tpu as tpu_lib
 from bigbird_ja.cloud.faults import Kind, ServiceFault, advice, fault_of_exception, fault_of_status
-from bigbird_ja.cloud.tpu import GcpTpus, Operation, Presence, Tpu, TpuSpec
+from bigbird_ja.cloud.service import Operation, Presence, Tpu, TpuSpec
+from bigbird_ja.cloud.tpu import GcpTpus
 from bigbird_ja.errors import BadInput
 from testkit.fakes.tpu import FakeTpu, QueueState, State
 
@@ -48,7 +50,7 @@ def finished(tpus: GcpTpus, name: str) -> Operation:
 
 @pytest.mark.parametrize("spec", [NODE, QUEUED], ids=["node", "queued"])
 def test_life_of_a_tpu(fake: FakeTpu, tpus: GcpTpus, spec: TpuSpec) -> None:
-    operation = finished(tpus, tpus.create(spec, ZONE, 3, {"startup-script": "true"}))
+    operation = finished(tpus, tpus.create(spec, ZONE, 3, {"startup-script": "true"}, 3600.0))
     assert operation.fault is None
     (tpu,) = tpus.list(ZONE)
     assert tpu.presence is Presence.READY
@@ -71,7 +73,7 @@ def test_requests_say_what_is_rented() -> None:
     spot = tpu_lib.create_request("p", NODE, ZONE, 1, {"startup-script": "x"})
     assert spot.node.scheduling_config.spot and not spot.node.scheduling_config.preemptible
     assert spot.node.metadata == {"startup-script": "x"}
-    assert spot.node.labels[tpu_lib.RUN_LABEL] == "run-1"
+    assert spot.node.labels[service.RUN_LABEL] == "run-1"
     preemptible = TpuSpec("r", "v2-8", "i", "preemptible", service_account="a@b", network="n")
     request = tpu_lib.create_request("p", preemptible, ZONE, 1, {})
     assert request.node.scheduling_config.preemptible
@@ -89,7 +91,7 @@ def test_requests_say_what_is_rented() -> None:
 )
 def test_failed_operations(fake: FakeTpu, tpus: GcpTpus, word: str, kind: Kind) -> None:
     fake.script.append(word)
-    operation = finished(tpus, tpus.create(NODE, ZONE, 1, {}))
+    operation = finished(tpus, tpus.create(NODE, ZONE, 1, {}, 3600.0))
     assert operation.fault is not None and operation.fault.kind is kind
 
 
@@ -97,7 +99,7 @@ def test_failed_operations(fake: FakeTpu, tpus: GcpTpus, word: str, kind: Kind) 
 def test_refused_calls(fake: FakeTpu, tpus: GcpTpus, word: str, kind: Kind) -> None:
     fake.script.append(word)
     with pytest.raises(ServiceFault) as caught:
-        tpus.create(NODE, ZONE, 1, {})
+        tpus.create(NODE, ZONE, 1, {}, 3600.0)
     assert caught.value.kind is kind
 
 
@@ -105,12 +107,12 @@ def test_unavailable_is_retried_and_a_lost_reply_shows_as_existing(
     fake: FakeTpu, tpus: GcpTpus
 ) -> None:
     fake.script += ["unavailable", "unavailable"]
-    tpus.create(NODE, ZONE, 1, {})
+    tpus.create(NODE, ZONE, 1, {}, 3600.0)
     assert fake.requests.count("CreateNode") == 3
     other = TpuSpec("run-2", "v3-8", "i")
     fake.script.append("reply_lost")
     with pytest.raises(ServiceFault) as caught:
-        tpus.create(other, ZONE, 1, {})
+        tpus.create(other, ZONE, 1, {}, 3600.0)
     assert caught.value.kind is Kind.EXISTS
     assert len(fake.node_names()) == 2
 
@@ -146,7 +148,7 @@ def test_hung_server_does_not_hang_the_caller() -> None:
 
 def test_waiting_and_failed_queues(fake: FakeTpu, tpus: GcpTpus) -> None:
     fake.script.append("queued_waiting")
-    tpus.create(QUEUED, ZONE, 1, {})
+    tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
     (tpu,) = tpus.list(ZONE)
     assert tpu.presence is Presence.WAITING
     (name,) = fake.queued_names()
@@ -164,7 +166,7 @@ def test_waiting_and_failed_queues(fake: FakeTpu, tpus: GcpTpus) -> None:
 def test_every_state_is_ready_on_its_way_or_dead(
     fake: FakeTpu, tpus: GcpTpus, state: State
 ) -> None:
-    tpus.create(NODE, ZONE, 1, {})
+    tpus.create(NODE, ZONE, 1, {}, 3600.0)
     fake.preempt("run-1", state=state)
     (tpu,) = tpus.list(ZONE)
     pending = {"CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING"}
@@ -231,5 +233,5 @@ def test_open_channels_stay_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_labels_that_are_not_ours() -> None:
-    tpu = Tpu("x", ZONE, Presence.READY, "READY", True, False, labels={tpu_lib.ATTEMPT_LABEL: "?"})
+    tpu = Tpu("x", ZONE, Presence.READY, "READY", True, False, labels={service.ATTEMPT_LABEL: "?"})
     assert (tpu.run, tpu.attempt) == ("x", 0)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja.cloud.tpu import GcpTpus, TpuSpec, emulator_client
+from bigbird_ja import storage
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, supervisor_lease
+from bigbird_ja.cloud.service import RUN_DIR_KEY, TpuSpec
+from bigbird_ja.cloud.tpu import GcpTpus, emulator_client
 from bigbird_ja.commands import down
 from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
@@ -16,8 +19,8 @@ from tests.cloud import support
 def fake(tmp_path: object) -> Iterator[FakeTpu]:
     with FakeTpu(f"{tmp_path}/vms") as server:
         tpus = GcpTpus("p", emulator_client(server.address))
-        tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {})
-        tpus.create(TpuSpec("b", "v3-8", "i", queued=True), "europe-west4-a", 1, {})
+        tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
+        tpus.create(TpuSpec("b", "v3-8", "i", queued=True), "europe-west4-a", 1, {}, 3600.0)
         server.preempt("b")
         yield server
 
@@ -33,8 +36,19 @@ def test_all_zones_nodes_and_queues_dead_ones_too(fake: FakeTpu) -> None:
 
 
 def test_one_run_only(fake: FakeTpu) -> None:
-    status, _ = support.run(["down", "--project=p", "--name=b", "--yes", "--json"], fake)
+    down = ["down", "--project=p", "--name=b", "--yes", "--json"]
+    status, _ = support.run(down, fake)
     assert status == 0
+    # Of a name without a TPU nobody can tell whether it is one; a bucket can.
+    status, result = support.run(down, fake)
+    assert status == 2
+    assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
+    root = fake.work_dir
+    files = BucketFiles(RunPaths(root, "b"))
+    files.prepare()
+    storage.write_text(f"{root}/b/supervisor/launch.json", "{}")
+    status, result = support.run([*down, f"--bucket={root}"], fake)
+    assert (status, result["left"]) == (0, [])
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
 
 
@@ -58,6 +72,40 @@ def test_what_cannot_be_deleted_is_said(fake: FakeTpu) -> None:
     assert status == 74
     assert result["left"] == ["us-central1-a/a"]
     assert "still there" in result["error"]
+
+
+def test_a_zone_that_nobody_knows_is_no_zone_without_tpus(fake: FakeTpu) -> None:
+    flags = ["down", "--project=p", "--yes", "--json"]
+    status, result = support.run([*flags, "--zones=us-central9-z"], fake)
+    assert status == 2
+    assert "no service knows 'us-central9-z'" in result["error"]
+    status, result = support.run([*flags, "--zones=us-central1-b"], fake)
+    assert (status, result["deleted"]) == (0, [])
+
+
+def test_a_part_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
+    fake.unreachable.append("projects/p/locations/asia-east1-c")
+    status, result = support.run(["down", "--project=p", "--yes", "--json"], fake)
+    assert status == 74
+    assert "no answer from asia-east1-c" in result["error"]
+
+
+def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) -> None:
+    """Without --bucket: the machine itself says where its run lies."""
+    run_dir = f"{fake.work_dir}/bucket/c"
+    BucketFiles(RunPaths(f"{fake.work_dir}/bucket", "c")).prepare()
+    tpus = GcpTpus("p", emulator_client(fake.address))
+    spec = TpuSpec("c", "v3-8", "i")
+    tpus.create(spec, "us-central1-a", 1, {RUN_DIR_KEY: run_dir}, 3600.0)
+    lock = supervisor_lease(RunPaths(f"{fake.work_dir}/bucket", "c"), print)
+    lock.acquire()
+    down = ["down", "--project=p", "--name=c", "--yes", "--json"]
+    status, result = support.run(down, fake)
+    assert status == 2
+    assert "c is watched by a `launch`" in result["error"]
+    lock.release()
+    status, result = support.run(down, fake)
+    assert (status, result["deleted"]) == (0, ["us-central1-a/c"])
 
 
 def test_project_is_needed(fake: FakeTpu) -> None:

@@ -11,7 +11,8 @@ import pytest
 from bigbird_ja.cloud import run_story
 from bigbird_ja.cloud.run_files import BucketFiles, RunPaths
 from bigbird_ja.cloud.run_state import Ending, Phase, RunState
-from bigbird_ja.cloud.tpu import GcpTpus, TpuSpec, emulator_client
+from bigbird_ja.cloud.service import TpuSpec
+from bigbird_ja.cloud.tpu import GcpTpus, emulator_client
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
@@ -49,8 +50,8 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     trainer.beat(training.model_dir, 400, "training")
     make_run(root, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP, ending_message="out of luck")
     tpus = GcpTpus("p", emulator_client(fake.address))
-    tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {})
-    tpus.create(TpuSpec("stray", "v3-8", "i"), "us-central1-a", 1, {})
+    tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(TpuSpec("stray", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={root}/bucket", "--project=p", "--json"]
     status, result = support.run(flags, fake)
     assert status == 0
@@ -63,7 +64,7 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
 
 
 def test_an_unwatched_tpu_goes_on_costing(root: str) -> None:
-    from bigbird_ja.cloud.tpu import Presence, Tpu
+    from bigbird_ja.cloud.service import Presence, Tpu
 
     make_run(root, "a", phase=Phase.RUNNING, billing=True, cost_usd=1.0, saved_wall=NOW - 3600)
     ready = Tpu("a", "z", Presence.READY, "READY", True, False)

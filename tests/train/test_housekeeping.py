@@ -42,3 +42,16 @@ def test_a_lost_lock_ends_the_run() -> None:
     house.do_due()
     with pytest.raises(LeaseLost):
         house.poll()
+
+
+def test_who_lost_the_lock_writes_no_more_heartbeats() -> None:
+    now, beats = [0.0], []
+
+    def lose() -> None:
+        raise LeaseLost("gone")
+
+    chores = [Chore("lock", 1.0, lose), Chore("heartbeat", 1.0, lambda: beats.append(now[0]))]
+    house = Housekeeping(chores, print, lambda: now[0])
+    for now[0] in range(5):
+        house.do_due()
+    assert beats == []

@@ -1,0 +1,332 @@
+"""The watcher of a rented machine: deletes it at the end of its lease, whatever happened to us.
+
+Runs on the machine itself, started before anything is installed there, from the text of this file
+in the start-up script: so it uses the standard library of Python 3.8 and nothing else, and no word
+with an apostrophe in it. Its first argument is what to do, its second what it is told (`Told`, as
+JSON):
+
+    watch            every `poll` seconds: counts, tells, and deletes the machine when it must go
+    report STATUS    tells the supervisor how training ended
+    get URL FILE     brings one file from the bucket
+
+What costs money when it is missing:
+- Every request has a timeout and a deadline. Nothing is asked of `gcloud`, which may hang.
+- The counters are on disk, in a file that is written once and then overwritten in place, so that a
+  full disk does not stop them; where even that fails, in memory of the machine (`/run`). A watcher
+  that is started again goes on counting.
+- Only another `global_step` is progress. A heartbeat that merely says another time is none.
+- Seconds are counted by a clock that nobody sets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+CALL_SECONDS = 20.0  # one read of one request
+DEADLINE_SECONDS = 60.0  # a whole request; `get` has longer
+GET_SECONDS = 600.0
+RECORD_BYTES = 1024  # of the counters; never grows
+LOG_BYTES = 65536  # of the end of the log that the supervisor may read
+REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
+CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
+STALLED = 76  # exit status, as in the command line
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the supervisor decided before it created the machine. Seconds."""
+
+    attempt: int
+    limit: float  # the machine lives so long at most: what its run may still cost
+    lease: float  # and so long after the last sign of a supervisor
+    ended: float  # and so long after training has ended
+    stalled: float  # and so long without another step
+    poll: float
+    supervisor_dir: str  # gs://... (a directory in tests)
+    model_dir: str
+    delete: list[str] = field(default_factory=list)  # addresses; all are tried each time
+    metadata: str = "http://metadata.google.internal"
+    storage: str = "https://storage.googleapis.com"
+    asked: float = 0.0  # UNIX seconds by the supervisor when it asked for the machine; 0: unknown
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Seconds so far, and what they are counted against."""
+
+    age: float = 0.0
+    unrenewed: float = 0.0
+    quiet: float = 0.0
+    ended: float = 0.0
+    step: int = -1
+    renewal: str = ""  # the last one seen
+    clock: float = 0.0  # since boot, when this was written
+    boot: str = ""
+    wall: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at the bucket and the disk. None where it could not be seen."""
+
+    step: int | None = None
+    renewal: str | None = None
+    has_ended: bool = False
+
+
+def turn(counters: Counters, seconds: float, seen: Seen) -> Counters:
+    """The counters after a look, `seconds` after the one before."""
+    stepped = seen.step is not None and seen.step != counters.step
+    renewed = seen.renewal is not None and seen.renewal != counters.renewal
+    return replace(
+        counters,
+        age=counters.age + seconds,
+        unrenewed=0.0 if renewed else counters.unrenewed + seconds,
+        quiet=0.0 if stepped else counters.quiet + seconds,
+        ended=counters.ended + seconds if seen.has_ended else 0.0,
+        step=seen.step if stepped and seen.step is not None else counters.step,
+        renewal=seen.renewal if renewed and seen.renewal is not None else counters.renewal,
+    )
+
+
+def must_go(counters: Counters, told: Told) -> str:
+    """Why the machine must be deleted now; empty while it may live."""
+    if counters.age >= told.limit or counters.unrenewed >= told.lease:
+        return "lease_over"
+    if counters.ended >= told.ended:
+        return "ended"
+    return "stalled" if counters.quiet >= told.stalled else ""
+
+
+def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
+    """Seconds since the counters were written, also over a restart or a reboot."""
+    if not counters.boot:
+        return 0.0
+    if counters.boot == boot:
+        return max(0.0, clock - counters.clock)
+    return clock + min(max(0.0, wall - counters.wall - clock), REBOOT_SECONDS)
+
+
+class Notes:
+    """The counters on disk, in each of some files that can be written; the largest are believed."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def load(self) -> Counters:
+        found = [c for c in map(self._load, self._paths) if c is not None]
+        return max(found, key=lambda c: c.age, default=Counters())
+
+    def save(self, counters: Counters) -> None:
+        record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                try:
+                    os.pwrite(descriptor, record, 0)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _load(self, path: str) -> Counters | None:
+        try:
+            with open(path, "rb") as file:
+                return Counters(**json.loads(file.read(RECORD_BYTES)))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+class Machine:
+    """What the watcher reads and writes: bucket, metadata server, service, disk."""
+
+    def __init__(self, told: Told, work_dir: str) -> None:
+        self._told, self._work_dir = told, work_dir
+        self._opener = urllib.request.build_opener()
+
+    def look(self) -> Seen:
+        told = self._told
+        step = self._value(told.model_dir, "heartbeat.json", "global_step")
+        renewal = None
+        if self._value(told.supervisor_dir, "lease.json", "attempt") == told.attempt:
+            renewal = str(self._value(told.supervisor_dir, "lease.json", "renewed"))
+        ended = os.path.exists(os.path.join(self._work_dir, "ended"))
+        return Seen(step if isinstance(step, int) else None, renewal, ended)
+
+    def tell(self) -> None:
+        """Brings the end of the log to the bucket."""
+        path = os.path.join(self._work_dir, "training.log")
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
+            self._write("training.log", file.read(LOG_BYTES))
+
+    def report(
+        self,
+        status: int,
+        reason: str,
+        self_deleted: bool,
+        pauses: tuple[float, ...] = (1.0, 3.0, 0.0),
+    ) -> None:
+        """Tells the supervisor how training ended, or why the machine went."""
+        values = {"attempt": self._told.attempt, "status": status, "self_deleted": self_deleted}
+        text = json.dumps({**values, "reason": reason, "time": int(time.time())})
+        for pause in pauses:
+            try:
+                self._write("exit.json", text.encode())
+                return
+            except (OSError, ValueError) as error:
+                say(f"exit.json could not be written: {error}")
+                time.sleep(pause)
+
+    def delete(self) -> None:
+        """Asks the service to delete this machine; all of its addresses, whatever each answers."""
+        for address in self._told.delete:
+            try:
+                self.request("DELETE", address)
+                say(f"deleted {address}")
+            except (OSError, ValueError) as error:
+                say(f"deleting {address} failed, will be tried again: {error}")
+
+    def request(
+        self, method: str, url: str, data: bytes | None = None, seconds: float = DEADLINE_SECONDS
+    ) -> bytes:
+        """One signed request, over within `seconds`."""
+        headers = {"Content-Type": "application/octet-stream"}
+        if method != "GET" or url.startswith(self._told.storage):
+            headers["Authorization"] = f"Bearer {self._token()}"
+        return self._open(urllib.request.Request(url, data, headers, method=method), seconds)
+
+    def get(self, url: str, target: str) -> None:
+        """One file of the bucket into a local file."""
+        data = self._read(url, GET_SECONDS)
+        with open(target, "wb") as file:
+            file.write(data)
+
+    def _token(self) -> str:
+        where = f"{self._told.metadata}/computeMetadata/v1/instance/service-accounts/default/token"
+        request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
+        return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
+
+    def _open(self, request: urllib.request.Request, seconds: float) -> bytes:
+        parts: list[bytes] = []
+        until = time.monotonic() + seconds
+        with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
+            while True:  # a server that sends a byte now and then has a deadline, too
+                part = answer.read1(1 << 20)
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{request.full_url}: no end after {seconds:.0f} s")
+
+    def _read(self, url: str, seconds: float = DEADLINE_SECONDS) -> bytes:
+        if not url.startswith("gs://"):
+            with open(url, "rb") as file:
+                return file.read()
+        bucket, _, name = url[5:].partition("/")
+        quoted = urllib.parse.quote(name, safe="")
+        return self.request(
+            "GET", f"{self._told.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media", None, seconds
+        )
+
+    def _write(self, name: str, data: bytes) -> None:
+        url = f"{self._told.supervisor_dir}/{name}"
+        if not url.startswith("gs://"):
+            with open(f"{url}.{os.getpid()}.tmp", "wb") as file:
+                file.write(data)
+            os.replace(f"{url}.{os.getpid()}.tmp", url)
+            return
+        bucket, _, path = url[5:].partition("/")
+        query = urllib.parse.urlencode({"uploadType": "media", "name": path})
+        self.request("POST", f"{self._told.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
+
+    def _value(self, directory: str, name: str, key: str) -> Any:
+        try:
+            found: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
+            return found[key]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def watch(
+    told: Told,
+    machine: Machine,
+    notes: Notes,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+    boot: str,
+) -> None:
+    """Watches for as long as the machine is there."""
+    counters, is_told = notes.load(), False
+    if told.asked and not counters.boot:  # the first start of all; its life began before
+        age = min(max(0.0, time.time() - told.asked), CREATION_SECONDS)
+        counters = replace(counters, age=age)
+    while True:
+        sleep(told.poll)
+        seconds = since(counters, clock(), boot, time.time()) if counters.boot else told.poll
+        counters = turn(counters, seconds, machine.look())
+        counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
+        notes.save(counters)
+        reason = must_go(counters, told)
+        if not reason:
+            machine.tell()
+            continue
+        say(f"{reason}: deleting this machine")
+        if not is_told and not counters.ended:
+            machine.report(STALLED, reason, True, pauses=(0.0,))  # one try, which has a deadline
+            is_told = True
+        machine.delete()
+
+
+def say(text: str) -> None:
+    """A line for the console of the machine."""
+    with contextlib.suppress(OSError, ValueError):
+        print(time.strftime("%FT%TZ", time.gmtime()), "bigbird-ja:", text, file=sys.stderr)
+
+
+def boot_id() -> str:
+    """Another one after each boot."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def since_boot() -> float:
+    """Seconds that go on while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def main(arguments: list[str]) -> int:
+    """See the module."""
+    verb, told = arguments[0], Told(**json.loads(arguments[1]))
+    work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
+    memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
+    machine = Machine(told, work_dir)
+    if verb == "get":
+        machine.get(arguments[2], arguments[3])
+        return 0
+    if verb == "report":
+        machine.tell()
+        machine.report(int(arguments[2]), "", False)
+        return 0
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
+    name = f"bigbird-ja-{told.attempt}.counters"
+    notes = Notes([os.path.join(work_dir, name), os.path.join(memory, name)])
+    watch(told, machine, notes, since_boot, time.sleep, boot_id())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

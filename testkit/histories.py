@@ -1,0 +1,229 @@
+"""Seeded histories of a rented run, months of virtual time each, in which anything can fail.
+
+Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
+machines are preempted, hang, crash and go mute; the supervisor is killed, detached, and comes back
+after minutes or days, or never. `check` says what such a history has cost that it must not.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from bigbird_ja.cloud.faults import Kind, ServiceFault
+from bigbird_ja.cloud.loop import Detached, Services, Stop, supervise
+from bigbird_ja.cloud.run_state import Phase, RunState, Settings
+from bigbird_ja.cloud.service import TpuSpec
+from bigbird_ja.cloud.simulated_cloud import Node, SimulatedCloud, TrainerModel
+from bigbird_ja.errors import StorageError
+
+HOUR, DAY = 3600.0, 86_400.0
+ZONES = ("zone-a", "zone-b", "zone-c")
+USD_PER_HOUR = 2.4
+POLL = 300.0  # seconds; the bounds below are in terms of it
+TURNS = 40_000  # of one supervisor: more than months of polls
+SERVICE_ACTS = ("list", "create", "delete", "operation")
+ACTS = (*SERVICE_ACTS, "read", "write", "beat")
+WORDS = (
+    "stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze", "mute",
+    "dead", "exit:1", "exit:71", "exit:75",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """An act that fails with a chance of `p`, from `start` to `end`, in one zone or in all."""
+
+    act: str
+    zone: str
+    start: float
+    end: float
+    p: float
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What must not be: all of it 0, or False."""
+
+    outlived: int = 0  # machines billed beyond their limit or their lease
+    over_cost: bool = False
+    over_hours: bool = False
+    rented_finished: int = 0
+    unending: bool = False
+    left: int = 0  # machines billed at the end of all time
+
+    @property
+    def is_clean(self) -> bool:
+        return self == Verdict()
+
+
+class _Killed(BaseException):
+    """SIGKILL."""
+
+
+class _Unending(BaseException):
+    """More turns than any history has."""
+
+
+@dataclass
+class History:
+    """One of them.
+
+    Args:
+        seed: decides everything.
+        service: `tpu` or `compute`.
+    """
+
+    seed: int
+    service: str
+
+    def __post_init__(self) -> None:
+        self._rng = rng = random.Random(f"{self.service}/{self.seed}")
+        mean = rng.uniform(2, 48) * HOUR
+        target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
+        self.settings = Settings(
+            ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
+            max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
+            max_usd=rng.choice([None, rng.uniform(1, 2000)]),
+        )  # fmt: skip
+        word = rng.uniform(0, 0.5)
+        script = [rng.choice(WORDS) if rng.random() < word else "ok" for _ in range(60)]
+        self.troubles = [self._trouble() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]
+        self.cloud = SimulatedCloud(
+            TrainerModel(target, 1.0), lambda ready: rng.expovariate(1 / mean), fast=True,
+            service=self.service, script=script, interfere=self._interfere,
+            wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
+        )  # fmt: skip
+        self._leaves_at, self._turns, self._began = math.inf, 0, 0.0
+        self._paused = 0.0
+
+    def _trouble(self) -> Trouble:
+        rng = self._rng
+        start = rng.choice([0.0, rng.expovariate(1 / HOUR), rng.expovariate(1 / (5 * DAY))])
+        length = rng.choice([60.0, rng.expovariate(1 / HOUR), rng.expovariate(1 / DAY), math.inf])
+        zone = rng.choice([*ZONES, "", ""])
+        kind = rng.choice([Kind.UNAVAILABLE, Kind.INTERNAL, Kind.PERMISSION])
+        return Trouble(
+            rng.choice(ACTS), zone, start, start + length, rng.choice([1.0, rng.random()]), kind
+        )
+
+    def _interfere(self, act: str, zone: str) -> None:
+        for one in self.troubles:
+            if one.act != act or not one.start <= self.cloud.now < one.end:
+                continue
+            if one.zone not in ("", zone) or self._rng.random() >= one.p:
+                continue
+            if act in SERVICE_ACTS:
+                raise ServiceFault(one.kind, f"no {act}")
+            if one.kind is Kind.PERMISSION:
+                raise PermissionError(13, f"no {act}")
+            raise StorageError(f"no {act}")
+
+    def run(self) -> Verdict:
+        """Lives it through, then lets every lease run out."""
+        unending = False
+        for gap in self._gaps():
+            try:
+                state = self._session()
+            except _Unending:
+                unending = True
+                break
+            if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
+                break
+            if state is not None and not state.billing:
+                self._paused += gap  # an ended run's hours stand still
+            self.cloud.advance(self.cloud.now + gap)
+        longest = self.settings.longest + self.settings.lease + DAY
+        for _ in range(16):
+            self.cloud.advance(self.cloud.now + longest / 16)
+        return self.verdict(unending)
+
+    def _gaps(self) -> list[float]:
+        """Between supervisors: minutes or days; after the last one nobody comes any more."""
+        rng = self._rng
+        return [rng.choice([600.0, 5 * HOUR, 4 * DAY]) for _ in range(rng.choice([1, 1, 2, 3, 5]))]
+
+    def _session(self) -> RunState | None:
+        """One supervisor, to its end, or until it is killed or detached; None then."""
+        rng, self._turns = self._rng, 0
+        if self.cloud.state is None:  # nothing was stored yet: the run begins now
+            self._began = self.cloud.now
+        how = rng.choice(["stays", "killed", "detached"])
+        self._leaves_at = self.cloud.now + (
+            math.inf if how == "stays" else rng.expovariate(1 / (2 * DAY))
+        )
+        self.cloud.wake = [t for t in self.cloud.wake if t > self.cloud.now] + [self._leaves_at]
+
+        def sleep(seconds: float) -> None:
+            self._turns += 1
+            if self._turns > TURNS:
+                raise _Unending
+            self.cloud.sleep(seconds)
+            if how == "killed" and self.cloud.now >= self._leaves_at:
+                raise _Killed
+
+        def stop() -> Stop:
+            leaves = how == "detached" and self.cloud.now >= self._leaves_at
+            return Stop.DETACH if leaves else Stop.NO
+
+        cloud = self.cloud
+        services = Services(cloud, cloud, cloud, sleep, cloud.beat, stop)
+        try:
+            return supervise(TpuSpec("run", "v3-8", "i"), self.settings, services)
+        except (
+            _Killed,
+            Detached,
+            StorageError,
+            PermissionError,
+        ):  # the last: nothing to begin with
+            return None
+
+    def verdict(self, unending: bool) -> Verdict:
+        """What it must not have cost."""
+        cloud, settings = self.cloud, self.settings
+        nodes = [*cloud.past_nodes, *cloud.nodes]
+        # A machine goes at the watcher's next turn, and its deletion takes its time.
+        slack = cloud.watch_poll + cloud.delete_seconds + 1.0
+        late = slack + 2 * POLL
+        spent = cloud.rented_seconds / HOUR * USD_PER_HOUR
+        cents = len(nodes) * late / HOUR * USD_PER_HOUR
+        most = settings.max_seconds
+        return Verdict(
+            sum(_outlived(node, cloud, slack, settings.lease) for node in nodes),
+            settings.max_usd is not None and spent > settings.max_usd + cents,
+            most is not None
+            and any(_end(node, cloud) > self._began + self._paused + most + late for node in nodes),
+            cloud.rented_finished,
+            unending,
+            sum(_is_billed(node, cloud.now) for node in cloud.nodes),
+        )
+
+
+def _end(node: Node, cloud: SimulatedCloud) -> float:
+    """When it was billed last; 0 where it never was."""
+    start, end = node.billed(cloud.now)
+    return end if end > start else 0.0
+
+
+def _is_billed(node: Node, now: float) -> bool:
+    return node.ready_at <= now < min(node.dies_at, node.deleted_at)
+
+
+def _outlived(node: Node, cloud: SimulatedCloud, slack: float, seconds: float) -> bool:
+    start, end = node.billed(cloud.now)
+    lease = max(start, node.renewed_at) + seconds
+    return end > start and end > min(start + node.limit, lease) + slack
+
+
+def total(verdicts: list[Verdict]) -> dict[str, int]:
+    """The table's row: machines and histories that must not be."""
+    return {
+        "histories": len(verdicts),
+        "machines outliving their lease": sum(v.outlived for v in verdicts),
+        "runs over their cost": sum(v.over_cost for v in verdicts),
+        "runs over their hours": sum(v.over_hours for v in verdicts),
+        "finished runs rented again": sum(v.rented_finished for v in verdicts),
+        "histories that do not end": sum(v.unending or v.left > 0 for v in verdicts),
+    }
