@@ -150,7 +150,13 @@ def tiled_self_attention(
         mask = tf.reshape(input_mask, tiles)
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
     random = random_tiles(plans[layer], tiles[1])
-    context = rolled_attention(query, key, value, mask, documents, random)
+    if model.attention_implementation == "kernel":
+        from bigbird_ja.model.kernels.attention import kernel_attention  # imports jax
+
+        assert isinstance(random, RolledTiles)
+        context = kernel_attention(query, key, value, mask, documents, random)
+    else:
+        context = rolled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])

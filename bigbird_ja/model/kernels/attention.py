@@ -13,7 +13,8 @@ import tensorflow as tf
 from bigbird_ja.model.kernels.backward import backward
 from bigbird_ja.model.kernels.carry import carried
 from bigbird_ja.model.kernels.forward import forward
-from bigbird_ja.model.kernels.tiles import UNSEEN, Shape
+from bigbird_ja.model.kernels.shape import Shape
+from bigbird_ja.model.kernels.tiles import UNSEEN
 from bigbird_ja.model.tiling import RolledTiles
 
 

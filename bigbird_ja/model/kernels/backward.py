@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,8 +12,7 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.tiles import Shape
-
+from bigbird_ja.model.kernels.shape import Shape
 
 def backward(shape: Shape, interpret: Any = False) -> Any:
     """A function of query, key, value, context, its gradient, statistics and marks, that returns
@@ -30,49 +30,52 @@ def backward(shape: Shape, interpret: Any = False) -> Any:
     )
 
 
+@dataclass(frozen=True)
 class _Tiles:
-    """The arrays of one step of the grid, and what is done to one pair of tiles."""
+    """The arrays of one step of the grid."""
 
-    def __init__(self, shape: Shape, seen: t.Seen, given: tuple[Any, ...], kept: Any) -> None:
-        self.shape, self.seen = shape, seen
-        self.query, self.key, self.value, self.context, self.upstream, self.statistics = given
-        self.keys, self.values, self.d_keys, self.d_values = kept
+    shape: Shape
+    seen: t.Seen
+    query: Any
+    key: Any
+    value: Any
+    context: Any
+    upstream: Any
+    statistics: Any
+    keys: Any  # transposed, with the tile of nothing
+    values: Any
+    d_keys: Any  # float32, transposed like them
+    d_values: Any
 
-    def queries(self, j: Any) -> _Queries:
-        """What one tile of queries brings to every piece."""
-        shape, upstream = self.shape, self.upstream[j]
-        product = upstream.astype(jnp.float32) * self.context[j].astype(jnp.float32)
-        heads = range(shape.group)
-        inner = [jnp.sum(product[t.rows_of(shape, h)], axis=0, keepdims=True) for h in heads]
+    def queries(self, j: Any, head: int) -> _Queries:
+        """What one head's tile of queries brings to every piece."""
+        shape, own = self.shape, t.rows_of(self.shape, head)
+        upstream = self.upstream[j]
+        product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
         return _Queries(
-            t.spread(shape, self.query[j]),
-            t.spread(shape, upstream),
-            self.statistics[j],
-            jnp.concatenate(inner, axis=1),
+            t.alone(shape, self.query[j], head),
+            t.alone(shape, upstream, head),
+            self.statistics[j, :, t.lanes_of(shape, head)],
+            jnp.sum(product, axis=0, keepdims=True),
         )
 
 
+@dataclass(frozen=True)
 class _Queries:
-    def __init__(self, queries: Any, upstream: Any, statistics: Any, inner: Any) -> None:
-        self.queries, self.upstream = queries, upstream  # block-diagonal
-        self._statistics, self._inner = statistics, inner  # [1, lanes]
-
-    def of(self, lanes: slice) -> _Queries:
-        """One head's lanes of them."""
-        return _Queries(
-            self.queries[:, lanes], self.upstream[:, lanes],
-            self._statistics[:, lanes], self._inner[:, lanes],
-        )  # fmt: skip
+    queries: jax.Array  # of `alone`
+    upstream: jax.Array
+    statistics: jax.Array  # [1, rows]
+    inner: jax.Array
 
     def weights(self, scores: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Probabilities and the gradients of scores, from masked scores and transposed values."""
-        dtype = values.dtype
-        exact = jnp.exp(scores - self._statistics)
-        slopes = exact * (t.matmul(values, self.upstream) - self._inner)
-        return exact.astype(dtype), slopes.astype(dtype)
+        exact = jnp.exp2(scores - self.statistics)
+        slopes = exact * (t.matmul(values, self.upstream) - self.inner)
+        return exact.astype(values.dtype), slopes.astype(values.dtype)
 
     def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What a tile of keys and of values gets: float32, transposed as they are."""
+        """What a tile of keys and of values gets: float32, transposed as they are, zero in the
+        lanes of other heads."""
         return (
             t.matmul_transposed(slopes, self.queries),
             t.matmul_transposed(exact, self.upstream),
@@ -83,7 +86,7 @@ def _kernel(shape: Shape, *refs: Any) -> None:
     given, rest = refs[:6], refs[6:]
     key_marks, query_marks = rest[0], rest[1] if shape.has_documents else None
     d_query, d_key, d_value, *kept = rest[-7:]
-    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), given, kept)
+    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), *given, *kept)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _transpose(j: Any, _: None) -> None:
@@ -97,49 +100,50 @@ def _kernel(shape: Shape, *refs: Any) -> None:
 
     @functools.partial(lax.fori_loop, 1, shape.tiles, init_val=None)
     def _tile(j: Any, _: None) -> None:
-        _one_tile(tiles, shifts, j, d_query)
+        near = t.Neighbours(shape, shifts, j)
+        for head in range(shape.group):
+            _one_tile(tiles, near, j, head, d_query)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _write(j: Any, _: None) -> None:
-        d_key[j] = tiles.d_keys[j].T.astype(shape.dtype)
+        d_key[j] = (tiles.d_keys[j] * t.LN_2).T.astype(shape.dtype)
         d_value[j] = tiles.d_values[j].T.astype(shape.dtype)
 
 
 def _first_tile(tiles: _Tiles, d_query: Any) -> None:
     """Tile 0, which sees everything; it writes first what the others add to."""
-    shape, queries = tiles.shape, tiles.queries(0)
+    shape, heads = tiles.shape, range(tiles.shape.group)
+    queries = [tiles.queries(0, head) for head in heads]
 
     def add(tile: Any, before: list[jax.Array]) -> list[jax.Array]:
-        scores = tiles.seen.tile(t.matmul(tiles.keys[tile], queries.queries), 0, tile)
-        exact, slopes = queries.weights(scores, tiles.values[tile])
-        tiles.d_keys[tile], tiles.d_values[tile] = queries.to_keys(exact, slopes)
-        found = [
-            t.matmul(tiles.key[tile, t.rows_of(shape, h)], slopes[:, t.lanes_of(shape, h)])
-            for h in range(shape.group)
-        ]
-        return [a + b for a, b in zip(before, found, strict=True)]
+        to_keys, summed = [], []
+        for head in heads:
+            own = queries[head]
+            scores = tiles.seen.tile(t.matmul(tiles.keys[tile], own.queries), 0, tile)
+            exact, slopes = own.weights(scores, tiles.values[tile])
+            to_keys.append(own.to_keys(exact, slopes))
+            found = t.matmul(tiles.key[tile, t.rows_of(shape, head)], slopes)
+            summed.append(before[head] + found)
+        d_keys, d_values = zip(*to_keys, strict=True)
+        tiles.d_keys[tile] = functools.reduce(jnp.add, d_keys)
+        tiles.d_values[tile] = functools.reduce(jnp.add, d_values)
+        return summed
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
-    summed = lax.fori_loop(0, shape.tiles, add, [nothing] * shape.group)
-    d_query[0] = jnp.concatenate(summed, axis=0).astype(shape.dtype)
+    summed = lax.fori_loop(0, shape.tiles, add, [nothing for _ in heads])
+    d_query[0] = (jnp.concatenate(summed, axis=0) * t.LN_2).astype(shape.dtype)
 
 
-def _one_tile(tiles: _Tiles, shifts: Any, j: Any, d_query: Any) -> None:
-    """Tile j >= 1: gradient of its queries, and its part in the keys and values that it saw."""
-    shape, seen = tiles.shape, tiles.seen
-    near, half = t.Neighbours(shape, shifts, j), shape.rows // 2
-    queries = tiles.queries(j)
-    d_queries: list[list[jax.Array]] = [[] for _ in range(shape.group)]
-
-    def to_queries(key: jax.Array, slopes: jax.Array) -> None:
-        for head, found in enumerate(d_queries):
-            own = slopes[:, t.lanes_of(shape, head)]
-            found.append(t.matmul(key[t.rows_of(shape, head)], own))
-
-    for tile in (j, 0):
+def _one_tile(tiles: _Tiles, near: t.Neighbours, j: Any, head: int, d_query: Any) -> None:
+    """One head's tile j >= 1: its queries' gradient, and its part in the keys and values that it
+    saw."""
+    shape, seen, half = tiles.shape, tiles.seen, tiles.shape.rows // 2
+    own, queries = t.rows_of(shape, head), tiles.queries(j, head)
+    found = []
+    for tile in (j, 0, *(chosen[head] for chosen in near.random)):
         scores = seen.tile(t.matmul(tiles.keys[tile], queries.queries), j, tile)
         exact, slopes = queries.weights(scores, tiles.values[tile])
-        to_queries(tiles.key[tile], slopes)
+        found.append(t.matmul(tiles.key[tile, own], slopes))
         d_keys, d_values = queries.to_keys(exact, slopes)
         tiles.d_keys[tile] += d_keys
         tiles.d_values[tile] += d_values
@@ -150,21 +154,11 @@ def _one_tile(tiles: _Tiles, shifts: Any, j: Any, d_query: Any) -> None:
     scores = t.matmul(outer(tiles.keys), queries.queries)
     scores = seen.outer(scores, j, near.after, near.before)
     exact, slopes = queries.weights(scores, outer(tiles.values))
-    to_queries(t.joined_lanes(tiles.key[near.after_there], tiles.key[near.before_there]), slopes)
-    for array, found in zip(
+    key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
+    found.append(t.matmul(key, slopes))
+    for array, parts in zip(
         (tiles.d_keys, tiles.d_values), queries.to_keys(exact, slopes), strict=True
     ):
-        array[near.after, :half] += found[:half]
-        array[near.before, half:] += found[half:]
-
-    for chosen in near.random:
-        for head, tile in enumerate(chosen):
-            own = queries.of(t.lanes_of(shape, head))
-            scores = seen.tile(t.matmul(tiles.keys[tile], own.queries), j, tile)
-            exact, slopes = own.weights(scores, tiles.values[tile])
-            d_queries[head].append(t.matmul(tiles.key[tile, t.rows_of(shape, head)], slopes))
-            d_keys, d_values = own.to_keys(exact, slopes)
-            tiles.d_keys[tile] += d_keys
-            tiles.d_values[tile] += d_values
-    summed = [functools.reduce(jnp.add, found) for found in d_queries]
-    d_query[j] = jnp.concatenate(summed, axis=0).astype(shape.dtype)
+        array[near.after, :half] += parts[:half]
+        array[near.before, half:] += parts[half:]
+    d_query[j, own] = (functools.reduce(jnp.add, found) * t.LN_2).astype(shape.dtype)

@@ -11,7 +11,10 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.tiles import Shape
+from bigbird_ja.model.kernels.shape import Shape
+
+# Maximum [1, rows], sum of exponentials [1, rows] and sum of values [size, rows] so far.
+_Running = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def forward(shape: Shape, interpret: Any = False) -> Any:
@@ -43,78 +46,74 @@ def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *res
         keys[j] = t.transposed(key[j])
 
     keys[shape.tiles] = jnp.zeros(keys.shape[1:], keys.dtype)
+    heads = range(shape.group)
+    first = [t.alone(shape, query[0], head) for head in heads]
 
-    @functools.partial(lax.fori_loop, 1, shape.tiles, init_val=None)
-    def _tile(j: Any, _: None) -> None:
-        _one_tile(shape, seen, shifts, j, query, value, keys, context, statistics)
-
-    _first_tile(shape, seen, query, value, keys, context, statistics)
-
-
-def _one_tile(shape: Shape, seen: t.Seen, shifts: Any, j: Any, query: Any, value: Any, keys: Any,
-              context: Any, statistics: Any) -> None:  # fmt: skip
-    """Context of tile j >= 1: its own tile, the blocks beside it, the global and random tiles."""
-    near, half = t.Neighbours(shape, shifts, j), shape.rows // 2
-    queries = t.spread(shape, query[j])
-    outer = jnp.concatenate([keys[near.after, :half], keys[near.before, half:]], axis=0)
-    scores = [
-        seen.tile(t.matmul(keys[j], queries), j, j),
-        seen.outer(t.matmul(outer, queries), j, near.after, near.before),
-        seen.tile(t.matmul(keys[0], queries), j, 0),
-    ]
-    for tiles in near.random:
-        parts = [
-            seen.tile(t.matmul(keys[tile], queries[:, t.lanes_of(shape, head)]), j, tile)
-            for head, tile in enumerate(tiles)
+    def add_to_first(tile: Any, before: list[_Running]) -> list[_Running]:
+        """Tile 0 is global: it sees every tile, one after the other."""
+        return [
+            _grown(
+                before[head],
+                seen.tile(t.matmul(keys[tile], first[head]), 0, tile),
+                value[tile, t.rows_of(shape, head)],
+            )
+            for head in heads
         ]
-        scores.append(jnp.concatenate(parts, axis=1))
+
+    def one_tile(j: Any, running: list[_Running]) -> list[_Running]:
+        near = t.Neighbours(shape, shifts, j)
+        for head in heads:
+            result = _context(shape, seen, near, j, head, query, value, keys)
+            context[j, t.rows_of(shape, head)], statistics[j, :, t.lanes_of(shape, head)] = result
+        return add_to_first(j, running)  # independent of the rest: it fills gaps
+
+    nothing = (
+        jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
+        jnp.zeros((1, shape.rows), jnp.float32),
+        jnp.zeros((shape.size, shape.rows), jnp.float32),
+    )
+    running = add_to_first(0, [nothing] * shape.group)
+    running = lax.fori_loop(1, shape.tiles, one_tile, running)
+    for head, (maximum, total, summed) in enumerate(running):
+        result = _divided(shape, maximum, total, summed)
+        context[0, t.rows_of(shape, head)], statistics[0, :, t.lanes_of(shape, head)] = result
+
+
+def _context(shape: Shape, seen: t.Seen, near: t.Neighbours, j: Any, head: int, query: Any,
+             value: Any, keys: Any) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """Context and statistics of tile j >= 1 for one head: from its own tile, the blocks beside it,
+    the global tile and the random ones."""
+    own, half = t.rows_of(shape, head), shape.rows // 2
+    queries = t.alone(shape, query[j], head)
+    outer = jnp.concatenate([keys[near.after, :half], keys[near.before, half:]], axis=0)
+    random = [tiles[head] for tiles in near.random]
+    scores = [seen.tile(t.matmul(keys[tile], queries), j, tile) for tile in (j, 0, *random)]
+    scores.append(seen.outer(t.matmul(outer, queries), j, near.after, near.before))
     maximum = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     maximum = jnp.maximum(maximum, t.UNSEEN / 2)
-    exact = [jnp.exp(piece - maximum) for piece in scores]
+    exact = [jnp.exp2(piece - maximum) for piece in scores]
     total = jnp.sum(functools.reduce(jnp.add, exact), axis=0, keepdims=True)
+    values = [value[tile, own] for tile in (j, 0, *random)]
+    values.append(t.joined_lanes(value[near.after_there, own], value[near.before_there, own]))
+    found = [t.matmul(v, w.astype(v.dtype)) for v, w in zip(values, exact, strict=True)]
+    return _divided(shape, maximum, total, functools.reduce(jnp.add, found))
+
+
+def _divided(
+    shape: Shape, maximum: jax.Array, total: jax.Array, summed: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Context and statistics of one head's tile."""
     total = jnp.maximum(total, 1e-30)
-    weights = [piece.astype(shape.dtype) for piece in exact]
-    statistics[j] = maximum + jnp.log(total)
-    outer = t.joined_lanes(value[near.after_there], value[near.before_there])
-    for head in range(shape.group):
-        own, lanes = t.rows_of(shape, head), t.lanes_of(shape, head)
-        values = [value[j, own], outer[own], value[0, own]]
-        values += [value[tiles[head], own] for tiles in near.random]
-        found = [t.matmul(v, w[:, lanes]) for v, w in zip(values, weights, strict=True)]
-        summed = functools.reduce(jnp.add, found) * (1.0 / total[:, lanes])
-        context[j, own] = summed.astype(shape.dtype)
+    return (summed * (1.0 / total)).astype(shape.dtype), maximum + jnp.log2(total)
 
 
-def _first_tile(shape: Shape, seen: t.Seen, query: Any, value: Any, keys: Any,
-                context: Any, statistics: Any) -> None:  # fmt: skip
-    """Context of tile 0, the global blocks, which see everything: in two passes over all keys."""
-    queries = t.spread(shape, query[0])
-
-    def scores(tile: Any) -> jax.Array:
-        return seen.tile(t.matmul(keys[tile], queries), 0, tile)
-
-    def highest(tile: Any, before: jax.Array) -> jax.Array:
-        return jnp.maximum(before, jnp.max(scores(tile), axis=0, keepdims=True))
-
-    least = jnp.full((1, shape.width), t.UNSEEN / 2, jnp.float32)
-    maximum = lax.fori_loop(0, shape.tiles, highest, least)
-
-    def add(tile: Any, before: Any) -> Any:
-        total, contexts = before
-        exact = jnp.exp(scores(tile) - maximum)
-        weights = exact.astype(shape.dtype)
-        found = [
-            t.matmul(value[tile, t.rows_of(shape, h)], weights[:, t.lanes_of(shape, h)])
-            for h in range(shape.group)
-        ]
-        total += jnp.sum(exact, axis=0, keepdims=True)
-        return total, [a + b for a, b in zip(contexts, found, strict=True)]
-
-    nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
-    start = (jnp.zeros((1, shape.width), jnp.float32), [nothing] * shape.group)
-    total, contexts = lax.fori_loop(0, shape.tiles, add, start)
-    total = jnp.maximum(total, 1e-30)
-    statistics[0] = maximum + jnp.log(total)
-    for h, found in enumerate(contexts):
-        scaled = found * (1.0 / total[:, t.lanes_of(shape, h)])
-        context[0, t.rows_of(shape, h)] = scaled.astype(shape.dtype)
+def _grown(before: _Running, scores: jax.Array, values: jax.Array) -> _Running:
+    """More keys: what was summed below another maximum shrinks."""
+    maximum, total, summed = before
+    higher = jnp.maximum(maximum, jnp.max(scores, axis=0, keepdims=True))
+    shrunk, exact = jnp.exp2(maximum - higher), jnp.exp2(scores - higher)
+    return (
+        higher,
+        total * shrunk + jnp.sum(exact, axis=0, keepdims=True),
+        summed * shrunk + t.matmul(values, exact.astype(values.dtype)),
+    )

@@ -5,16 +5,16 @@ memory, so that a random tile is an index and not a copy. Scores are held transp
 queries]: then the softmax reduces over sublanes, which is elementwise work for all but the last
 eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
 
-The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. Their
-queries are spread over a block-diagonal matrix, [heads * size, heads * rows], whose zeros select
-each head's own lanes: the matrix unit would fill the missing contraction with zeros anyway.
+The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. A head's
+queries have zeros in the place of the other heads, which selects its own lanes: the matrix unit
+would fill the missing contraction with zeros anyway.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,67 +23,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from bigbird_ja.model.kernels.shape import Shape
+
 # As in `model.rolled`: the score of a key that must not be seen. Half of it is the least maximum.
 UNSEEN = -1e9
-_LANES = 128
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One attention layer's shapes, and its random connections."""
-
-    batch: int
-    tiles: int  # T of a sequence, tile 0 included
-    heads: int
-    size: int  # of a head
-    rows: int  # of a tile
-    shifts: tuple[tuple[int, ...], ...]  # of each head
-    has_documents: bool
-    dtype: str
-
-    @property
-    def group(self) -> int:
-        """Heads that one step of the grid computes: enough to fill the lanes, where they divide."""
-        wanted = max(1, _LANES // self.size)
-        return wanted if self.heads % wanted == 0 else 1
-
-    @property
-    def groups(self) -> int:
-        return self.heads // self.group
-
-    @property
-    def width(self) -> int:
-        """Query lanes of a group."""
-        return self.group * self.rows
-
-    @property
-    def sequence(self) -> tuple[int, int, int]:
-        """Queries, keys, values, contexts and their gradients as the kernels take them."""
-        return (self.batch * self.tiles, self.heads * self.size, self.rows)
-
-    @property
-    def statistics(self) -> tuple[int, int, int]:
-        """A number per query, float32: logarithm of the row's sum of exponentials."""
-        return (self.batch * self.groups * self.tiles, 1, self.width)
-
-    @property
-    def key_marks(self) -> tuple[int, int, int]:
-        """See `Marks`; one tile more, of keys that are not there."""
-        return (self.batch * (self.tiles + 1), self.rows, self.rows)
-
-    @property
-    def query_marks(self) -> tuple[int, int, int]:
-        """int32 document numbers of the queries; only where documents limit what is seen."""
-        return (self.batch * self.tiles, 1, self.rows)
-
-    def vmem_bytes(self, buffers: int = 8) -> int:
-        """About what the backward kernel needs: two buffers for each argument, and its scratch."""
-        item = 2 if self.dtype == "bfloat16" else 4
-        lanes = max(self.group * self.size, _LANES)
-        sequence = self.tiles * self.group * self.size * self.rows * item
-        marks = (self.tiles + 1) * self.rows * self.rows * 4
-        scratch = (self.tiles + 1) * self.rows * lanes * (2 * item + 2 * 4)
-        return 2 * (buffers * sequence + marks) + scratch
+# Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
+LN_2 = math.log(2.0)
 
 
 def sequence_spec(shape: Shape) -> Any:
@@ -140,22 +85,11 @@ def transposed(tile: jax.Array) -> jax.Array:
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
-def spread(shape: Shape, tile: jax.Array) -> jax.Array:
-    """[group * size, rows] as a block-diagonal [group * size, group * rows]."""
-    if shape.group == 1:
-        return tile
+def alone(shape: Shape, tile: jax.Array, head: int) -> jax.Array:
+    """A tile [group * size, rows] with zeros in the place of all other heads."""
     zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
-    heads = [tile[h * shape.size : (h + 1) * shape.size] for h in range(shape.group)]
-    lines = [
-        jnp.concatenate([heads[h] if h == g else zero for g in range(shape.group)], axis=1)
-        for h in range(shape.group)
-    ]
-    return jnp.concatenate(lines, axis=0)
-
-
-def beside(shape: Shape, tile: jax.Array) -> jax.Array:
-    """The same for every head of the group: [.., rows] to [.., group * rows]."""
-    return jnp.concatenate([tile] * shape.group, axis=1) if shape.group > 1 else tile
+    own = tile[rows_of(shape, head)]
+    return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
 
 
 def lanes_of(shape: Shape, head: int) -> slice:
@@ -190,13 +124,12 @@ class Seen:
 
     def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
-        half = shape.rows // 2
-        keys = lax.broadcasted_iota(jnp.int32, (shape.rows, shape.width), 0) < half
-        queries = lax.broadcasted_iota(jnp.int32, (shape.rows, shape.width), 1)
-        self._same_side = keys == (lax.rem(queries, shape.rows) < half)
+        square = (shape.rows, shape.rows)
+        low = [lax.broadcasted_iota(jnp.int32, square, axis) < shape.rows // 2 for axis in (0, 1)]
+        self._same_side = low[0] == low[1]
 
     def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Scores of a whole key tile, for one head or for the group."""
+        """Scores of a whole key tile."""
         return self._limited(scores, query, self._keys[key])
 
     def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
@@ -206,13 +139,9 @@ class Seen:
         return jnp.where(self._same_side, UNSEEN, self._limited(scores, query, marks))
 
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
-        copies = scores.shape[1] // self._shape.rows
-        marks = jnp.concatenate([marks] * copies, axis=1) if copies > 1 else marks
         if self._queries is None:
             return scores + marks
-        own = self._queries[query]
-        own = jnp.concatenate([own] * copies, axis=1) if copies > 1 else own
-        return jnp.where(marks == own, scores, UNSEEN)
+        return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
 class Neighbours:
@@ -228,8 +157,13 @@ class Neighbours:
         # The same for arrays that have no such tile: what is read there gets no weight.
         self.after_there, self.before_there = jnp.where(j == shape.tiles - 1, 0, j + 1), j - 1
         self.random = [  # [shift][head of the group]
-            [1 + lax.rem(j - 1 + shift, shape.tiles - 1) for shift in heads] for heads in shifts
+            [_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts
         ]
+
+
+def _wrapped(tile: Any, tiles: int) -> Any:
+    """Of tiles 1..T-1, which form a ring; without a division, which takes many scalar steps."""
+    return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
 
 
 def shifts_here(shape: Shape) -> list[list[Any]]:

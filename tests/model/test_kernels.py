@@ -1,0 +1,147 @@
+"""The attention kernels, run by Pallas' interpreters, against dense attention with the same mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("jax")
+
+from bigbird_ja.model import pattern
+from bigbird_ja.model.dense import dense_attention
+from bigbird_ja.model.kernels import carry
+from bigbird_ja.model.kernels.attention import kernel_attention
+from bigbird_ja.model.tiling import RolledTiles
+from tests.model.tiny import tiny_config
+
+# Block size, blocks, random blocks, heads, size of a head; two heads of 64 share one step.
+SHAPES = {
+    "small": (4, 12, 3, 2, 16),
+    "group": (8, 10, 1, 2, 64),
+    "no random": (4, 8, 0, 2, 16),
+    "larger": (8, 16, 3, 2, 16),
+    "long": (4, 22, 2, 2, 16),
+    "three shifts": (4, 24, 5, 4, 64),
+}
+FAST = {("small", True), ("group", False)}
+
+
+class Case:
+    """One shape's config and arrays."""
+
+    def __init__(self, name: str, documents: bool = False, dtype: str = "float32") -> None:
+        block, blocks, num_random, heads, size = SHAPES[name]
+        length = block * blocks
+        sets = {"block_size": block, "num_random_blocks": num_random, "hidden_size": heads * size}
+        sets |= {"num_attention_heads": heads}
+        self.config = tiny_config(length, **{f"model.{k}": v for k, v in sets.items()})
+        assert not pattern.is_full(self.config, length)
+        random = np.random.default_rng(0)
+        self.block, self.dtype = block, dtype
+        four = random.standard_normal((4, 2, length, heads, size)).astype(np.float32)
+        self.query, self.key, self.value, self.upstream = four
+        self.mask = np.ones((2, length), np.float32)
+        self.mask[0, length * 2 // 3 - 3 :] = 0  # ends inside a block; the last ones are empty
+        ids = 1 + np.sort(random.integers(0, 4, (2, length)), axis=1)
+        self.ids = np.where(self.mask > 0, ids, 0).astype(np.int32) if documents else None
+
+    def tiled(self, values: np.ndarray) -> np.ndarray:
+        """[b, S, ...] as the kernels' [b, T, ..., rows], rolled by one block."""
+        rows = 2 * self.block
+        rolled = np.roll(values, self.block, axis=1)
+        return np.moveaxis(rolled.reshape(len(values), -1, rows, *values.shape[2:]), 2, -1)
+
+    def untiled(self, values: np.ndarray) -> np.ndarray:
+        moved = np.moveaxis(values, -1, 2)
+        joined = moved.reshape(len(values), -1, *values.shape[2:-1])
+        return np.roll(joined, -self.block, axis=1)
+
+    def dense(self) -> list[np.ndarray]:
+        """Context and gradients of query, key and value."""
+        static = pattern.dense_mask(self.config, 0, self.query.shape[1])
+
+        def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+            return dense_attention(query, key, value, self._mask, self._ids, static)
+
+        self._mask = tf.constant(self.mask)
+        self._ids = None if self.ids is None else tf.constant(self.ids)
+        given = [tf.constant(x) for x in (self.query, self.key, self.value)]
+        return _with_gradients(run, given, tf.constant(self.upstream))
+
+    def kernels(self) -> list[np.ndarray]:
+        """The same, in TensorFlow's graph, by Pallas' interpreter."""
+        plans = pattern.random_plan(self.config)
+        assert plans is not None and plans[0].shifts is not None
+        random = RolledTiles(plans[0].shifts, self.query.shape[1] // (2 * self.block))
+        mask = tf.constant(self.tiled(self.mask))
+        ids = None if self.ids is None else tf.constant(self.tiled(self.ids))
+
+        def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+            query = query * query.shape[3] ** -0.5
+            given = [tf.cast(x, self.dtype) for x in (query, key, value)]
+            return tf.cast(kernel_attention(*given, mask, ids, random), tf.float32)
+
+        given = [tf.constant(self.tiled(x)) for x in (self.query, self.key, self.value)]
+        upstream = tf.constant(self.tiled(self.upstream))
+        with carry.interpreted():
+            found = _with_gradients(run, given, upstream)
+        return [self.untiled(x) for x in found]
+
+
+def _with_gradients(run: Any, given: list[tf.Tensor], upstream: tf.Tensor) -> list[np.ndarray]:
+    @tf.function(jit_compile=True, autograph=False)
+    def both(given: list[tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            output = run(*given)
+        return [output, *tape.gradient(output, given, output_gradients=upstream)]
+
+    return [x.numpy() for x in both(given, upstream)]
+
+
+NAMES = ("context", "d_query", "d_key", "d_value")
+
+
+def _assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for name, got, wanted in zip(NAMES, found, expected, strict=True):
+        atol = 2e-5 * max(1.0, np.abs(wanted).max())
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=name)
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(name, documents, marks=[] if (name, documents) in FAST else pytest.mark.slow)
+        for name in SHAPES
+        for documents in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(("name", "documents"), _cases())
+def test_values_and_gradients_equal_the_dense_reference(name: str, documents: bool) -> None:
+    case = Case(name, documents)
+    _assert_equal(case.kernels(), case.dense())
+
+
+@pytest.mark.slow
+def test_a_sequence_of_nothing_but_padding_is_finite_and_gets_nothing() -> None:
+    case = Case("small")
+    case.mask[0] = 0
+    for found in case.kernels():
+        assert np.isfinite(found).all() and not found[0].any() and found[1].any()
+
+
+@pytest.mark.slow
+def test_large_scores_stay_exact() -> None:
+    case = Case("small")
+    case.query *= 1000  # nearly all rows look at one key alone
+    np.testing.assert_allclose(case.kernels()[0], case.dense()[0], rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_bfloat16_is_near_float32() -> None:
+    case = Case("group", True, "bfloat16")
+    for name, got, wanted in zip(NAMES, case.kernels(), case.dense(), strict=True):
+        assert np.abs(got - wanted).mean() < 0.02 * np.abs(wanted).mean(), name
