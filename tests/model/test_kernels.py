@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-pytest.importorskip("jax")
-
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
-from bigbird_ja.model.kernels import carry
-from bigbird_ja.model.kernels.attention import kernel_attention
-from bigbird_ja.model.tiling import RolledTiles
+from bigbird_ja.model.kernels.shape import Shape
 from tests.model.tiny import tiny_config
+
+jnp = pytest.importorskip("jax.numpy")
+
+from bigbird_ja.model.kernels.attention import marks_of  # noqa: E402
+from bigbird_ja.model.kernels.backward import backward  # noqa: E402
+from bigbird_ja.model.kernels.forward import forward  # noqa: E402
 
 # Block size, blocks, random blocks, heads, size of a head; two heads of 64 share one step.
 SHAPES = {
@@ -49,15 +52,32 @@ class Case:
         self.ids = np.where(self.mask > 0, ids, 0).astype(np.int32) if documents else None
 
     def tiled(self, values: np.ndarray) -> np.ndarray:
-        """[b, S, ...] as the kernels' [b, T, ..., rows], rolled by one block."""
+        """[b, S, ...] as [b, T, ..., rows], rolled by one block."""
         rows = 2 * self.block
         rolled = np.roll(values, self.block, axis=1)
         return np.moveaxis(rolled.reshape(len(values), -1, rows, *values.shape[2:]), 2, -1)
 
-    def untiled(self, values: np.ndarray) -> np.ndarray:
-        moved = np.moveaxis(values, -1, 2)
-        joined = moved.reshape(len(values), -1, *values.shape[2:-1])
+    def grouped(self, values: np.ndarray) -> np.ndarray:
+        """[b, S, heads, size] as the kernels' [b, groups, T, group, size, rows]."""
+        tiled = self.tiled(values)
+        batch, tiles, _, size, rows = tiled.shape
+        return np.moveaxis(tiled.reshape(batch, tiles, -1, self.shape.group, size, rows), 2, 1)
+
+    def ungrouped(self, values: np.ndarray) -> np.ndarray:
+        batch, groups, tiles, group, size, rows = values.shape
+        moved = np.transpose(values, (0, 2, 5, 1, 3, 4))
+        joined = moved.reshape(batch, tiles * rows, groups * group, size)
         return np.roll(joined, -self.block, axis=1)
+
+    @property
+    def shape(self) -> Shape:
+        plans = pattern.random_plan(self.config)
+        assert plans is not None and plans[0].shifts is not None
+        shifts = tuple(tuple(int(shift) for shift in head) for head in plans[0].shifts)
+        batch, length, heads, size = self.query.shape
+        rows = 2 * self.block
+        has_documents = self.ids is not None
+        return Shape(batch, length // rows, heads, size, rows, shifts, has_documents, self.dtype)
 
     def dense(self) -> list[np.ndarray]:
         """Context and gradients of query, key and value."""
@@ -71,24 +91,26 @@ class Case:
         given = [tf.constant(x) for x in (self.query, self.key, self.value)]
         return _with_gradients(run, given, tf.constant(self.upstream))
 
-    def kernels(self) -> list[np.ndarray]:
-        """The same, in TensorFlow's graph, by Pallas' interpreter."""
-        plans = pattern.random_plan(self.config)
-        assert plans is not None and plans[0].shifts is not None
-        random = RolledTiles(plans[0].shifts, self.query.shape[1] // (2 * self.block))
-        mask = tf.constant(self.tiled(self.mask))
-        ids = None if self.ids is None else tf.constant(self.tiled(self.ids))
+    def given(self) -> list[Any]:
+        """Query, key, value and upstream as the kernels take them, and the marks."""
+        shape, ids = self.shape, None if self.ids is None else tf.constant(self.tiled(self.ids))
+        marks = marks_of(shape, tf.constant(self.tiled(self.mask)), ids)
+        query = self.query * self.query.shape[-1] ** -0.5 * math.log2(math.e)
+        arrays = [self.grouped(x) for x in (query, self.key, self.value, self.upstream)]
+        flat = [jnp.asarray(x, self.dtype).reshape(shape.sequence) for x in arrays]
+        return [*flat, *(jnp.asarray(mark.numpy()) for mark in marks)]
 
-        def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-            query = query * query.shape[3] ** -0.5
-            given = [tf.cast(x, self.dtype) for x in (query, key, value)]
-            return tf.cast(kernel_attention(*given, mask, ids, random), tf.float32)
-
-        given = [tf.constant(self.tiled(x)) for x in (self.query, self.key, self.value)]
-        upstream = tf.constant(self.tiled(self.upstream))
-        with carry.interpreted():
-            found = _with_gradients(run, given, upstream)
-        return [self.untiled(x) for x in found]
+    def kernels(self, interpret: Any = True) -> list[np.ndarray]:
+        """The same, by one of Pallas' interpreters."""
+        shape = self.shape
+        query, key, value, upstream, *marks = self.given()
+        context, statistics = forward(shape, interpret)(query, key, value, *marks)
+        given = (query, key, value, context, upstream, statistics, *marks)
+        d_query, d_key, d_value = backward(shape, interpret)(*given)
+        axes = (shape.batch, shape.groups, shape.tiles, shape.group, shape.size, shape.rows)
+        arrays = [np.asarray(x, np.float32) for x in (context, d_query, d_key, d_value)]
+        arrays[1] = arrays[1] * (self.query.shape[-1] ** -0.5 * math.log2(math.e))
+        return [self.ungrouped(x.reshape(axes)) for x in arrays]
 
 
 def _with_gradients(run: Any, given: list[tf.Tensor], upstream: tf.Tensor) -> list[np.ndarray]:

@@ -26,11 +26,24 @@ def kernel_attention(
     document_ids: tf.Tensor | None,
     random: RolledTiles,
 ) -> tf.Tensor:
-    """Arguments and result as of `rolled.rolled_attention`."""
-    shape = _shape(query, document_ids is not None, random)
+    """Attention of one layer, over sequences rolled by one block.
+
+    Args:
+        query: [b, groups, T, heads of a group, size, rows] in the compute dtype, scaled by
+            log2(e) * size^-0.5; groups as `shape.group_of` says.
+        key, value: the same shape; not scaled.
+        input_mask, document_ids, random: as of `rolled.rolled_attention`.
+
+    Returns:
+        Context of the same shape; zero for a query that sees no key.
+    """
+    batch, groups, tiles, group, size, rows = (int(n) for n in query.shape)
+    shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
+    has_documents, dtype = document_ids is not None, query.dtype.name
+    shape = Shape(batch, tiles, groups * group, size, rows, shifts, has_documents, dtype)
     sequence = (shape.sequence, shape.dtype)
     with tf.name_scope("attention") as scope:
-        marks = _marks(shape, input_mask, document_ids)
+        marks = marks_of(shape, input_mask, document_ids)
 
         @tf.custom_gradient
         def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
@@ -49,13 +62,7 @@ def kernel_attention(
         return tf.reshape(run(*flat), query.shape)
 
 
-def _shape(query: tf.Tensor, has_documents: bool, random: RolledTiles) -> Shape:
-    batch, tiles, heads, size, rows = (int(n) for n in query.shape)
-    shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
-    return Shape(batch, tiles, heads, size, rows, shifts, has_documents, query.dtype.name)
-
-
-def _marks(shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None) -> list[tf.Tensor]:
+def marks_of(shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None) -> list[tf.Tensor]:
     """Marks of keys, and of queries where documents limit what is seen (see `tiles.Seen`).
 
     A key's stands in all lanes of its row: it is a column beside transposed scores.

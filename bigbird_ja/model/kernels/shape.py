@@ -7,6 +7,12 @@ from dataclasses import dataclass
 _LANES = 128
 
 
+def group_of(heads: int, size: int) -> int:
+    """Heads that one step of the grid computes: enough to fill the lanes, where they divide."""
+    wanted = max(1, _LANES // size)
+    return wanted if heads % wanted == 0 else 1
+
+
 @dataclass(frozen=True)
 class Shape:
     """One attention layer's shapes, and its random connections."""
@@ -22,9 +28,8 @@ class Shape:
 
     @property
     def group(self) -> int:
-        """Heads that one step of the grid computes: enough to fill the lanes, where they divide."""
-        wanted = max(1, _LANES // self.size)
-        return wanted if self.heads % wanted == 0 else 1
+        """Heads that one step of the grid computes."""
+        return group_of(self.heads, self.size)
 
     @property
     def groups(self) -> int:
@@ -37,8 +42,12 @@ class Shape:
 
     @property
     def sequence(self) -> tuple[int, int, int]:
-        """Queries, keys, values, contexts and their gradients as the kernels take them."""
-        return (self.batch * self.tiles, self.heads * self.size, self.rows)
+        """Queries, keys, values, contexts and their gradients as the kernels take them.
+
+        A group's part of a sequence lies in one piece: what brings it to the chip's vector memory
+        is one plain copy.
+        """
+        return (self.batch * self.groups * self.tiles, self.group * self.size, self.rows)
 
     @property
     def statistics(self) -> tuple[int, int, int]:
