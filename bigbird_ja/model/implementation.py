@@ -20,6 +20,7 @@ from bigbird_ja.model.kernels.shape import Shape
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 _OLDEST_JAX = (0, 7)
+_OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
 
 
@@ -63,11 +64,13 @@ def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
         return f"model.random_pattern={model.random_pattern} has none"
     if pattern.is_full(config, length):
         return f"sequences of {length} tokens get full attention"
-    version = _jax_version()
+    version = _version("jax")
     if version is None:
         return "it needs jax, which is not installed"
     if platform == "cpu":
-        return None
+        tensorflow = _version("tensorflow") or _version("tensorflow-cpu") or _OLDEST_TENSORFLOW
+        is_old = tensorflow < _OLDEST_TENSORFLOW
+        return "on a CPU it needs TensorFlow 2.20 or later" if is_old else None
     if version < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
@@ -92,9 +95,10 @@ def _shape(config: Config, length: int) -> Shape:
     return Shape(1, length // rows, heads, size, rows, (), documents, config.training.dtype)
 
 
-def _jax_version() -> tuple[int, ...] | None:
+def _version(package: str) -> tuple[int, ...] | None:
+    """Major and minor number of an installed package."""
     try:
-        version = importlib.metadata.version("jax")
+        version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -29,7 +29,7 @@ SHAPES = {
     "long": (4, 22, 2, 2, 16),
     "three shifts": (4, 24, 5, 4, 64),
 }
-FAST = {("small", True), ("group", False)}
+FAST = {("group", True)}
 
 
 class Case:
@@ -167,3 +167,13 @@ def test_bfloat16_is_near_float32() -> None:
     case = Case("group", True, "bfloat16")
     for name, got, wanted in zip(NAMES, case.kernels(), case.dense(), strict=True):
         assert np.abs(got - wanted).mean() < 0.02 * np.abs(wanted).mean(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("documents", [False, True])
+def test_the_interpreter_of_a_tpus_memories_says_the_same(documents: bool) -> None:
+    tpu = pytest.importorskip("jax.experimental.pallas.tpu")
+    if not hasattr(tpu, "InterpretParams"):
+        pytest.skip("this jax has no such interpreter")
+    case = Case("group", documents)
+    _assert_equal(case.kernels(tpu.InterpretParams()), case.dense())
