@@ -164,8 +164,8 @@ class ModelConfig:
         only_with=_IN_BLOCKS,
     )  # fmt: skip
     attention_implementation: str = option(
-        "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores in"
-        " memory; needs the engine pjrt. auto: that on a TPU v4 or later where it fits, else xla.",
+        "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
+        " in memory; needs the engine pjrt. auto: that on newer TPUs, where it fits; else xla.",
         choices=("auto", "xla", "kernel"), changeable=True,
         only_with="model.attention_type=block_sparse",
         also=("pallas", "mosaic", "flash_attention", "fused_attention", "splash_attention"),

@@ -1,4 +1,4 @@
-"""The attention kernels, run by Pallas' interpreters, against dense attention with the same mask."""
+"""The attention kernels, by Pallas' interpreters, against dense attention with the same mask."""
 
 from __future__ import annotations
 

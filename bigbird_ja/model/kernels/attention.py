@@ -62,7 +62,9 @@ def kernel_attention(
         return tf.reshape(run(*flat), query.shape)
 
 
-def marks_of(shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None) -> list[tf.Tensor]:
+def marks_of(
+    shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
+) -> list[tf.Tensor]:
     """Marks of keys, and of queries where documents limit what is seen (see `tiles.Seen`).
 
     A key's stands in all lanes of its row: it is a column beside transposed scores.

@@ -14,6 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bigbird_ja.model.kernels import tiles as t
 from bigbird_ja.model.kernels.shape import Shape
 
+
 def backward(shape: Shape, interpret: Any = False) -> Any:
     """A function of query, key, value, context, its gradient, statistics and marks, that returns
     the gradients of query (scaled), key and value."""

@@ -89,4 +89,3 @@ def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
     if len(found) != 1:
         raise ValueError(f"a kernel was lowered to {len(found)} calls of {_TARGET}, not to one")
     return found[0]
-

@@ -5,9 +5,9 @@ memory, so that a random tile is an index and not a copy. Scores are held transp
 queries]: then the softmax reduces over sublanes, which is elementwise work for all but the last
 eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
 
-The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. A head's
-queries have zeros in the place of the other heads, which selects its own lanes: the matrix unit
-would fill the missing contraction with zeros anyway.
+The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. The
+queries of one head have zeros in the place of the others, which selects its own lanes: the matrix
+unit would fill the missing contraction with zeros anyway.
 """
 
 from __future__ import annotations
