@@ -21,6 +21,8 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from bigbird_ja.train.lowered import Traced
 
+_KERNEL = "tpu_custom_call"
+
 
 def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
     """A JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
@@ -60,7 +62,8 @@ def to_portable_artifact(hlo: bytes) -> bytes:
     with mlir.make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(_to_stablehlo(hlo))
         _return_results_one_by_one(module)
-        _kernels_as_jax_writes_them(module)
+        if _KERNEL.encode() in hlo:
+            _kernels_as_jax_writes_them(module)
         artifact: bytes = stablehlo.serialize_portable_artifact(
             module, stablehlo.get_current_version()
         )
@@ -101,7 +104,7 @@ def _kernels_as_jax_writes_them(module: Any) -> None:
 
     def look(op: Any) -> Any:
         is_call = op.name == "stablehlo.custom_call"
-        if is_call and op.attributes["call_target_name"].value == "tpu_custom_call":
+        if is_call and op.attributes["call_target_name"].value == _KERNEL:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
