@@ -20,6 +20,7 @@ def backward(shape: Shape, interpret: Any = False) -> Any:
     the gradients of query (scaled), key and value."""
     sequence = t.sequence_spec(shape)
     kept = (shape.tiles + 1, shape.rows, shape.group * shape.size)
+    summed = (shape.tiles + 1, shape.group * shape.size, shape.rows)
     return t.call(
         _kernel,
         shape,
@@ -27,7 +28,7 @@ def backward(shape: Shape, interpret: Any = False) -> Any:
         in_specs=[sequence] * 5 + [t.statistics_spec(shape)] + t.mark_specs(shape),
         out_specs=[sequence] * 3,
         out_shape=[jax.ShapeDtypeStruct(shape.sequence, shape.dtype)] * 3,
-        scratch_shapes=[pltpu.VMEM(kept, shape.dtype)] * 2 + [pltpu.VMEM(kept, "float32")] * 2,
+        scratch_shapes=[pltpu.VMEM(kept, shape.dtype)] * 2 + [pltpu.VMEM(summed, "float32")] * 2,
     )
 
 
@@ -45,7 +46,7 @@ class _Tiles:
     statistics: Any
     keys: Any  # transposed, with the tile of nothing
     values: Any
-    d_keys: Any  # float32, transposed like them
+    d_keys: Any  # float32, not transposed
     d_values: Any
 
     def queries(self, j: Any, head: int) -> _Queries:
@@ -56,6 +57,8 @@ class _Tiles:
         return _Queries(
             t.alone(shape, self.query[j], head),
             t.alone(shape, upstream, head),
+            self.query[j, own],
+            upstream[own],
             self.statistics[j, :, t.lanes_of(shape, head)],
             jnp.sum(product, axis=0, keepdims=True),
         )
@@ -65,6 +68,8 @@ class _Tiles:
 class _Queries:
     queries: jax.Array  # of `alone`
     upstream: jax.Array
+    own_queries: jax.Array  # [size, rows]
+    own_upstream: jax.Array
     statistics: jax.Array  # [1, rows]
     inner: jax.Array
 
@@ -75,11 +80,10 @@ class _Queries:
         return exact.astype(values.dtype), slopes.astype(values.dtype)
 
     def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What a tile of keys and of values gets: float32, transposed as they are, zero in the
-        lanes of other heads."""
+        """What a head's tile of keys and of values gets: float32 [size, keys]."""
         return (
-            t.matmul_transposed(slopes, self.queries),
-            t.matmul_transposed(exact, self.upstream),
+            t.matmul_transposed(self.own_queries, slopes),
+            t.matmul_transposed(self.own_upstream, exact),
         )
 
 
@@ -102,13 +106,12 @@ def _kernel(shape: Shape, *refs: Any) -> None:
     @functools.partial(lax.fori_loop, 1, shape.tiles, init_val=None)
     def _tile(j: Any, _: None) -> None:
         near = t.Neighbours(shape, shifts, j)
-        for head in range(shape.group):
-            _one_tile(tiles, near, j, head, d_query)
+        _one_tile(tiles, near, j, d_query)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _write(j: Any, _: None) -> None:
-        d_key[j] = (tiles.d_keys[j] * t.LN_2).T.astype(shape.dtype)
-        d_value[j] = tiles.d_values[j].T.astype(shape.dtype)
+        d_key[j] = (tiles.d_keys[j] * t.LN_2).astype(shape.dtype)
+        d_value[j] = tiles.d_values[j].astype(shape.dtype)
 
 
 def _first_tile(tiles: _Tiles, d_query: Any) -> None:
@@ -117,17 +120,13 @@ def _first_tile(tiles: _Tiles, d_query: Any) -> None:
     queries = [tiles.queries(0, head) for head in heads]
 
     def add(tile: Any, before: list[jax.Array]) -> list[jax.Array]:
-        to_keys, summed = [], []
+        summed = []
         for head in heads:
-            own = queries[head]
-            scores = tiles.seen.tile(t.matmul(tiles.keys[tile], own.queries), 0, tile)
-            exact, slopes = own.weights(scores, tiles.values[tile])
-            to_keys.append(own.to_keys(exact, slopes))
-            found = t.matmul(tiles.key[tile, t.rows_of(shape, head)], slopes)
-            summed.append(before[head] + found)
-        d_keys, d_values = zip(*to_keys, strict=True)
-        tiles.d_keys[tile] = functools.reduce(jnp.add, d_keys)
-        tiles.d_values[tile] = functools.reduce(jnp.add, d_values)
+            own, ours = t.rows_of(shape, head), queries[head]
+            scores = tiles.seen.tile(t.matmul(tiles.keys[tile], ours.queries), 0, tile)
+            exact, slopes = ours.weights(scores, tiles.values[tile])
+            tiles.d_keys[tile, own], tiles.d_values[tile, own] = ours.to_keys(exact, slopes)
+            summed.append(before[head] + t.matmul(tiles.key[tile, own], slopes))
         return summed
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
@@ -135,31 +134,36 @@ def _first_tile(tiles: _Tiles, d_query: Any) -> None:
     d_query[0] = (jnp.concatenate(summed, axis=0) * t.LN_2).astype(shape.dtype)
 
 
-def _one_tile(tiles: _Tiles, near: t.Neighbours, j: Any, head: int, d_query: Any) -> None:
-    """One head's tile j >= 1: its queries' gradient, and its part in the keys and values that it
-    saw."""
+def _one_tile(tiles: _Tiles, near: t.Neighbours, j: Any, d_query: Any) -> None:
+    """Tile j >= 1: its queries' gradient, and its part in the keys and values that it saw."""
     shape, seen, half = tiles.shape, tiles.seen, tiles.shape.rows // 2
-    own, queries = t.rows_of(shape, head), tiles.queries(j, head)
-    found = []
-    for tile in (j, 0, *(chosen[head] for chosen in near.random)):
-        scores = seen.tile(t.matmul(tiles.keys[tile], queries.queries), j, tile)
-        exact, slopes = queries.weights(scores, tiles.values[tile])
-        found.append(t.matmul(tiles.key[tile, own], slopes))
-        d_keys, d_values = queries.to_keys(exact, slopes)
-        tiles.d_keys[tile] += d_keys
-        tiles.d_values[tile] += d_values
+    heads = range(shape.group)
+    queries = [tiles.queries(j, head) for head in heads]
+    found: list[list[jax.Array]] = [[] for _ in heads]
+    for chosen in ([j for _ in heads], [0 for _ in heads], *near.random):
+        for head, tile in enumerate(chosen):
+            own, ours = t.rows_of(shape, head), queries[head]
+            scores = seen.tile(t.matmul(tiles.keys[tile], ours.queries), j, tile)
+            exact, slopes = ours.weights(scores, tiles.values[tile])
+            found[head].append(t.matmul(tiles.key[tile, own], slopes))
+            d_keys, d_values = ours.to_keys(exact, slopes)
+            tiles.d_keys[tile, own] += d_keys
+            tiles.d_values[tile, own] += d_values
 
     def outer(array: Any) -> jax.Array:
         return jnp.concatenate([array[near.after, :half], array[near.before, half:]], axis=0)
 
-    scores = t.matmul(outer(tiles.keys), queries.queries)
-    scores = seen.outer(scores, j, near.after, near.before)
-    exact, slopes = queries.weights(scores, outer(tiles.values))
-    key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
-    found.append(t.matmul(key, slopes))
-    for array, parts in zip(
-        (tiles.d_keys, tiles.d_values), queries.to_keys(exact, slopes), strict=True
-    ):
-        array[near.after, :half] += parts[:half]
-        array[near.before, half:] += parts[half:]
-    d_query[j, own] = (functools.reduce(jnp.add, found) * t.LN_2).astype(shape.dtype)
+    keys, values = outer(tiles.keys), outer(tiles.values)
+    joined = t.joined_lanes(tiles.key[near.after_there], tiles.key[near.before_there])
+    for head in heads:
+        own, ours = t.rows_of(shape, head), queries[head]
+        scores = seen.outer(t.matmul(keys, ours.queries), j, near.after, near.before)
+        exact, slopes = ours.weights(scores, values)
+        found[head].append(t.matmul(joined[own], slopes))
+        for array, part in zip(
+            (tiles.d_keys, tiles.d_values), ours.to_keys(exact, slopes), strict=True
+        ):
+            nothing = jnp.zeros_like(part)
+            array[near.after, own] += t.joined_lanes(part, nothing)
+            array[near.before, own] += t.joined_lanes(nothing, part)
+        d_query[j, own] = (functools.reduce(jnp.add, found[head]) * t.LN_2).astype(shape.dtype)
