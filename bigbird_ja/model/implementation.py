@@ -19,6 +19,9 @@ from bigbird_ja.model.kernels.shape import Shape
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
+# Where `auto` takes the kernels: shown cheaper there, by the compiler's machine code
+# (docs/design/kernel.md).
+_CHEAPER_ON = ("v5e", "v6e")
 _OLDEST_JAX = (0, 7)
 _OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
@@ -37,7 +40,7 @@ def resolved(config: Config, platform: str, chip: str | None) -> Config:
     """
     wanted = config.model.attention_implementation
     changed = config_lib.copy(config)
-    if wanted == "xla" or (wanted == "auto" and platform != "tpu"):
+    if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
         changed.model.attention_implementation = "xla"
         return changed
     why_not = _why_not(config, platform, chip)

@@ -32,8 +32,8 @@ def _resolved(config: config_lib.Config, platform: str, chip: str | None) -> str
 @pytest.mark.parametrize(
     ("platform", "chip", "way"),
     [
-        ("tpu", "v5e", "kernel"), ("tpu", "v5p", "kernel"), ("tpu", "v6e", "kernel"),
-        ("tpu", "v7x", "kernel"), ("tpu", "v4", "xla"), ("tpu", "v3", "xla"), ("tpu", None, "xla"),
+        ("tpu", "v5e", "kernel"), ("tpu", "v6e", "kernel"), ("tpu", "v5p", "xla"),
+        ("tpu", "v4", "xla"), ("tpu", "v3", "xla"), ("tpu", None, "xla"),
         ("cpu", None, "xla"), ("cuda", None, "xla"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -83,6 +83,30 @@ def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
 def transposed(tile: jax.Array) -> jax.Array:
     """Through float32: the matrix of bfloat16 would be transposed in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
+
+
+def staggered(pieces: Iterable[Iterator[None]]) -> None:
+    """Writes down pieces of work stage by stage, each piece one stage behind the next: the matrix
+    units take products in the order in which they are written, and a piece's later products wait
+    for the vector units.
+
+    Args:
+        pieces: that yield between their stages.
+    """
+    under_way: list[Iterator[None]] = []
+    for piece in pieces:
+        under_way = [one for one in [piece, *under_way] if _goes_on(one)]
+    while under_way:
+        under_way = [one for one in under_way if _goes_on(one)]
+
+
+def _goes_on(piece: Iterator[None]) -> bool:
+    """Writes down the next stage; whether there are more."""
+    try:
+        next(piece)
+    except StopIteration:
+        return False
+    return True
 
 
 def alone(shape: Shape, tile: jax.Array, head: int) -> jax.Array:
