@@ -9,7 +9,6 @@ import tensorflow as tf
 from bigbird_ja.config import Config
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
-from bigbird_ja.model.kernels.shape import group_of
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.rolled import rolled_attention
 from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
@@ -141,20 +140,14 @@ def tiled_self_attention(
     plans = pattern.random_plan(config, shape[1])
     assert plans is not None
 
-    # The kernels want the heads that they compute together, and their tiles, in one piece.
     is_kernel = model.attention_implementation == "kernel"
-    group = group_of(heads, size)
-    split = [heads // group, group, size] if is_kernel else [heads, size]
-    there = "btri,igpd->bgtpdr" if is_kernel else "btri,ihd->bthdr"
-    back = "bgtpdr,gpdo->btro" if is_kernel else "bthdr,hdo->btro"
-    beside = [heads // group, 1, group, size, 1] if is_kernel else [heads, size, 1]
     base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
 
     def project(name: str, scale: float) -> tf.Tensor:
         inner = f"{scope}/attention/self/{name}"
-        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, *split])
-        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), beside)
-        projected = tf.einsum(there, tf.reshape(hidden, [*tiles, width]), kernel)
+        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
+        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, size, 1])
+        projected = tf.einsum("btri,ihd->bthdr", tf.reshape(hidden, [*tiles, width]), kernel)
         return (projected + bias) * tf.cast(scale, dtype)
 
     with tf.name_scope("attention/projections"):
@@ -172,7 +165,7 @@ def tiled_self_attention(
         context = rolled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
-        kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [*split, width])
-        projected = tf.einsum(back, context, kernel)
+        kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
+        projected = tf.einsum("bthdr,hdo->btro", context, kernel)
         projected = tf.reshape(projected, hidden.shape)
         return projected + tf.cast(params[f"{output}/bias"], dtype)

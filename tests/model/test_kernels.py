@@ -57,16 +57,9 @@ class Case:
         rolled = np.roll(values, self.block, axis=1)
         return np.moveaxis(rolled.reshape(len(values), -1, rows, *values.shape[2:]), 2, -1)
 
-    def grouped(self, values: np.ndarray) -> np.ndarray:
-        """[b, S, heads, size] as the kernels' [b, groups, T, group, size, rows]."""
-        tiled = self.tiled(values)
-        batch, tiles, _, size, rows = tiled.shape
-        return np.moveaxis(tiled.reshape(batch, tiles, -1, self.shape.group, size, rows), 2, 1)
-
-    def ungrouped(self, values: np.ndarray) -> np.ndarray:
-        batch, groups, tiles, group, size, rows = values.shape
-        moved = np.transpose(values, (0, 2, 5, 1, 3, 4))
-        joined = moved.reshape(batch, tiles * rows, groups * group, size)
+    def untiled(self, values: np.ndarray) -> np.ndarray:
+        moved = np.moveaxis(values, -1, 2)
+        joined = moved.reshape(len(values), -1, *values.shape[2:-1])
         return np.roll(joined, -self.block, axis=1)
 
     @property
@@ -96,7 +89,7 @@ class Case:
         shape, ids = self.shape, None if self.ids is None else tf.constant(self.tiled(self.ids))
         marks = marks_of(shape, tf.constant(self.tiled(self.mask)), ids)
         query = self.query * self.query.shape[-1] ** -0.5 * math.log2(math.e)
-        arrays = [self.grouped(x) for x in (query, self.key, self.value, self.upstream)]
+        arrays = [self.tiled(x) for x in (query, self.key, self.value, self.upstream)]
         flat = [jnp.asarray(x, self.dtype).reshape(shape.sequence) for x in arrays]
         return [*flat, *(jnp.asarray(mark.numpy()) for mark in marks)]
 
@@ -107,10 +100,10 @@ class Case:
         context, statistics = forward(shape, interpret)(query, key, value, *marks)
         given = (query, key, value, context, upstream, statistics, *marks)
         d_query, d_key, d_value = backward(shape, interpret)(*given)
-        axes = (shape.batch, shape.groups, shape.tiles, shape.group, shape.size, shape.rows)
+        axes = (shape.batch, shape.tiles, shape.heads, shape.size, shape.rows)
         arrays = [np.asarray(x, np.float32) for x in (context, d_query, d_key, d_value)]
         arrays[1] = arrays[1] * (self.query.shape[-1] ** -0.5 * math.log2(math.e))
-        return [self.ungrouped(x.reshape(axes)) for x in arrays]
+        return [self.untiled(x.reshape(axes)) for x in arrays]
 
 
 def _with_gradients(run: Any, given: list[tf.Tensor], upstream: tf.Tensor) -> list[np.ndarray]:

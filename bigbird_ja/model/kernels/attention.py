@@ -29,18 +29,17 @@ def kernel_attention(
     """Attention of one layer, over sequences rolled by one block.
 
     Args:
-        query: [b, groups, T, heads of a group, size, rows] in the compute dtype, scaled by
-            log2(e) * size^-0.5; groups as `shape.group_of` says.
+        query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
         key, value: the same shape; not scaled.
         input_mask, document_ids, random: as of `rolled.rolled_attention`.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
-    batch, groups, tiles, group, size, rows = (int(n) for n in query.shape)
+    batch, tiles, heads, size, rows = (int(n) for n in query.shape)
     shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
     has_documents, dtype = document_ids is not None, query.dtype.name
-    shape = Shape(batch, tiles, groups * group, size, rows, shifts, has_documents, dtype)
+    shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype)
     sequence = (shape.sequence, shape.dtype)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, input_mask, document_ids)

@@ -139,7 +139,6 @@ def _whole(
     own = t.rows_of(tiles.shape, head)
     scores, d_exact = ours.products(tiles.keys[tile], tiles.values[tile])
     yield
-    yield
     exact, slopes = ours.weights(tiles.seen.tile(scores, query, tile), d_exact)
     found.append(t.matmul(tiles.key[tile, own], slopes))
     d_keys, d_values = ours.to_keys(exact, slopes)
@@ -158,7 +157,6 @@ def _beside(
         return jnp.concatenate([array[near.after, :half], array[near.before, half:]], axis=0)
 
     scores, d_exact = ours.products(joined(tiles.keys), joined(tiles.values))
-    yield
     yield
     scores = tiles.seen.outer(scores, j, near.after, near.before)
     exact, slopes = ours.weights(scores, d_exact)

@@ -42,12 +42,8 @@ class Shape:
 
     @property
     def sequence(self) -> tuple[int, int, int]:
-        """Queries, keys, values, contexts and their gradients as the kernels take them.
-
-        A group's part of a sequence lies in one piece: what brings it to the chip's vector memory
-        is one plain copy.
-        """
-        return (self.batch * self.groups * self.tiles, self.group * self.size, self.rows)
+        """Queries, keys, values, contexts and their gradients, as the projections write them."""
+        return (self.batch * self.tiles, self.heads * self.size, self.rows)
 
     @property
     def statistics(self) -> tuple[int, int, int]:

@@ -33,8 +33,8 @@ LN_2 = math.log(2.0)
 
 def sequence_spec(shape: Shape) -> Any:
     """One group's part of an array of `Shape.sequence`."""
-    block, groups = (shape.tiles, shape.group * shape.size, shape.rows), shape.groups
-    return pl.BlockSpec(block, lambda i, g: (i * groups + g, 0, 0))
+    block = (shape.tiles, shape.group * shape.size, shape.rows)
+    return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
 def statistics_spec(shape: Shape) -> Any:
