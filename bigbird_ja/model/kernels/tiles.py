@@ -142,8 +142,7 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 class Seen:
     """What is visible, as marks beside keys and queries.
 
-    Without documents a key's mark is float32, to be added to its scores: 0, or `UNSEEN`. With them
-    it is the int32 number of its document, negative for padding; a query sees its own number.
+    Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32 number of its document, negative for padding; a query sees its own number.
     """
 
     def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
@@ -164,7 +163,7 @@ class Seen:
 
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
         if self._queries is None:
-            return scores + marks
+            return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than to add them
         return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
