@@ -142,7 +142,8 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 class Seen:
     """What is visible, as marks beside keys and queries.
 
-    Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32 number of its document, negative for padding; a query sees its own number.
+    Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
+    number of its document, negative for padding; a query sees its own number.
     """
 
     def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
