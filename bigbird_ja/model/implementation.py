@@ -19,9 +19,9 @@ from bigbird_ja.model.kernels.shape import Shape
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
-# Where `auto` takes the kernels: shown cheaper there, by the compiler's machine code
-# (docs/design/kernel.md).
-_CHEAPER_ON = ("v5e", "v6e")
+# Where `auto` takes the kernels: shown cheaper there, as part of a whole step (what is known is in
+# docs/design/kernel.md). None yet.
+_CHEAPER_ON: tuple[str, ...] = ()
 _OLDEST_JAX = (0, 7)
 _OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"

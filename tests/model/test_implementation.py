@@ -32,18 +32,28 @@ def _resolved(config: config_lib.Config, platform: str, chip: str | None) -> str
 @pytest.mark.parametrize(
     ("platform", "chip", "way"),
     [
-        ("tpu", "v5e", "kernel"), ("tpu", "v6e", "kernel"), ("tpu", "v5p", "xla"),
-        ("tpu", "v4", "xla"), ("tpu", "v3", "xla"), ("tpu", None, "xla"),
-        ("cpu", None, "xla"), ("cuda", None, "xla"),
+        ("tpu", "v5e", "kernel"), ("tpu", "v6e", "xla"), ("tpu", "v4", "xla"),
+        ("tpu", "v3", "xla"), ("tpu", None, "xla"), ("cpu", None, "xla"), ("cuda", None, "xla"),
     ],
 )  # fmt: skip
-def test_auto_takes_the_kernels_where_they_run(
-    versions: dict[str, Any], platform: str, chip: str | None, way: str
+def test_auto_takes_the_kernels_where_they_are_shown_cheaper(
+    versions: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    chip: str | None,
+    way: str,
 ) -> None:
+    monkeypatch.setattr(implementation, "_CHEAPER_ON", ("v4", "v5e"))
     config = _config()
     assert _resolved(config, platform, chip) == way
     assert config.model.attention_implementation == "auto"  # the run's own stays as it was
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "v7x"])
+def test_kernel_is_taken_where_it_fits(versions: dict[str, Any], chip: str) -> None:
+    assert _resolved(_config(f"{KEY}=kernel"), "tpu", chip) == "kernel"
+    assert _resolved(_config(), "tpu", chip) == "xla"
 
 
 @pytest.mark.parametrize(
