@@ -165,7 +165,7 @@ class ModelConfig:
     )  # fmt: skip
     attention_implementation: str = option(
         "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
-        " in memory; needs the engine pjrt and a TPU v5e or later. auto: where it is shown cheaper.",
+        " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper.",
         choices=("auto", "xla", "kernel"), changeable=True,
         only_with="model.attention_type=block_sparse",
         also=("pallas", "mosaic", "flash_attention", "fused_attention", "splash_attention"),
