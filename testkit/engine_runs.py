@@ -115,7 +115,9 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
         engine = EstimatorEngine(config, first, batches, 1, str(directory), use_tpu=False)
         theirs, their_losses = run_engine(engine, steps)
     else:
-        theirs, their_losses = _replicas(config, first(), batches(0, 1), devices, steps)
+        reference = config_lib.copy(config)
+        reference.model.attention_implementation = "xla"
+        theirs, their_losses = _replicas(reference, first(), batches(0, 1), devices, steps)
     return _difference((ours, our_losses), (theirs, their_losses))
 
 

@@ -294,8 +294,11 @@ def test_every_setting_that_depends_on_another_is_refused_without_it(key: str) -
 def test_blocks_of_attention_that_has_none_are_refused() -> None:
     assert {k for k in CONDITIONAL if k.startswith("model.")} == {
         f"model.{name}"
-        for name in ("block_size", "num_random_blocks", "random_pattern", "pattern_seed")
-    }
+        for name in (
+            "block_size", "num_random_blocks", "random_pattern", "pattern_seed",
+            "attention_implementation",
+        )
+    }  # fmt: skip
 
 
 def test_a_setting_that_a_command_does_not_use_is_refused(tmp_path: pathlib.Path) -> None:

@@ -105,6 +105,7 @@ def _examine(
 ) -> dict[str, Any]:
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
+    from bigbird_ja.model import implementation
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, plot, rates, text
@@ -117,17 +118,18 @@ def _examine(
         log=log,
         machine_code=args.machine_code,
     )
-    steps: dict[tuple[int, int], LoweredStep] = {}
+    configs = [implementation.resolved(config, "tpu", target.chip.name) for target in wanted]
+    steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
-    for target, batch in zip(wanted, batches, strict=True):
-        key = batch, target.devices
+    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
+        key = batch, target.devices, resolved.model.attention_implementation
         if key not in steps:
             log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
-            steps[key] = estimate.trace(config, *key)
+            steps[key] = estimate.trace(resolved, batch, target.devices)
         log(f"compiling for {target.name} (minutes) ...")
-        result = estimate.examine(config, target, batch, settings, steps[key])
+        result = estimate.examine(resolved, target, batch, settings, steps[key])
         if args.search_batch:
-            result["largest_batch_per_core"] = _search(config, target, result, settings)
+            result["largest_batch_per_core"] = _search(resolved, target, result, settings)
         results.append(result)
         print(text.describe(result), "\n")
     if config.training.masked_lm_prob is not None:

@@ -163,6 +163,13 @@ class ModelConfig:
         0, "Of the random blocks, which are drawn once and stay.", low=0, high=2**32 - 1,
         only_with=_IN_BLOCKS,
     )  # fmt: skip
+    attention_implementation: str = option(
+        "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
+        " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper.",
+        choices=("auto", "xla", "kernel"), changeable=True,
+        only_with="model.attention_type=block_sparse",
+        also=("pallas", "mosaic", "flash_attention", "fused_attention", "splash_attention"),
+    )  # fmt: skip
     attend_across_documents: bool = option(
         True, "Documents packed into one sequence see each other.",
         also=("document_mask", "cross_document", "packing"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
 from bigbird_ja.config import Config
@@ -138,6 +140,9 @@ def tiled_self_attention(
     plans = pattern.random_plan(config, shape[1])
     assert plans is not None
 
+    is_kernel = model.attention_implementation == "kernel"
+    base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
+
     def project(name: str, scale: float) -> tf.Tensor:
         inner = f"{scope}/attention/self/{name}"
         kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
@@ -146,11 +151,18 @@ def tiled_self_attention(
         return (projected + bias) * tf.cast(scale, dtype)
 
     with tf.name_scope("attention/projections"):
-        query, key, value = project("query", size**-0.5), project("key", 1.0), project("value", 1.0)
+        query = project("query", base * size**-0.5)
+        key, value = project("key", 1.0), project("value", 1.0)
         mask = tf.reshape(input_mask, tiles)
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
     random = random_tiles(plans[layer], tiles[1])
-    context = rolled_attention(query, key, value, mask, documents, random)
+    if is_kernel:
+        from bigbird_ja.model.kernels.attention import kernel_attention  # imports jax
+
+        assert isinstance(random, RolledTiles)
+        context = kernel_attention(query, key, value, mask, documents, random)
+    else:
+        context = rolled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])

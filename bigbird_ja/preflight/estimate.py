@@ -110,6 +110,7 @@ def examine(
     common = {
         **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
         "chip": target.chip.name,
+        "attention_implementation": config.model.attention_implementation,
         "batch_per_core": batch,
         "seq_length": config.data.seq_length,
         "predictions_per_seq": train_predictions(config),

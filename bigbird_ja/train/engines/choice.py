@@ -192,6 +192,8 @@ def _chip(accelerator: str) -> str:
 def _only_of_pjrt(config: Config) -> str | None:
     """The setting, with its value, that the estimator does not have."""
     training = config.training
+    if config.model.attention_implementation == "kernel":
+        return "model.attention_implementation=kernel"
     if training.optimizer_sharding:
         return "training.optimizer_sharding=true"
     if training.gradient_sum_dtype != "float32":

@@ -50,9 +50,14 @@ class Devices:
         return f"{len(self.devices)} x {kind}"
 
     @property
+    def chip(self) -> str | None:
+        """Our name of a TPU's chip; None for what is no TPU, or one that is not known."""
+        return _CHIPS.get(getattr(self.devices[0], "device_kind", ""))
+
+    @property
     def peak_flops(self) -> float | None:
         """bfloat16 FLOP/s of one device, where it is known."""
-        chip = _CHIPS.get(getattr(self.devices[0], "device_kind", ""))
+        chip = self.chip
         if chip is None:
             return None
         return MEGACORE.get(chip, CHIPS[chip]).peak_flops

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.config import Config
 from bigbird_ja.errors import OutOfMemory, StorageError
+from bigbird_ja.model import implementation
 from bigbird_ja.train import memory
 from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
 from bigbird_ja.train.engines.compiled import CompiledPrograms
@@ -52,6 +53,7 @@ class PjrtEngine:
         devices: Devices,
         programs: CompiledPrograms | None = None,
     ) -> None:
+        config = implementation.resolved(config, devices.platform, devices.chip)
         self._config, self._first_state, self._batches = config, first_state, batches
         self._devices, self._programs = devices, programs
         count = len(devices.devices)
@@ -72,7 +74,8 @@ class PjrtEngine:
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
-        self._lowered = self._program.lower()
+        with implementation.traced_for(self._config, self._devices.platform):
+            self._lowered = self._program.lower()
         self._step = self._compile()
         if self._programs is not None:
             self._programs.keep()

@@ -21,6 +21,8 @@ from jaxlib.mlir.dialects import func, stablehlo
 
 from bigbird_ja.train.lowered import Traced
 
+_KERNEL = "tpu_custom_call"
+
 
 def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
     """A JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
@@ -60,6 +62,8 @@ def to_portable_artifact(hlo: bytes) -> bytes:
     with mlir.make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(_to_stablehlo(hlo))
         _return_results_one_by_one(module)
+        if _KERNEL.encode() in hlo:
+            _kernels_as_jax_writes_them(module)
         artifact: bytes = stablehlo.serialize_portable_artifact(
             module, stablehlo.get_current_version()
         )
@@ -91,3 +95,44 @@ def _return_results_one_by_one(module: Any) -> None:
     joined.erase()
     kind = ir.FunctionType.get(main.type.inputs, [value.type for value in values])
     main.attributes["function_type"] = ir.TypeAttr.get(kind)
+
+
+def _kernels_as_jax_writes_them(module: Any) -> None:
+    """Kernels for a TPU return one tuple when they come from HLO; libtpu reads what JAX writes, as
+    many results as there are, by the first version of the call's interface."""
+    found: list[Any] = []
+
+    def look(op: Any) -> Any:
+        is_call = op.name == "stablehlo.custom_call"
+        if is_call and op.attributes["call_target_name"].value == _KERNEL:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    for op in found:
+        _with_single_results(op)
+
+
+def _with_single_results(op: Any) -> None:
+    kind = op.results[0].type
+    is_tuple = str(kind).startswith("tuple<")  # old and new bindings ask for types differently
+    types = [kind]
+    if is_tuple:
+        parts = ir.TupleType(kind)
+        types = [parts.get_type(i) for i in range(parts.num_types)]
+    kept = ("call_target_name", "backend_config", "operand_layouts", "result_layouts")
+    attributes = {name: op.attributes[name] for name in kept if name in op.attributes}
+    attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
+    new = ir.Operation.create(
+        "stablehlo.custom_call", results=types, operands=list(op.operands),
+        attributes=attributes, loc=op.location, ip=ir.InsertionPoint(op),
+    )  # fmt: skip
+    if is_tuple:
+        for use in list(op.results[0].uses):
+            part = use.owner
+            index = ir.IntegerAttr(part.attributes["index"]).value
+            part.results[0].replace_all_uses_with(new.results[index])
+            part.operation.erase()
+    else:
+        op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()

@@ -130,8 +130,12 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"]
-)
+    "setting",
+    [
+        "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16",
+        "model.attention_implementation=kernel",
+    ],
+)  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
     config = config_lib.without_data_set(config_lib.resolve(None, [setting])[0])
     found = choose("auto", False, config)

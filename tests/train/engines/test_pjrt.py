@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from testkit import engine_runs
 
@@ -63,6 +64,16 @@ def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
 )  # fmt: skip
 def test_on_several_devices_they_are_those_of_as_many_replicas(devices: int, name: str) -> None:
     check(devices, CASES[name])
+
+
+@pytest.mark.slow
+def test_the_kernels_train_as_xlas_way_does() -> None:
+    settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
+    settings += ["model.block_size=4", "training.num_train_steps=10"]  # short: full attention
+    case = {"settings": settings}
+    if tf.__version__.startswith("2.15."):
+        pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
+    check(1, case)
 
 
 @pytest.mark.slow

@@ -1,0 +1,107 @@
+"""Which way computes rolled attention on a device: `model.attention_implementation`.
+
+XLA's way (`rolled`) runs everywhere and is the reference. The kernels (`kernels`) are for newer
+TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons. jax is
+imported only where kernels are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import re
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.config import Config
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model import pattern
+from bigbird_ja.model.kernels.shape import Shape
+
+# Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
+_VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
+# Where `auto` takes the kernels: shown cheaper there, as part of a whole step (what is known is in
+# docs/design/kernel.md). None yet.
+_CHEAPER_ON: tuple[str, ...] = ()
+_OLDEST_JAX = (0, 7)
+_OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
+_KEY = "model.attention_implementation"
+
+
+def resolved(config: Config, platform: str, chip: str | None) -> Config:
+    """The config with `xla` or `kernel` in the place of `auto`.
+
+    Args:
+        config: completed by a data set.
+        platform: "cpu", "cuda" or "tpu".
+        chip: of a TPU, where it is known.
+
+    Raises:
+        BadInput: `kernel` is asked for where it cannot be had; says why.
+    """
+    wanted = config.model.attention_implementation
+    changed = config_lib.copy(config)
+    if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
+        changed.model.attention_implementation = "xla"
+        return changed
+    why_not = _why_not(config, platform, chip)
+    if why_not and wanted == "kernel":
+        raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
+    changed.model.attention_implementation = "xla" if why_not else "kernel"
+    return changed
+
+
+def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
+    """What is traced in here, of a resolved config, is for that platform."""
+    if platform != "cpu" or config.model.attention_implementation != "kernel":
+        return contextlib.nullcontext()
+    from bigbird_ja.model.kernels import carry
+
+    return carry.interpreted()
+
+
+def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
+    """Why this cannot be computed by kernels; None where it can."""
+    model = config.model
+    length = config.data.seq_length or 0
+    if model.random_pattern != "rolled":
+        return f"model.random_pattern={model.random_pattern} has none"
+    if pattern.is_full(config, length):
+        return f"sequences of {length} tokens get full attention"
+    version = _version("jax")
+    if version is None:
+        return "it needs jax, which is not installed"
+    if platform == "cpu":
+        tensorflow = _version("tensorflow") or _version("tensorflow-cpu") or _OLDEST_TENSORFLOW
+        is_old = tensorflow < _OLDEST_TENSORFLOW
+        return "on a CPU it needs TensorFlow 2.20 or later" if is_old else None
+    if version < _OLDEST_JAX:
+        return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
+    if platform != "tpu" or chip not in _VMEM_MIB:
+        return f"it is for TPUs {', '.join(_VMEM_MIB)}"
+    shape = _shape(config, length)
+    if shape.rows % 128 or shape.group * shape.size % 128:
+        return (
+            "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
+            " together"
+        )
+    if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
+        return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
+    return None
+
+
+def _shape(config: Config, length: int) -> Shape:
+    model = config.model
+    rows = 2 * model.block_size
+    heads = model.num_attention_heads
+    size = model.hidden_size // heads
+    documents = not model.attend_across_documents
+    return Shape(1, length // rows, heads, size, rows, (), documents, config.training.dtype)
+
+
+def _version(package: str) -> tuple[int, ...] | None:
+    """Major and minor number of an installed package."""
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

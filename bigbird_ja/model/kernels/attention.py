@@ -1,0 +1,84 @@
+"""Rolled attention by way of the kernels: `model.rolled` in one call forward, one backward.
+
+Scores and probabilities stay in the chip's vector memory. What lives between forward and backward
+is the context and one number per query and head.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+from bigbird_ja.model.kernels.backward import backward
+from bigbird_ja.model.kernels.carry import carried
+from bigbird_ja.model.kernels.forward import forward
+from bigbird_ja.model.kernels.shape import Shape
+from bigbird_ja.model.kernels.tiles import UNSEEN
+from bigbird_ja.model.tiling import RolledTiles
+
+
+def kernel_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    document_ids: tf.Tensor | None,
+    random: RolledTiles,
+) -> tf.Tensor:
+    """Attention of one layer, over sequences rolled by one block.
+
+    Args:
+        query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
+        key, value: the same shape; not scaled.
+        input_mask, document_ids, random: as of `rolled.rolled_attention`.
+
+    Returns:
+        Context of the same shape; zero for a query that sees no key.
+    """
+    batch, tiles, heads, size, rows = (int(n) for n in query.shape)
+    shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
+    has_documents, dtype = document_ids is not None, query.dtype.name
+    shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype)
+    sequence = (shape.sequence, shape.dtype)
+    with tf.name_scope("attention") as scope:
+        marks = marks_of(shape, input_mask, document_ids)
+
+        @tf.custom_gradient
+        def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
+            results = [sequence, (shape.statistics, "float32")]
+            make = functools.partial(forward, shape)
+            context, statistics = carried(make, [query, key, value, *marks], results)
+
+            def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
+                with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
+                    given = [query, key, value, context, upstream, statistics, *marks]
+                    return carried(functools.partial(backward, shape), given, [sequence] * 3)
+
+            return context, gradient
+
+        flat = [tf.reshape(tensor, shape.sequence) for tensor in (query, key, value)]
+        return tf.reshape(run(*flat), query.shape)
+
+
+def marks_of(
+    shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
+) -> list[tf.Tensor]:
+    """Marks of keys, and of queries where documents limit what is seen (see `tiles.Seen`).
+
+    A key's stands in all lanes of its row: it is a column beside transposed scores.
+
+    Args:
+        input_mask: float32 [b, T, rows].
+        document_ids: int32 [b, T, rows].
+    """
+    if document_ids is None:
+        keys, nothing = (1.0 - input_mask) * UNSEEN, UNSEEN
+    else:
+        keys, nothing = tf.where(input_mask > 0, document_ids, -1), -1
+    beyond = tf.fill([shape.batch, 1, shape.rows], tf.cast(nothing, keys.dtype))
+    columns = tf.reshape(tf.concat([keys, beyond], axis=1), [*shape.key_marks[:2], 1])
+    marks = [tf.broadcast_to(columns, shape.key_marks)]
+    if document_ids is not None:
+        marks.append(tf.reshape(document_ids, shape.query_marks))
+    return marks

@@ -1,0 +1,194 @@
+"""The backward kernel: gradients of query, key and value, with probabilities computed again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import tpu as pltpu
+
+from bigbird_ja.model.kernels import tiles as t
+from bigbird_ja.model.kernels.shape import Shape
+
+
+def backward(shape: Shape, interpret: Any = False) -> Any:
+    """A function of query, key, value, context, its gradient, statistics and marks, that returns
+    the gradients of query (scaled), key and value."""
+    sequence = t.sequence_spec(shape)
+    kept = (shape.tiles + 1, shape.rows, shape.group * shape.size)
+    summed = (shape.tiles + 1, shape.group * shape.size, shape.rows)
+    return t.call(
+        _kernel,
+        shape,
+        interpret,
+        in_specs=[sequence] * 5 + [t.statistics_spec(shape)] + t.mark_specs(shape),
+        out_specs=[sequence] * 3,
+        out_shape=[jax.ShapeDtypeStruct(shape.sequence, shape.dtype)] * 3,
+        scratch_shapes=[pltpu.VMEM(kept, shape.dtype)] * 2 + [pltpu.VMEM(summed, "float32")] * 2,
+    )
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The arrays of one step of the grid."""
+
+    shape: Shape
+    seen: t.Seen
+    query: Any
+    key: Any
+    value: Any
+    context: Any
+    upstream: Any
+    statistics: Any
+    keys: Any  # transposed, with the tile of nothing
+    values: Any
+    d_keys: Any  # float32, not transposed
+    d_values: Any
+
+    def queries(self, j: Any, head: int) -> _Queries:
+        """What one head's tile of queries brings to every piece."""
+        shape, own = self.shape, t.rows_of(self.shape, head)
+        upstream = self.upstream[j]
+        product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
+        return _Queries(
+            t.alone(shape, self.query[j], head),
+            t.alone(shape, upstream, head),
+            self.query[j, own],
+            upstream[own],
+            self.statistics[j, :, t.lanes_of(shape, head)],
+            jnp.sum(product, axis=0, keepdims=True),
+        )
+
+
+@dataclass(frozen=True)
+class _Queries:
+    queries: jax.Array  # of `alone`
+    upstream: jax.Array
+    own_queries: jax.Array  # [size, rows]
+    own_upstream: jax.Array
+    statistics: jax.Array  # [1, rows]
+    inner: jax.Array
+
+    def products(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Scores, and gradients of probabilities, from transposed keys and values."""
+        return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
+
+    def weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Probabilities and the gradients of scores, from `products`, masked."""
+        exact = jnp.exp2(scores - self.statistics)
+        slopes = exact * (d_exact - self.inner)
+        dtype = self.queries.dtype
+        return exact.astype(dtype), slopes.astype(dtype)
+
+    def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What a head's tile of keys and of values gets: float32 [size, keys]."""
+        return (
+            t.matmul_transposed(self.own_queries, slopes),
+            t.matmul_transposed(self.own_upstream, exact),
+        )
+
+
+def _kernel(shape: Shape, *refs: Any) -> None:
+    given, rest = refs[:6], refs[6:]
+    key_marks, query_marks = rest[0], rest[1] if shape.has_documents else None
+    d_query, d_key, d_value, *kept = rest[-7:]
+    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), *given, *kept)
+    shifts = t.shifts_here(shape)
+    for array in kept:
+        array[shape.tiles] = jnp.zeros(array.shape[1:], array.dtype)
+
+    @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
+    def _begin(j: Any, _: None) -> None:
+        tiles.keys[j] = t.transposed(tiles.key[j])
+        tiles.values[j] = t.transposed(tiles.value[j])
+        for array in (tiles.d_keys, tiles.d_values):
+            array[j] = jnp.zeros(array.shape[1:], array.dtype)
+
+    # Tile 0 is global: its queries see the keys of tile j in the step of query tile j.
+    heads = range(shape.group)
+    first = [tiles.queries(0, head) for head in heads]
+
+    def step(j: Any, d_first: list[jax.Array]) -> list[jax.Array]:
+        added: list[list[jax.Array]] = [[summed] for summed in d_first]
+        pieces = [_whole(tiles, first[head], 0, j, head, added[head]) for head in heads]
+        _one_tile(tiles, t.Neighbours(shape, shifts, j), j, pieces, d_query)
+        return [functools.reduce(jnp.add, found) for found in added]
+
+    nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
+    added: list[list[jax.Array]] = [[nothing] for _ in heads]
+    t.staggered(_whole(tiles, first[head], 0, 0, head, added[head]) for head in heads)
+    d_first = [functools.reduce(jnp.add, found) for found in added]
+    d_first = lax.fori_loop(1, shape.tiles, step, d_first)
+    d_query[0] = (jnp.concatenate(d_first, axis=0) * t.LN_2).astype(shape.dtype)
+
+    @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
+    def _write(j: Any, _: None) -> None:
+        d_key[j] = (tiles.d_keys[j] * t.LN_2).astype(shape.dtype)
+        d_value[j] = tiles.d_values[j].astype(shape.dtype)
+
+
+def _whole(
+    tiles: _Tiles, ours: _Queries, query: Any, tile: Any, head: int, found: list[jax.Array]
+) -> Iterator[None]:
+    """One head's queries of a tile with a whole tile of keys; `found` gets the queries' part."""
+    own = t.rows_of(tiles.shape, head)
+    scores, d_exact = ours.products(tiles.keys[tile], tiles.values[tile])
+    yield
+    exact, slopes = ours.weights(tiles.seen.tile(scores, query, tile), d_exact)
+    found.append(t.matmul(tiles.key[tile, own], slopes))
+    d_keys, d_values = ours.to_keys(exact, slopes)
+    yield
+    tiles.d_keys[tile, own] += d_keys
+    tiles.d_values[tile, own] += d_values
+
+
+def _beside(
+    tiles: _Tiles, near: t.Neighbours, ours: _Queries, j: Any, head: int, found: list[jax.Array]
+) -> Iterator[None]:
+    """The same with the blocks on both sides of tile j."""
+    own, half = t.rows_of(tiles.shape, head), tiles.shape.rows // 2
+
+    def joined(array: Any) -> jax.Array:
+        return jnp.concatenate([array[near.after, :half], array[near.before, half:]], axis=0)
+
+    scores, d_exact = ours.products(joined(tiles.keys), joined(tiles.values))
+    yield
+    scores = tiles.seen.outer(scores, j, near.after, near.before)
+    exact, slopes = ours.weights(scores, d_exact)
+    key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
+    found.append(t.matmul(key, slopes))
+    parts = ours.to_keys(exact, slopes)
+    yield
+    for array, part in zip((tiles.d_keys, tiles.d_values), parts, strict=True):
+        nothing = jnp.zeros_like(part)
+        array[near.after, own] += t.joined_lanes(part, nothing)
+        array[near.before, own] += t.joined_lanes(nothing, part)
+
+
+def _one_tile(
+    tiles: _Tiles, near: t.Neighbours, j: Any, others: list[Iterator[None]], d_query: Any
+) -> None:
+    """Tile j >= 1: its queries' gradient, and its part in the keys and values that it saw.
+
+    Args:
+        others: pieces to be done beside.
+    """
+    shape, heads = tiles.shape, range(tiles.shape.group)
+    queries = [tiles.queries(j, head) for head in heads]
+    found: list[list[jax.Array]] = [[] for _ in heads]
+    chosen = [[j for _ in heads], [0 for _ in heads], *near.random]
+    pieces = [
+        _whole(tiles, queries[head], j, each[head], head, found[head])
+        for each in chosen
+        for head in heads
+    ]
+    pieces += [_beside(tiles, near, queries[head], j, head, found[head]) for head in heads]
+    t.staggered([*pieces, *others])
+    for head in heads:
+        summed = functools.reduce(jnp.add, found[head]) * t.LN_2
+        d_query[j, t.rows_of(shape, head)] = summed.astype(shape.dtype)

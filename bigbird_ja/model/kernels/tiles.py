@@ -1,0 +1,206 @@
+"""What the forward and the backward kernel share: shapes, matmuls, masks, and which tiles are read.
+
+Both see one sequence of one group of heads at a time: all of its tiles lie in the chip's vector
+memory, so that a random tile is an index and not a copy. Scores are held transposed, [keys,
+queries]: then the softmax reduces over sublanes, which is elementwise work for all but the last
+eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
+
+The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. The
+queries of one head have zeros in the place of the others, which selects its own lanes: the matrix
+unit would fill the missing contraction with zeros anyway.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bigbird_ja.model.kernels.shape import Shape
+
+# As in `model.rolled`: the score of a key that must not be seen. Half of it is the least maximum.
+UNSEEN = -1e9
+# Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
+LN_2 = math.log(2.0)
+
+
+def sequence_spec(shape: Shape) -> Any:
+    """One group's part of an array of `Shape.sequence`."""
+    block = (shape.tiles, shape.group * shape.size, shape.rows)
+    return pl.BlockSpec(block, lambda i, g: (i, g, 0))
+
+
+def statistics_spec(shape: Shape) -> Any:
+    """One group's part of an array of `Shape.statistics`."""
+    groups = shape.groups
+    return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
+
+
+def mark_specs(shape: Shape) -> list[Any]:
+    """A sequence's key marks, and its query marks where documents limit what is seen."""
+    keys = pl.BlockSpec((shape.tiles + 1, shape.rows, shape.rows), lambda i, g: (i, 0, 0))
+    queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
+    return [keys, queries] if shape.has_documents else [keys]
+
+
+def call(kernel: Callable[..., None], shape: Shape, interpret: Any, **specs: Any) -> Any:
+    """`pl.pallas_call` over all sequences and groups of heads."""
+    parameters = getattr(pltpu, "CompilerParams", None) or pltpu.TPUCompilerParams
+    megabyte = 1 << 20
+    return pl.pallas_call(
+        functools.partial(kernel, shape),
+        grid=(shape.batch, shape.groups),
+        compiler_params=parameters(
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=max(16 * megabyte, shape.vmem_bytes() * 5 // 4 + 8 * megabyte),
+        ),
+        interpret=interpret,
+        **specs,
+    )
+
+
+def matmul(left: jax.Array, right: jax.Array) -> jax.Array:
+    """[m, k] by [k, n], float32."""
+    return lax.dot_general(
+        left, right, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
+    """[m, k] by [n, k], float32."""
+    return lax.dot_general(
+        left, right, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+
+def transposed(tile: jax.Array) -> jax.Array:
+    """Through float32: the matrix of bfloat16 would be transposed in pairs of rows."""
+    return tile.astype(jnp.float32).T.astype(tile.dtype)
+
+
+def staggered(pieces: Iterable[Iterator[None]]) -> None:
+    """Writes down pieces of work stage by stage, each piece one stage behind the next: the matrix
+    units take products in the order in which they are written, and a piece's later products wait
+    for the vector units.
+
+    Args:
+        pieces: that yield between their stages.
+    """
+    under_way: list[Iterator[None]] = []
+    for piece in pieces:
+        under_way = [one for one in [piece, *under_way] if _goes_on(one)]
+    while under_way:
+        under_way = [one for one in under_way if _goes_on(one)]
+
+
+def _goes_on(piece: Iterator[None]) -> bool:
+    """Writes down the next stage; whether there are more."""
+    try:
+        next(piece)
+    except StopIteration:
+        return False
+    return True
+
+
+def alone(shape: Shape, tile: jax.Array, head: int) -> jax.Array:
+    """A tile [group * size, rows] with zeros in the place of all other heads."""
+    zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
+    own = tile[rows_of(shape, head)]
+    return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
+
+
+def lanes_of(shape: Shape, head: int) -> slice:
+    """A head's queries in `[.., group * rows]`."""
+    return slice(head * shape.rows, (head + 1) * shape.rows)
+
+
+def rows_of(shape: Shape, head: int) -> slice:
+    """A head's rows in `[group * size, ..]`."""
+    return slice(head * shape.size, (head + 1) * shape.size)
+
+
+def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
+    """The first half of the lanes of one tile, and the second of another.
+
+    By selection of 32 bits: not every chip selects, or moves, 16.
+    """
+    is_low = lax.broadcasted_iota
+    if low.dtype == jnp.bfloat16 and low.shape[0] % 16 == 0:
+        words = [pltpu.bitcast(tile, jnp.int32) for tile in (low, high)]
+        lanes = is_low(jnp.int32, words[0].shape, 1) < low.shape[1] // 2
+        return pltpu.bitcast(jnp.where(lanes, *words), low.dtype)
+    return jnp.where(is_low(jnp.int32, low.shape, 1) < low.shape[1] // 2, low, high)
+
+
+class Seen:
+    """What is visible, as marks beside keys and queries.
+
+    Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
+    number of its document, negative for padding; a query sees its own number.
+    """
+
+    def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
+        self._shape, self._keys, self._queries = shape, key_marks, query_marks
+        square = (shape.rows, shape.rows)
+        low = [lax.broadcasted_iota(jnp.int32, square, axis) < shape.rows // 2 for axis in (0, 1)]
+        self._same_side = low[0] == low[1]
+
+    def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
+        """Scores of a whole key tile."""
+        return self._limited(scores, query, self._keys[key])
+
+    def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
+        """Scores of the blocks on both sides: each block of the queries sees the one beside it."""
+        half = self._shape.rows // 2
+        marks = jnp.concatenate([self._keys[after, :half], self._keys[before, half:]], axis=0)
+        return jnp.where(self._same_side, UNSEEN, self._limited(scores, query, marks))
+
+    def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
+        if self._queries is None:
+            return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than to add them
+        return jnp.where(marks == self._queries[query], scores, UNSEEN)
+
+
+class Neighbours:
+    """Which tiles the queries of tile j see beside their own and the global one.
+
+    Args:
+        shifts: of `shifts_here`.
+    """
+
+    def __init__(self, shape: Shape, shifts: list[list[Any]], j: Any) -> None:
+        # Beyond the ends, and in place of tile 0, which is global, stands the tile of nothing, T.
+        self.after, self.before = j + 1, jnp.where(j == 1, shape.tiles, j - 1)
+        # The same for arrays that have no such tile: what is read there gets no weight.
+        self.after_there, self.before_there = jnp.where(j == shape.tiles - 1, 0, j + 1), j - 1
+        self.random = [  # [shift][head of the group]
+            [_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts
+        ]
+
+
+def _wrapped(tile: Any, tiles: int) -> Any:
+    """Of tiles 1..T-1, which form a ring; without a division, which takes many scalar steps."""
+    return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
+
+
+def shifts_here(shape: Shape) -> list[list[Any]]:
+    """The shifts of this step's heads, as [shift][head of the group]: the kernel holds those of all
+    groups, and selects."""
+    group = pl.program_id(1)
+
+    def select(head: int, place: int) -> Any:
+        found = jnp.int32(shape.shifts[head][place])
+        for other in range(1, shape.groups):
+            there = jnp.int32(shape.shifts[other * shape.group + head][place])
+            found = jnp.where(group == other, there, found)
+        return found
+
+    places, heads = range(len(shape.shifts[0])), range(shape.group)
+    return [[select(head, place) for head in heads] for place in places]

@@ -1,0 +1,109 @@
+"""Which way computes attention, and what is said where the kernels cannot be had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.errors import BadInput
+from bigbird_ja.model import implementation
+from bigbird_ja.model.kernels.shape import Shape, group_of
+
+KEY = "model.attention_implementation"
+
+
+def _config(*settings: str) -> config_lib.Config:
+    return config_lib.without_data_set(config_lib.resolve("base-4096", list(settings))[0])
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = {"jax": (0, 7), "tensorflow": (2, 20)}
+    monkeypatch.setattr(implementation, "_version", found.get)
+    return found
+
+
+def _resolved(config: config_lib.Config, platform: str, chip: str | None) -> str:
+    return implementation.resolved(config, platform, chip).model.attention_implementation
+
+
+@pytest.mark.parametrize(
+    ("platform", "chip", "way"),
+    [
+        ("tpu", "v5e", "kernel"), ("tpu", "v6e", "xla"), ("tpu", "v4", "xla"),
+        ("tpu", "v3", "xla"), ("tpu", None, "xla"), ("cpu", None, "xla"), ("cuda", None, "xla"),
+    ],
+)  # fmt: skip
+def test_auto_takes_the_kernels_where_they_are_shown_cheaper(
+    versions: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    platform: str,
+    chip: str | None,
+    way: str,
+) -> None:
+    monkeypatch.setattr(implementation, "_CHEAPER_ON", ("v4", "v5e"))
+    config = _config()
+    assert _resolved(config, platform, chip) == way
+    assert config.model.attention_implementation == "auto"  # the run's own stays as it was
+    assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
+
+
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "v7x"])
+def test_kernel_is_taken_where_it_fits(versions: dict[str, Any], chip: str) -> None:
+    assert _resolved(_config(f"{KEY}=kernel"), "tpu", chip) == "kernel"
+    assert _resolved(_config(), "tpu", chip) == "xla"
+
+
+@pytest.mark.parametrize(
+    ("settings", "platform", "chip", "why"),
+    [
+        (["model.random_pattern=independent"], "tpu", "v5e", "random_pattern=independent"),
+        (["make_data.seq_length=512"], "tpu", "v5e", "512 tokens get full attention"),
+        (["model.block_size=32"], "tpu", "v5e", "two blocks of a multiple of 128"),
+        (["make_data.seq_length=65536"], "tpu", "v5e", "do not fit the vector memory of a TPU v5e"),
+        ([], "tpu", "v3", "it is for TPUs v4, v5e"),
+        ([], "cuda", None, "it is for TPUs"),
+    ],
+)
+def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
+    versions: dict[str, Any], settings: list[str], platform: str, chip: str | None, why: str
+) -> None:
+    assert _resolved(_config(*settings), platform, chip) == "xla"
+    with pytest.raises(BadInput, match=f"^{KEY}=kernel: .*{why}.*: leave it at auto$"):
+        _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "platform", "why"),
+    [
+        ("jax", None, "tpu", "needs jax, which is not installed"),
+        ("jax", (0, 4), "tpu", "needs jax 0.7 or later"),
+        ("tensorflow", (2, 15), "cpu", "needs TensorFlow 2.20"),
+    ],
+)
+def test_packages_that_are_missing_or_too_old(
+    versions: dict[str, Any], package: str, version: Any, platform: str, why: str
+) -> None:
+    versions[package] = version
+    assert _resolved(_config(), platform, "v5e") == "xla"
+    with pytest.raises(BadInput, match=why):
+        _resolved(_config(f"{KEY}=kernel"), platform, "v5e")
+
+
+def test_on_a_cpu_kernel_is_interpreted(versions: dict[str, Any]) -> None:
+    assert _resolved(_config(f"{KEY}=kernel"), "cpu", None) == "kernel"
+
+
+def test_no_fingerprint_and_no_run_depends_on_it() -> None:
+    ours, theirs = _config(), _config(f"{KEY}=xla")
+    assert config_lib.fingerprint(ours) == config_lib.fingerprint(theirs)
+    assert not config_lib.differences(ours, theirs)
+
+
+def test_heads_are_grouped_to_fill_the_lanes() -> None:
+    found = [group_of(*pair) for pair in [(12, 64), (3, 64), (12, 128), (8, 32)]]
+    assert found == [2, 1, 1, 4]
+    shape = Shape(2, 32, 12, 64, 128, (), False, "bfloat16")
+    assert (shape.groups, shape.width) == (6, 256)
