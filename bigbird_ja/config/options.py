@@ -43,6 +43,7 @@ class Option:
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
     only_with: str = ""  # "section.key=value|value": it has no effect where that is otherwise
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
+    engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
     also: tuple[str, ...] = ()  # other names by which people look for it
 

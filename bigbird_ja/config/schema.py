@@ -318,8 +318,9 @@ class TrainingConfig:
         needs_flag="mode=train_and_eval", also=("max_eval_batches", "eval_batches"),
     )  # fmt: skip
     max_loop_seconds: float = option(
-        15.0, "Longest device loop; SIGTERM is answered between loops.", unit="seconds",
-        low=0.1, high=25.0, changeable=True, also=("iterations_per_loop",),
+        15.0, "Longest device loop of the engine estimator; SIGTERM is answered between loops.",
+        unit="seconds", low=0.1, high=25.0, changeable=True, engine="estimator",
+        also=("iterations_per_loop",),
     )  # fmt: skip
     stall_minutes: float = option(
         10.0, "The watchdog ends a run that finishes no step for so long; 0 is off.",

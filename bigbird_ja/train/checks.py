@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config, train_predictions
+from bigbird_ja.config import OPTIONS, Config, get, train_predictions
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
@@ -30,6 +30,8 @@ def check(request: Request) -> DataGuard:
         config.training.gradient_accumulation_steps,
     )
     _check_length(config)
+    for setting in without_effect(config, request.engine.name):
+        request.surroundings.log(f"{setting} has no effect under the engine {request.engine.name}")
     if request.wandb:
         from bigbird_ja.train.wandb_log import load_library
 
@@ -42,6 +44,16 @@ def check(request: Request) -> DataGuard:
     if is_on_host and request.engine.name == "estimator":  # the other asks its compiler
         memory.check(config, sequences)
     return guard
+
+
+def without_effect(config: Config, engine: str) -> list[str]:
+    """`key=value` of the settings that were changed and that only another engine reads."""
+    given = ((key, get(config, key), option) for key, option in OPTIONS.items() if option.engine)
+    return [
+        f"{key}={value}"
+        for key, value, option in given
+        if option.engine != engine and value != option.default
+    ]
 
 
 def _check_length(config: Config) -> None:
