@@ -97,7 +97,8 @@ class FakeCompute:
 
     def is_ready(self, name: str) -> bool:
         with self._lock:
-            return any(key[1] == name for key in self._vms)
+            found = [vm for key, vm in self._vms.items() if key[1] == name]
+            return any(vm.resource["status"] == "RUNNING" for vm in found)
 
     def preempt(self, name: str, grace: float = 0.0) -> None:
         """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
@@ -106,8 +107,13 @@ class FakeCompute:
             vm = self._vms[key]
         vm.resource["status"] = "STOPPING"
         _kill(vm.process, grace)
+        self._forget(key, vm)
+
+    def _forget(self, key: tuple[str, str], vm: Instance) -> None:
+        """It is gone; another of its name stays."""
         with self._lock:
-            self._vms.pop(key, None)
+            if self._vms.get(key) is vm:
+                del self._vms[key]
 
     def _end_leases(self) -> None:
         while not self._ending.wait(0.05):
@@ -226,9 +232,8 @@ class FakeCompute:
 
         def finish() -> None:
             _kill(vm.process, 0.2)
-            with self._lock:
-                self._vms.pop((zone, name), None)
-                operation["status"] = "DONE"
+            self._forget((zone, name), vm)
+            operation["status"] = "DONE"
 
         threading.Thread(target=finish, daemon=True).start()
         return 200, operation
