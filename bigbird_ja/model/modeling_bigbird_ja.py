@@ -15,7 +15,6 @@ attention probabilities. Needs torch, transformers and numpy; imports nothing of
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +25,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from .pattern import block_mask, is_full, shortest_sparse
+
+_MOST_PLANS = 4  # that a model keeps, one for each length and device
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
@@ -141,7 +142,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer=add_pooling_layer)
         self.gradient_checkpointing = False
-        self._plan = functools.lru_cache(maxsize=4)(functools.partial(Plan, _settings(config)))
+        self._plans: dict[tuple[int, torch.device], Plan] = {}  # of the lengths met last
 
     def forward(
         self,
@@ -191,6 +192,13 @@ class BigBirdJaModel(big_bird.BigBirdModel):
             last_hidden_state=hidden, pooler_output=pooled, hidden_states=kept
         )
         return found.to_tuple() if return_dict is False else found
+
+    def _plan(self, length: int, device: torch.device) -> Plan:
+        if (length, device) not in self._plans:
+            if len(self._plans) == _MOST_PLANS:
+                self._plans.clear()
+            self._plans[length, device] = Plan(_settings(self.config), length, device)
+        return self._plans[length, device]
 
     def _padded(self, length: int) -> int:
         """The shortest length from `length` on that the pattern can be laid over."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -121,6 +123,9 @@ def test_any_length_checkpointing_and_gradients(trained, tmp_path):
         # Padding says nothing, however much there is of it.
         longer = torch.nn.functional.pad(ids, (0, 7)), torch.nn.functional.pad(mask, (0, 7))
         torch.testing.assert_close(whole, model(longer[0], attention_mask=longer[1]).logits)
+        # As processes that train together get it, and as `torch.save` writes it whole.
+        again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        torch.testing.assert_close(whole, again(input_ids=ids, attention_mask=mask).logits)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
