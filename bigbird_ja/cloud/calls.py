@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,6 +36,20 @@ def bounded(call: Callable[..., Any], call_seconds: float, retry_seconds: float)
         return call(timeout=call_seconds, retry=retry)
     except (exceptions.GoogleAPIError, GoogleAuthError, OSError) as error:
         raise fault_of_exception(error) from error
+
+
+def library(name: str, package: str) -> Any:
+    """`google.cloud.NAME`, a service's client library.
+
+    Raises:
+        BadInput: it is not installed.
+    """
+    try:
+        return importlib.import_module(f"google.cloud.{name}")
+    except ImportError as error:
+        raise BadInput(
+            f"{package} is not installed here: pip install 'bigbird-ja[launch]'"
+        ) from error
 
 
 def with_credentials(connect: Callable[[], T]) -> T:

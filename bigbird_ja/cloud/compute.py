@@ -19,6 +19,7 @@ from bigbird_ja.cloud.calls import (
     RETRY_SECONDS,
     bounded,
     check_loopback,
+    library,
     with_credentials,
 )
 from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
@@ -111,7 +112,7 @@ def instance(
     spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Any:
     """The VM that is asked for: a `compute_v1.Instance`."""
-    compute = library()
+    compute = library("compute_v1", "google-cloud-compute")
     region = zone.rpartition("-")[0]
     interface = compute.NetworkInterface(
         network=f"global/networks/{spec.network or 'default'}",
@@ -165,28 +166,13 @@ def delete_addresses(api: str, project: str, spec: TpuSpec, zone: str) -> list[s
     return [f"{api or API}/projects/{project}/zones/{zone}/instances/{spec.name}"]
 
 
-def library() -> Any:
-    """`google.cloud.compute_v1`.
-
-    Raises:
-        BadInput: it is not installed.
-    """
-    try:
-        from google.cloud import compute_v1
-    except ImportError as error:
-        raise BadInput(
-            "google-cloud-compute is not installed here: pip install 'bigbird-ja[launch]'"
-        ) from error
-    return compute_v1
-
-
 def connect(project: str) -> ComputeEngine:
     """The service with the user's own credentials, or an emulator on this machine.
 
     Raises:
         BadInput: no credentials, or no client library; the message says how to get them.
     """
-    compute = library()
+    compute = library("compute_v1", "google-cloud-compute")
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return emulated(project, emulator)

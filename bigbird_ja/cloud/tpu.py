@@ -11,6 +11,7 @@ from bigbird_ja.cloud.calls import (
     RETRY_SECONDS,
     bounded,
     check_loopback,
+    library,
     with_credentials,
 )
 from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
@@ -23,7 +24,6 @@ from bigbird_ja.cloud.service import (
     Tpu,
     TpuSpec,
 )
-from bigbird_ja.errors import BadInput
 
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
 
@@ -54,7 +54,7 @@ def create_request(
     project: str, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]
 ) -> Any:
     """The request that rents a TPU: `CreateNodeRequest` or `CreateQueuedResourceRequest`."""
-    tpu_v2 = library()
+    tpu_v2 = library("tpu_v2", "google-cloud-tpu")
     parent = f"projects/{project}/locations/{zone}"
     node = tpu_v2.Node(
         accelerator_type=spec.accelerator_type,
@@ -94,28 +94,13 @@ def delete_addresses(api: str, project: str, spec: TpuSpec, zone: str) -> list[s
     return [f"{parent}/nodes/{spec.name}"]
 
 
-def library() -> Any:
-    """`google.cloud.tpu_v2`.
-
-    Raises:
-        BadInput: it is not installed.
-    """
-    try:
-        from google.cloud import tpu_v2
-    except ImportError as error:
-        raise BadInput(
-            "google-cloud-tpu is not installed here: pip install 'bigbird-ja[launch]'"
-        ) from error
-    return tpu_v2
-
-
 def connect(project: str) -> GcpTpus:
     """The service with the user's own credentials, or an emulator on this machine.
 
     Raises:
         BadInput: no credentials, or no client library; the message says how to get them.
     """
-    tpu_v2 = library()
+    tpu_v2 = library("tpu_v2", "google-cloud-tpu")
     emulator = os.environ.get(EMULATOR_VARIABLE)
     if emulator:
         return GcpTpus(project, emulator_client(emulator))

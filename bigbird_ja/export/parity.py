@@ -132,9 +132,13 @@ def _numbers(source: Source, batch: dict[str, np.ndarray]) -> np.ndarray | None:
     """The documents of each record, where the model keeps them apart."""
     if source.config.model.attend_across_documents:
         return None
-    ids, special = batch["input_ids"], source.tokenizer.special
-    ends = ids == special.sep
-    return np.where(ids == special.pad, 0, ends.cumsum(1) - ends + 1)
+    import torch
+
+    from bigbird_ja.model.modeling_bigbird_ja import document_numbers
+
+    special = source.tokenizer.special
+    ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
+    return document_numbers(ids, special.sep, special.pad).numpy()
 
 
 def _records(source: Source, count: int) -> dict[str, np.ndarray]:

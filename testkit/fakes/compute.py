@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from testkit.fakes.tpu import TOKEN, _kill
+from testkit.fakes.tpu import TOKEN, JsonDoor, _kill
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
@@ -255,12 +255,12 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 
 def _door(fake: FakeCompute) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
+    class Door(JsonDoor, BaseHTTPRequestHandler):
         """The service, and the metadata server of its VMs."""
 
         def do_GET(self) -> None:
             if re.fullmatch("/computeMetadata/.*/token", self.path):
-                return self._answer(200, {"access_token": TOKEN})
+                return self.answer(200, {"access_token": TOKEN})
             return self._serve()
 
         def do_POST(self) -> None:
@@ -272,17 +272,6 @@ def _door(fake: FakeCompute) -> type[BaseHTTPRequestHandler]:
         def _serve(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
-            self._answer(*fake.answer(self.command, self.path, body))
-
-        def _answer(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+            self.answer(*fake.answer(self.command, self.path, body))
 
     return Door

@@ -380,32 +380,22 @@ def _table(fake: FakeTpu) -> dict[str, Any]:
 
 
 def _door(fake: FakeTpu) -> type[BaseHTTPRequestHandler]:
-    class Door(BaseHTTPRequestHandler):
+    class Door(JsonDoor):
         """The metadata server and the REST deletion, for the VM's own use."""
 
         def do_GET(self) -> None:
             known = self.path == "/computeMetadata/v1/instance/service-accounts/default/token"
             allowed = self.headers.get("Metadata-Flavor") == "Google"
-            self._answer(200 if known and allowed else 404, {"access_token": TOKEN})
+            self.answer(200 if known and allowed else 404, {"access_token": TOKEN})
 
         def do_DELETE(self) -> None:
             if fake.http_script:
-                return self._answer(fake.http_script.pop(0), {})
+                return self.answer(fake.http_script.pop(0), {})
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                return self._answer(401, {})
+                return self.answer(401, {})
             name = self.path.removeprefix("/v2/").partition("?")[0]
-            self._answer(200 if fake.delete_by_http(name) else 404, {})
+            self.answer(200 if fake.delete_by_http(name) else 404, {})
             return None
-
-        def _answer(self, status: int, body: dict[str, str]) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
 
     return Door
 
@@ -420,6 +410,21 @@ def _now() -> timestamp_pb2.Timestamp:
     stamp = timestamp_pb2.Timestamp()
     stamp.GetCurrentTime()
     return stamp
+
+
+class JsonDoor(BaseHTTPRequestHandler):
+    """Answers in JSON, and logs nothing."""
+
+    def answer(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 def _kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:

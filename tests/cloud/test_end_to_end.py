@@ -68,21 +68,22 @@ def command(root: str, data_dir: str, fake: support.Fake, steps: int) -> list[st
     return [replaced.get(argument.partition("=")[0], argument) for argument in base]
 
 
-def has_ended(root: str) -> bool:
+def read(root: str, path: str, key: str) -> object:
+    """A value in a file of the run; None where it is not there yet."""
     try:
-        with open(f"{root}/bucket/run-1/model/heartbeat.json", encoding="utf-8") as file:
-            return json.load(file)["state"] == "stopped"
+        with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
+            return json.load(file)[key]
     except (FileNotFoundError, ValueError):
-        return False
+        return None
+
+
+def has_ended(root: str) -> bool:
+    return read(root, "model/heartbeat.json", "state") == "stopped"
 
 
 def is_watched(root: str) -> bool:
     """Whether the supervisor has seen the machine: what goes before that, it cannot count."""
-    try:
-        with open(f"{root}/bucket/run-1/supervisor/state.json", encoding="utf-8") as file:
-            return json.load(file)["phase"] == "running"
-    except (FileNotFoundError, ValueError):
-        return False
+    return read(root, "supervisor/state.json", "phase") == "running"
 
 
 def trace(root: str, kind: str) -> object:

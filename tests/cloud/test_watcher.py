@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,20 @@ class Vm:
         return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load()
 
 
+def beat_until_gone(vm: Vm, step_at: Callable[[int], int]) -> None:
+    """A watched machine whose trainer beats for ten seconds; it must go before."""
+    process = vm.start()
+    try:
+        for moment in range(200):
+            vm.beat(step_at(moment), moment)
+            if vm.is_gone():
+                break
+            time.sleep(0.05)
+    finally:
+        ended(process)
+    assert vm.is_gone()
+
+
 def ended(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
@@ -165,17 +180,7 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 def test_detached_from_everybody_it_goes_at_the_end_of_its_lease(tmp_path: Path) -> None:
     """A healthy trainer, and no supervisor: it used to be billed for ever."""
     with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, lease=1.0)
-        process = vm.start()
-        try:
-            for step in range(200):
-                vm.beat(step, step)
-                if vm.is_gone():
-                    break
-                time.sleep(0.05)
-        finally:
-            ended(process)
-        assert vm.is_gone()
+        beat_until_gone(Vm(tmp_path, fake, lease=1.0), lambda moment: moment)
         report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
         assert (report["reason"], report["self_deleted"]) == ("lease_over", True)
 
@@ -214,17 +219,7 @@ def test_a_life_begins_when_it_is_asked_for(tmp_path: Path) -> None:
 
 def test_heartbeats_with_a_new_time_alone_do_not_save_it(tmp_path: Path) -> None:
     with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, stalled=1.0)
-        process = vm.start()
-        try:
-            for moment in range(200):
-                vm.beat(7, moment)
-                if vm.is_gone():
-                    break
-                time.sleep(0.05)
-        finally:
-            ended(process)
-        assert vm.is_gone()
+        beat_until_gone(Vm(tmp_path, fake, stalled=1.0), lambda moment: 7)
 
 
 def test_started_again_and_again_it_goes_on_counting(tmp_path: Path) -> None:
