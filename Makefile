@@ -12,7 +12,7 @@ WORKERS := -n 2 --dist loadfile
 .PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks size
+	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks bench-engine size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implement
 
 bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
 	@$(BIN)/python -m scripts.bench_gpu
+
+bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around the step, pjrt against estimator, and how fast a restart is
+	@$(BIN)/python -m scripts.bench_engine --only loop,engines
+	@.venv-newest/bin/python -m scripts.bench_engine --only restart
 
 bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
 	@$(BIN)/python -m scripts.bench_model
