@@ -1,4 +1,4 @@
-"""What the learning benchmarks share: data from the generated corpus, and one training loop.
+"""What the learning benchmarks share: data, generated or real, and one training loop.
 
 The step is the one that `pretrain` runs, as a graph, as there; there is no engine around it.
 """
@@ -35,7 +35,7 @@ class Task:
     name: str
     preset: str
     sets: tuple[str, ...]  # `section.key=value`
-    sample: tuple[str, ...]  # flags of `bigbird-ja sample`
+    sample: tuple[str, ...] = ()  # flags of `bigbird-ja sample`
 
 
 TINY = Task("tiny preset", "tiny-cpu", (), ("--documents=1200",))
@@ -58,22 +58,32 @@ def generated_data(work_dir: str, task: Task) -> str:
 
     Running again continues.
     """
+    pathlib.Path(work_dir).mkdir(parents=True, exist_ok=True)
+    corpus = str(pathlib.Path(work_dir) / "corpus.jsonl")
+    bigbird_ja("sample", "--output", corpus, *task.sample)
+    return data_of(work_dir, task, corpus)
+
+
+def data_of(work_dir: str, task: Task, corpus: str) -> str:
+    """Makes a corpus's tokenizer and data set, once; returns DATA_DIR. Running again continues."""
     root = pathlib.Path(work_dir)
     root.mkdir(parents=True, exist_ok=True)
-    corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
-    common = [f"--config={config_lib.preset_path(task.preset)}"]
-    common += [f"--set={item}" for item in task.sets]
-    for arguments in (
-        ["sample", "--output", corpus, *task.sample],
-        ["tokenize", *common, f"--input={corpus}", f"--output_prefix={prefix}"],
-        ["make-data", *common, f"--input={corpus}"]
-        + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
-    ):
-        with contextlib.redirect_stdout(io.StringIO()):
-            status = cli.run_command_line(arguments)
-        if status:
-            raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
+    # A file, since commands refuse a --set that they do not use.
+    settings, prefix, data = str(root / "task.yaml"), str(root / "tokenizer"), str(root / "data")
+    config, _ = config_lib.resolve(config_lib.preset_path(task.preset), list(task.sets))
+    pathlib.Path(settings).write_text(config_lib.to_yaml(config), "utf-8")
+    common = [f"--config={settings}", f"--input={corpus}"]
+    bigbird_ja("tokenize", *common, f"--output_prefix={prefix}")
+    bigbird_ja("make-data", *common, f"--tokenizer={prefix}.model", f"--output_dir={data}")
     return data
+
+
+def bigbird_ja(*arguments: str) -> None:
+    """Runs a command in this process; ends the script where it fails."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        status = cli.run_command_line(list(arguments))
+    if status:
+        raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
 
 
 def config_for(data_dir: str, task: Task, *sets: str) -> Config:
@@ -88,10 +98,11 @@ def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
     return batches.as_numpy_iterator()
 
 
-def one_core_each() -> concurrent.futures.ProcessPoolExecutor:
-    """A pool of as many processes as cores: a model this small does not fill two."""
+def one_core_each(processes: int | None = None) -> concurrent.futures.ProcessPoolExecutor:
+    """A pool of as many processes as cores, or as said: a model this small does not fill two."""
     context = multiprocessing.get_context("spawn")
-    return concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, _use_one_core)
+    workers = processes or os.cpu_count()
+    return concurrent.futures.ProcessPoolExecutor(workers, context, _use_one_core)
 
 
 def _use_one_core() -> None:

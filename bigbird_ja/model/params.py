@@ -17,6 +17,7 @@ from bigbird_ja.model import mimetic
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
+POSITIONS = "bert/embeddings/position_embeddings"
 
 
 @dataclass(frozen=True)

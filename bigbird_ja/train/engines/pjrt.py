@@ -43,6 +43,7 @@ class PjrtEngine:
         batches: the input.
         devices: to train on; the global batch divides over them.
         programs: where compiled programs are kept, or None.
+        phase: config of the steps, where it differs from the run's.
     """
 
     def __init__(
@@ -52,12 +53,15 @@ class PjrtEngine:
         batches: MakeBatches,
         devices: Devices,
         programs: CompiledPrograms | None = None,
+        phase: Config | None = None,
     ) -> None:
         config = implementation.resolved(config, devices.platform, devices.chip)
+        steps = implementation.resolved(phase or config, devices.platform, devices.chip)
+        self._step_config = steps
         self._config, self._first_state, self._batches = config, first_state, batches
         self._devices, self._programs = devices, programs
         count = len(devices.devices)
-        self._program = Program(config, config.training.global_batch_size // count, count)
+        self._program = Program(steps, steps.training.global_batch_size // count, count)
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -66,19 +70,27 @@ class PjrtEngine:
         self._last: tuple[int, Notes] | None = None
         self._feeder: Feeder | None = None
         self._forward: Any = None
+        self._step: Step | None = None  # compiled
 
     ahead = _AHEAD + 1
 
-    def begin(self) -> None:
-        """Traces and compiles the step, and brings the state to the devices."""
+    def prepare(self) -> None:
+        """Traces and compiles the step, once."""
+        if self._step is not None:
+            return
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
-        with implementation.traced_for(self._config, self._devices.platform):
+        with implementation.traced_for(self._step_config, self._devices.platform):
             self._lowered = self._program.lower()
         self._step = self._compile()
         if self._programs is not None:
             self._programs.keep()
+
+    def begin(self) -> None:
+        """Traces and compiles the step, where that is not done, and brings the state to the
+        devices."""
+        self.prepare()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = placement.place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
@@ -191,6 +203,7 @@ class PjrtEngine:
                 f" {self._config.training.num_train_steps}: check the data with"
                 " `bigbird-ja check-data`"
             )
+        assert self._step is not None
         self._state, notes = self._step(self._state, batch)
         self._dispatched += 1
         self._under_way.append((self._dispatched, notes))
