@@ -2,7 +2,8 @@
 
 A small model, from several seeds, trained on real Japanese text with one thing at a time changed:
 the share of masked tokens, the first values, the schedule of the learning rate, whether packed
-documents see each other. Everything else is the same, down to the seed. Measured afterwards:
+documents see each other, short sequences first. Everything else is the same, down to the seed.
+Measured afterwards:
 
 - the loss on held-out records, always with 15 % of the tokens masked;
 - the long-context probe: names of the held-out text, masked from their second mention on.
@@ -50,8 +51,7 @@ from scripts.learning import (  # noqa: E402
     config_for,
     data_of,
     one_core_each,
-    train,
-    training_batches,
+    train_in_phases,
 )
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
@@ -66,6 +66,7 @@ TASK = Task(
         "training.global_batch_size=4",
     ),
 )
+SHORT = 64  # an eighth, as 512 of 4,096
 PRICED = "base-4096"  # the preset whose step is priced
 CHIP = "v5e"
 
@@ -79,11 +80,13 @@ class Recipe:
         sets: what differs from the baseline, `section.key=value`.
         priced: settings of `base-4096` by which its step has this recipe's price; None: the
             baseline's price, as the compiled step is the same.
+        short: share of the steps that are on sequences of SHORT tokens.
     """
 
     name: str
     sets: tuple[str, ...]
     priced: tuple[str, ...] | None = None
+    short: float = 0.0
 
 
 BASELINE = Recipe("baseline", ())
@@ -106,6 +109,12 @@ RECIPES = (
         ("model.attend_across_documents=false",),
         ("model.attend_across_documents=false",),
     ),
+    Recipe(
+        "short first",
+        (f"training.first_seq_length={SHORT}",),
+        ("training.first_seq_length=512", "training.first_seq_length_steps=450000"),
+        short=0.9,
+    ),
 )
 
 
@@ -124,6 +133,10 @@ class Run:
             f"training.num_train_steps={self.steps}",
             f"training.warmup_steps={self.steps // 10}",
         ]
+        if self.recipe.short:
+            length.append(
+                f"training.first_seq_length_steps={round(self.steps * self.recipe.short)}"
+            )
         return config_for(
             data_dir, TASK, *seeds, f"data.seed={self.seed}", *length, *self.recipe.sets
         )
@@ -133,7 +146,7 @@ def measure(data_dir: str, run: Run, batches: int | None, cases: int, kept: str)
     """Trains and evaluates one run, and keeps what came out in the file `kept`."""
     config = run.config(data_dir)
     curve: list[float] = []
-    params = train(config, training_batches(config, data_dir), lambda _, m: curve.append(m["loss"]))
+    params = train_in_phases(config, data_dir, lambda _, m: curve.append(m["loss"]))
     forward = Forward(config, {name: value.numpy() for name, value in params.items()})
     manifest = manifest_lib.load(data_dir)
     found = masked_lm.evaluate_model(forward, data_dir, manifest, max_batches=batches)
@@ -173,24 +186,27 @@ def price(work_dir: str, recipe: Recipe) -> float:
     if recipe.priced is None:
         return 1.0
     kept = pathlib.Path(work_dir) / "prices.json"
-    prices: dict[str, float] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    prices: dict[str, list[float]] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     for sets in ((), recipe.priced):
         key = " ".join((PRICED, CHIP, *sets))
         if key not in prices:
             console.log(f"pricing {key} (minutes)")
             prices[key] = priced_cycles(sets)
             kept.write_text(json.dumps(prices, indent=1), "utf-8")
-    return prices[" ".join((PRICED, CHIP, *recipe.priced))] / prices[f"{PRICED} {CHIP}"]
+    whole, short = prices[" ".join((PRICED, CHIP, *recipe.priced))]
+    mean = recipe.short * short + (1 - recipe.short) * whole
+    return mean / prices[f"{PRICED} {CHIP}"][0]
 
 
-def priced_cycles(sets: Sequence[str]) -> float:
-    """Of a step of `base-4096` with these settings."""
+def priced_cycles(sets: Sequence[str]) -> list[float]:
+    """Of a step of `base-4096` with these settings, and of one on short sequences."""
     line = [sys.executable, "-m", "bigbird_ja", "preflight", f"--config={PRICED}"]
     line += [f"--chip={CHIP}", "--nomachine_code", "--json", *(f"--set={item}" for item in sets)]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"bigbird-ja preflight ended with {done.returncode}")
-    return float(json.loads(done.stdout)["chips"][0]["priced_cycles"])
+    (chip,) = json.loads(done.stdout)["chips"]
+    return [chip["priced_cycles"], chip.get("first_phase", chip)["priced_cycles"]]
 
 
 def outcomes(

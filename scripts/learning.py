@@ -13,6 +13,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +22,9 @@ from bigbird_ja import cli
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.train import reading
+from bigbird_ja.train.lengths import repeated
 from bigbird_ja.train.step import initial_slots, train_step
 
 Batch = dict[str, np.ndarray]
@@ -92,9 +94,9 @@ def config_for(data_dir: str, task: Task, *sets: str) -> Config:
     return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
 
 
-def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
-    """The batches that `pretrain` would see, from step 0 on."""
-    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir)
+def training_batches(config: Config, data_dir: str, **which: Any) -> Iterator[Batch]:
+    """The batches that `pretrain` would see, from step 0 on; `which` as of `reading.batches`."""
+    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir, **which)
     return batches.as_numpy_iterator()
 
 
@@ -116,6 +118,9 @@ def smooth(values: Sequence[float], width: int) -> np.ndarray:
     return np.convolve(values, np.ones(width) / width, mode="valid")
 
 
+State = tuple[dict[str, tf.Variable], dict[str, dict[str, tf.Variable]]]  # parameters, slots
+
+
 def train(
     config: Config,
     batches: Iterator[Batch],
@@ -128,6 +133,30 @@ def train(
         batches: one per step.
         each_step: told the step (from 1) and its metrics.
     """
+    state = new_state(config)
+    train_steps(config, state, batches, range(config.training.num_train_steps), each_step)
+    return state[0]
+
+
+def train_in_phases(
+    config: Config, data_dir: str, each_step: Callable[[int, dict[str, float]], None]
+) -> dict[str, tf.Variable]:
+    """As `train`, on the data set's own batches, and on short sequences first where the config has
+    `training.first_seq_length`."""
+    phase, change = config_lib.first_phase(config), config.training.first_seq_length_steps or 0
+    state, steps = new_state(config), config.training.num_train_steps
+    if phase is not None:
+        batches = training_batches(config, data_dir, in_first_phase=True)
+        train_steps(phase, state, batches, range(change), each_step)
+        for table in (values[POSITIONS] for values in (state[0], *state[1].values())):
+            table.assign(repeated(table.numpy()[: phase.data.seq_length], len(table)))
+    batches = training_batches(config, data_dir, start_step=change)
+    train_steps(config, state, batches, range(change, steps), each_step)
+    return state[0]
+
+
+def new_state(config: Config) -> State:
+    """Parameters and slots before the first step."""
     params = {
         name: tf.Variable(value)
         for name, value in initial_parameters(config, config.training.seed).items()
@@ -136,6 +165,18 @@ def train(
         slot: {name: tf.Variable(value) for name, value in values.items()}
         for slot, values in initial_slots(params).items()
     }
+    return params, slots
+
+
+def train_steps(
+    config: Config,
+    state: State,
+    batches: Iterator[Batch],
+    steps: range,
+    each_step: Callable[[int, dict[str, float]], None],
+) -> None:
+    """Trains for some steps, in place."""
+    params, slots = state
 
     # Not compiled by XLA: on a CPU it runs what is not a product on one core.
     @tf.function(reduce_retracing=True)
@@ -147,8 +188,7 @@ def train(
                 slots[slot][name].assign(new_slots[slot][name])
         return metrics
 
-    for number in range(config.training.num_train_steps):
+    for number in steps:
         batch = {name: tf.constant(value) for name, value in next(batches).items()}
         metrics = step(tf.constant(number, tf.int64), batch)
         each_step(number + 1, {name: float(value) for name, value in metrics.items()})
-    return params

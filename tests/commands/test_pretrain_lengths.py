@@ -99,8 +99,7 @@ def test_what_has_no_first_phase_is_refused(
         model = tmp_path / "model"
         assert cli.run_command_line([*flags, "--model_dir", str(model), *more]) == 2
         assert not model.exists()
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        return line
+        return str(capsys.readouterr().err.strip().splitlines()[-1])
 
     assert "use 128, or another length that divides it" in refused(
         "--set", "training.first_seq_length=100"
@@ -109,6 +108,10 @@ def test_what_has_no_first_phase_is_refused(
         directory = tmp_path / name
         synthetic.write(directory, seq_length=WHOLE, **data)  # type: ignore[arg-type]
         assert "first_seq_length=64" in refused("--data_dir", str(directory))
-    # 128 tokens in blocks of 4 are sparse, and no multiple of two blocks of 12.
-    line = refused("--set", "model.block_size=12", "--set", "training.first_seq_length=128")
-    assert "are not a multiple of two attention blocks" in line
+    # 480 tokens are whole tiles of two blocks of 8, and 120 are not.
+    synthetic.write(tmp_path / "long", seq_length=480)
+    line = refused(
+        "--data_dir", str(tmp_path / "long"), "--set", "model.block_size=8",
+        "--set", "training.first_seq_length=120",
+    )  # fmt: skip
+    assert "sequences of 120 tokens are not a multiple of two attention blocks" in line
