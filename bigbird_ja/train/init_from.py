@@ -9,6 +9,7 @@ which came whence, and a warning below it what stays random.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,15 +22,17 @@ from bigbird_ja.config import Config
 from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import POSITIONS, ParameterSpec, parameter_specs
+from bigbird_ja.model.params import POSITIONS, ParameterSpec, initial_value, parameter_specs
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.text import tokenizer
 from bigbird_ja.train.lengths import repeated
 
 _WEIGHTS = "model.safetensors"
 _MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
 _INITIAL = "random first value"
+_BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
 # have the first layer norm where BERT has it.
@@ -54,12 +57,16 @@ class Found:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source says
 
 
-def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], str]:
+def load_initial(
+    source: str, config: Config, tokenizer_sha256: str = ""
+) -> tuple[dict[str, np.ndarray], str]:
     """First values from another model.
 
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
         config: of the new run, completed by a data set.
+        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, the word
+            embeddings follow their pieces to other ids.
 
     Returns:
         The parameters that the source has, float32 by our names, and for people the table, with a
@@ -69,7 +76,7 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    found = _read(source, specs)
+    found = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -83,6 +90,27 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
     return taken, text + _warning(lacking, len(specs)) + _other_settings(found, config)
+
+
+def _with_our_ids(found: Found, source: str, config: Config, tokenizer_sha256: str) -> Found:
+    """The source with its rows of pieces where the data set's tokenizer has them; what `make-data
+    --tokenizer` added to the source's tokenizer gets random first values."""
+    if not found.settings:  # of Hugging Face's folders alone
+        return found
+    ids = tokenizer.old_ids_in(source, tokenizer_sha256)
+    if ids is None:
+        return found
+    values, theirs, specs = dict(found.values), dict(found.theirs), parameter_specs(config)
+    for name in (n for n in _BY_PIECE if n in values):
+        old, count = np.asarray(values[name]), len(values[name])
+        new = initial_value(config, name, specs[name], config.training.seed)
+        places = [(i, k) for i, k in enumerate(ids) if k is not None and k < count]
+        to, at = map(list, zip(*places, strict=True))
+        if len(ids) == len(new) and old.shape[1:] == new.shape[1:]:
+            new[to] = old[at]
+            values[name] = new
+            theirs[name] = f"{theirs[name]}: {len(to):,} of {len(ids):,} pieces"
+    return dataclasses.replace(found, values=values, theirs=theirs)
 
 
 def _warning(lacking: list[str], count: int) -> str:
