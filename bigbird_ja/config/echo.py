@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bigbird_ja.config.names import is_used
-from bigbird_ja.config.options import format_value
 from bigbird_ja.config.resolve import Override
 from bigbird_ja.config.schema import OPTIONS, SECTIONS, Config
 from bigbird_ja.config.values import flatten
+from bigbird_ja.names import is_used
+from bigbird_ja.options import format_value
 
 
 def echo(config: Config, overrides: Iterable[Override], uses: Sequence[str] = SECTIONS) -> str:

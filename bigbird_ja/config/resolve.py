@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.config import names, presets
-from bigbird_ja.config.options import shortened
+from bigbird_ja import names
+from bigbird_ja.config import presets
 from bigbird_ja.config.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
 from bigbird_ja.config.validate import validate
 from bigbird_ja.config.values import copy, get, predictions_of, put
 from bigbird_ja.errors import BadInput
+from bigbird_ja.options import shortened
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Every setting, declared once: type, default, range, choices, unit and meaning.
 
 A new setting is one field here. Flags, validation, `--help`, docs/settings.md, `bigbird-ja config`
-and the echo follow from it; `config.options.Option` says what a declaration can hold.
+and the echo follow from it; `options.Option` says what a declaration can hold.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bigbird_ja.config.options import INT64_MAX, Option, option, options_of
+from bigbird_ja.options import INT64_MAX, Option, option, options_of
 
 _IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
 _STEPS = 10**12  # more than anything trains for; still exact wherever a step is computed with

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bigbird_ja.config.options import Option
+    from bigbird_ja.options import Option
 
 _MOST = 3  # suggestions
 

@@ -123,7 +123,7 @@ class Option:
             return
         prefix = f"{source}: " if source else ""
         if self.choices and value not in self.choices:
-            from bigbird_ja.config.names import nearest
+            from bigbird_ja.names import nearest
 
             raise BadInput(
                 f"{prefix}{self.key}={shortened(value)}{nearest(str(value), self.choices)}:"
