@@ -193,7 +193,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
-            f" {', '.join(use if '.' in use else f'{use}.*' for use in uses)}.",
+            f" {names.in_words(uses, _settings())}.",
             many=True,
             uses=uses,
         )

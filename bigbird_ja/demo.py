@@ -17,7 +17,7 @@ from typing import Any
 
 from bigbird_ja import children, cleanup, console, names, storage, typed
 from bigbird_ja import config as config_lib
-from bigbird_ja.config.schema import LENGTH_SETTINGS
+from bigbird_ja.config.uses import LENGTH_SETTINGS
 from bigbird_ja.errors import BadInput, of_reason
 from bigbird_ja.lease import Lease, held
 from bigbird_ja.run import log as run_log

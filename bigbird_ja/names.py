@@ -28,6 +28,28 @@ def is_used(key: str, uses: Sequence[str]) -> bool:
     return key in uses or key.partition(".")[0] in uses
 
 
+def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
+    """Sections and keys that a command uses, as briefly as can be said: `model.*`, a section
+    without few of its keys, or the keys.
+
+    Args:
+        uses: sections and keys.
+        known: the keys of all settings.
+    """
+    sections: dict[str, list[str]] = {}
+    for key in known:
+        sections.setdefault(key.partition(".")[0], []).append(key)
+    found = []
+    for section, keys in sections.items():
+        used = [key for key in keys if is_used(key, uses)]
+        unused = [key.partition(".")[2] for key in keys if key not in used]
+        if len(unused) >= len(used):
+            found += used
+        else:
+            found.append(f"{section}.*" + (f" but {', '.join(unused)}" if unused else ""))
+    return "; ".join(found) if any(" but " in text for text in found) else ", ".join(found)
+
+
 def near_settings(name: str, options: Mapping[str, Option]) -> list[str]:
     """Keys of the settings that a name may stand for, the likeliest first, at most three.
 

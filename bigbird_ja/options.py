@@ -19,6 +19,7 @@ from typing import Any
 from bigbird_ja.errors import BadInput
 
 INT64_MAX = 2**63 - 1
+LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _METADATA = "option"
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config, options, schema
+from bigbird_ja import options
+from bigbird_ja.config import Config, schema
 from bigbird_ja.errors import BadInput
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))

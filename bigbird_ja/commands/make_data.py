@@ -14,7 +14,8 @@ from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.config.schema import LENGTH_SETTINGS, OPTIONS
+from bigbird_ja.config.schema import OPTIONS
+from bigbird_ja.config.uses import LENGTH_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.config import Config

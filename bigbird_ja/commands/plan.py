@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.cost import Overheads
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bigbird_ja.config import Config, Override
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
-SETTINGS = RUN_SETTINGS
+SETTINGS = PLAN_SETTINGS
 
 _SIMULATED_MINUTES = (1.0, 2.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 
