@@ -17,6 +17,7 @@ it; both hold expected hours, which a run of bad luck exceeds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     from bigbird_ja import plotting
     from bigbird_ja.cloud import choice, cost, hardware, plan, plan_text, prices
+    from bigbird_ja.console import LiveLine
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
@@ -142,7 +144,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     result["prices_as_of"] = str(table.as_of)
     result["prices_age_days"] = table.age_days(now.date())
     age = f"{table.describe_age(now.date())} ({table.source})"
-    print(plan_text.comparison(result, rows, overheads, age))
+    width = LiveLine(sys.stdout).columns()
+    print(plan_text.comparison(result, rows, overheads, age, width))
     shown = {row.accelerator for row in rows}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in shown]:
