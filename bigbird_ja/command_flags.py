@@ -322,11 +322,14 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     return config, overrides
 
 
-def echo(args: flags.FlagValues, config: Config, overrides: Sequence[Override]) -> str:
-    """The settings that take effect for this command and are not the preset's."""
+def echo(
+    args: flags.FlagValues, config: Config, overrides: Sequence[Override], run: str | None = None
+) -> str:
+    """The settings that take effect for this command and are not the preset's, or those of the
+    run that goes on (its `config.yaml`)."""
     from bigbird_ja import config as config_lib
 
-    return config_lib.echo(config, overrides, declared(args["set"]).uses)
+    return config_lib.echo(config, overrides, declared(args["set"]).uses, run)
 
 
 def form(flag: flags.Flag) -> str:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from bigbird_ja.options import LONGEST_RUN, option
 
+_STEPS = LONGEST_RUN
+
 
 @dataclass
 class CheckpointsConfig:
@@ -16,7 +18,7 @@ class CheckpointsConfig:
         changeable=True, also=("save_interval", "checkpoint_minutes"),
     )  # fmt: skip
     save_every_steps: int = option(
-        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=LONGEST_RUN,
+        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
         changeable=True, also=("save_steps", "save_checkpoints_steps", "checkpoint_interval"),
     )  # fmt: skip
     keep_last: int = option(
@@ -25,7 +27,7 @@ class CheckpointsConfig:
     )  # fmt: skip
     keep_every_steps: int = option(
         100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
-        low=0, high=LONGEST_RUN, changeable=True, also=("keep_period",),
+        low=0, high=_STEPS, changeable=True, also=("keep_period",),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bigbird_ja.config.keeping import CheckpointsConfig, TpuConfig
 from bigbird_ja.options import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
+_STEPS = LONGEST_RUN
 _IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
 
 
@@ -36,7 +37,7 @@ class TokenizeConfig:
     )  # fmt: skip
     max_sentences: int = option(
         2_000_000, "Lines to train on, drawn from the whole corpus; 0 is all.",
-        unit="lines", low=0, high=LONGEST_RUN, also=("input_sentence_size", "sample_size"),
+        unit="lines", low=0, high=_STEPS, also=("input_sentence_size", "sample_size"),
     )  # fmt: skip
 
 
@@ -218,7 +219,7 @@ class TrainingConfig:
 
     num_train_steps: int = option(
         1_400_000, "Steps in all; a larger number continues a finished run.",
-        unit="steps", low=1, high=LONGEST_RUN, changeable=True,
+        unit="steps", low=1, high=_STEPS, changeable=True,
         also=("max_steps", "total_steps", "iterations", "epochs", "num_epochs"),
     )  # fmt: skip
     global_batch_size: int = option(
@@ -234,7 +235,7 @@ class TrainingConfig:
     )
     warmup_steps: int = option(
         10_000, "Steps in which the learning rate rises to its peak.", unit="steps",
-        low=0, high=LONGEST_RUN, also=("warm_up", "num_warmup_steps", "warmup_ratio"),
+        low=0, high=_STEPS, also=("warm_up", "num_warmup_steps", "warmup_ratio"),
     )  # fmt: skip
     schedule: str = option(
         "linear", "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the"
@@ -283,7 +284,7 @@ class TrainingConfig:
     )  # fmt: skip
     masked_lm_prob_steps: int | None = option(
         None, "Step from which on the share is training.final_masked_lm_prob.", unit="steps",
-        low=1, high=LONGEST_RUN, none="training.num_train_steps", also=("mask_rate_steps",),
+        low=1, high=_STEPS, none="training.num_train_steps", also=("mask_rate_steps",),
     )  # fmt: skip
     gradient_checkpointing: bool = option(
         False, "Computes each layer again in the backward pass: less memory, more time.",
@@ -304,12 +305,12 @@ class TrainingConfig:
         also=("random_seed", "random_state"),
     )  # fmt: skip
     log_every_steps: int = option(
-        100, "Between two lines of metrics.jsonl.", unit="steps", low=1, high=LONGEST_RUN,
+        100, "Between two lines of metrics.jsonl.", unit="steps", low=1, high=_STEPS,
         changeable=True, also=("logging_steps", "log_interval"),
     )  # fmt: skip
     eval_every_steps: int = option(
         10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps",
-        low=1, high=LONGEST_RUN, changeable=True, needs_flag="mode=train_and_eval",
+        low=1, high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
         also=("eval_steps", "evaluation_interval"),
     )  # fmt: skip
     eval_max_batches: int | None = option(

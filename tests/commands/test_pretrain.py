@@ -498,6 +498,9 @@ def test_a_run_goes_on_with_another_rate_and_batch_and_without_its_config(
     ended = zygote.run(*here, "--num_train_steps=35", *asked)
     assert ended.status == 0, ended.err
     assert "ends at step 35, no longer at 30" in ended.err and str(model) in ended.err
+    # The run's own settings are what the change is told against; not all of them are listed.
+    assert "training.global_batch_size = 8  (run 4; from --continue_with)" in ended.err
+    assert "model.num_layers" not in ended.err
     recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
     assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]
     store = CheckpointStore(str(model))
