@@ -98,7 +98,7 @@ def _report(
 ) -> str:
     import numpy as np
 
-    from bigbird_ja.commands.make_data import rows_of
+    from bigbird_ja.commands.make_data import corpora_table, rows_of
     from bigbird_ja.console import human_bytes, human_count, table
 
     train = found["train"]
@@ -122,7 +122,7 @@ def _report(
         if count
     ]
     return (
-        f"{where}\n{table(rows, ['what', 'value'])}\n\n"
+        f"{where}\n{table(rows, ['what', 'value'])}{corpora_table(manifest)}\n\n"
         f"{table(bars, [f'length of {what}', 'number', ''])}\n"
     )
 
