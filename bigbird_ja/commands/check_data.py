@@ -115,7 +115,7 @@ def _report(
         ["size", human_bytes(results["bytes"])],
     ]
     lengths = manifest.statistics.get("document_tokens") or train.fragment_tokens.tolist()
-    what = "documents" if manifest.statistics else "packed pieces"
+    what = "documents" if manifest.statistics else "packed fragments"
     bars = [
         [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", count, _bar(count, max(lengths))]
         for i, count in enumerate(lengths)

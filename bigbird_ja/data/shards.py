@@ -54,26 +54,26 @@ class SplitPlan:
         return block.stats.times * self.copies
 
     @functools.cached_property
-    def _runs(self) -> tuple[npt.NDArray[np.int64], ...]:
+    def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
         """Where the copies of blocks end in all records, which copy each is, its first row.
 
         Records are numbered copy by copy; in a copy, block by block of those that have so many.
         """
         repeats = np.array([self._repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
-        copies = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
-        blocks = np.concatenate(copies)
-        numbers = np.repeat(np.arange(len(copies)), [len(copy) for copy in copies])
+        there = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
+        blocks = np.concatenate(there)
+        numbers = np.repeat(np.arange(len(there)), [len(copy) for copy in there])
         return np.cumsum(sizes[blocks]), numbers, (self.ends - sizes)[blocks]
 
     def located(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The copy that each record is, and the row that it is a copy of."""
-        ends, copies, rows = self._runs
-        run = np.searchsorted(ends, records, side="right")
+        ends, copies, rows = self._copies
+        at = np.searchsorted(ends, records, side="right")
         starts = np.concatenate([[0], ends[:-1]])
-        return copies[run], rows[run] + records - starts[run]
+        return copies[at], rows[at] + records - starts[at]
 
     def name(self, shard: int) -> str:
         """File name of a shard."""
