@@ -134,6 +134,17 @@ def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
     assert steps == sorted({4, 8, 12, 16, 20, 24, 28, STEPS, step})
 
 
+def test_a_time_limit_saves_and_the_same_command_continues_bit_for_bit(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json", "--max_train_minutes", "7.5"]
+    step = killing.stopped_by_its_time_limit(zygote, here, model)
+    ended = zygote.run(*here)
+    assert ended.status == 0 and ended.result["interruptions"] == 1, ended.err
+    assert 8 <= step < STEPS and killing.digest(str(model)) == killing.digest(str(finished[0]))
+
+
 def test_a_hang_up_during_start_up_is_75_and_trains_nothing(
     zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
