@@ -11,6 +11,7 @@ import shlex
 import pytest
 
 from bigbird_ja import cli, command_flags
+from scripts import make_state_tables
 
 PLACES = {
     "{ROOT}": "/r",
@@ -80,3 +81,11 @@ def test_the_rest_of_the_notebook_is_python() -> None:
     for cell in cells("code"):
         lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
         ast.parse("\n".join(lines))
+
+
+def test_the_design_page_shows_the_supervisors_rules() -> None:
+    """`python -m scripts.make_state_tables` writes them."""
+    with open(make_state_tables.PAGE, encoding="utf-8") as file:
+        text = file.read()
+    assert make_state_tables.page(text) == text
+    assert text.count("| `removing` |") > 10
