@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bigbird_ja.config.options import Option, shortened
+from bigbird_ja.options import Option, shortened
 from bigbird_ja.errors import BadInput
 
 WEIGHT = Option(
