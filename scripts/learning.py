@@ -5,9 +5,11 @@ The step is the one that `pretrain` runs, as a graph, as there; there is no engi
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import contextlib
 import io
+import json
 import multiprocessing
 import os
 import pathlib
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import cli
+from bigbird_ja import cli, console
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.data import manifest as manifest_lib
@@ -105,6 +107,52 @@ def one_core_each(processes: int | None = None) -> concurrent.futures.ProcessPoo
     context = multiprocessing.get_context("spawn")
     workers = processes or os.cpu_count()
     return concurrent.futures.ProcessPoolExecutor(workers, context, _use_one_core)
+
+
+def arguments(purpose: str, name: str, seeds: int, steps: int) -> argparse.ArgumentParser:
+    """The flags of a learning benchmark whose picture is docs/images/NAME.png."""
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("--work_dir", default=f"out/{name}")
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--plot", default=f"docs/images/{name}.png")
+    parser.add_argument("--redraw", action="store_true", help="train nothing: draw what was kept")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
+    return parser
+
+
+def learn(
+    options: argparse.Namespace, work: Callable[[], dict[str, tuple[Callable[..., Any], tuple]]]
+) -> dict[str, Any]:
+    """Runs what is to be learnt, each on one core: a model this small does not fill two.
+
+    What the runs return is kept as JSON beside the picture, so that it can be drawn again.
+
+    Args:
+        options: as `arguments` declares them.
+        work: makes the data and says, by the name of a run, a function and its arguments.
+
+    Returns:
+        What each run returned, which must be JSON, by its name and in the order of `work`.
+    """
+    kept = pathlib.Path(options.plot).with_suffix(".json")
+    if options.redraw:
+        return json.loads(kept.read_text("utf-8"))
+    runs = work()
+    with one_core_each(options.jobs) as processes:
+        pending = {processes.submit(make, *call): name for name, (make, call) in runs.items()}
+        found = {}
+        for run in concurrent.futures.as_completed(pending):
+            found[pending[run]] = run.result()
+            console.log(f"{pending[run]}: done, {len(runs) - len(found)} to come")
+    found = {name: found[name] for name in runs}
+    kept.write_text(json.dumps(found) + "\n", "utf-8")
+    return found
+
+
+def rounded(losses: Sequence[float]) -> list[float]:
+    """Losses as they are kept: to 1e-4, which no picture and no table shows."""
+    return [round(loss, 4) for loss in losses]
 
 
 def _use_one_core() -> None:
