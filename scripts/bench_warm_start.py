@@ -29,7 +29,6 @@ TEXT = "BIGBIRD_JA_REAL_TEXT"
 SHORT, WHOLE = 64, 512
 TOKENS_PER_STEP = 2048
 MODEL = (
-    "tokenize.vocab_size=6000",
     "tokenize.max_sentences=8000",
     "make_data.mask_unit=whole_word",
     "training.warmup_steps=20",
@@ -37,14 +36,14 @@ MODEL = (
 )
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Makes data and models and prints both losses; 1 where the warm start is not the better."""
-    options = _options()
+    options = _options(arguments)
     text = os.environ.get(TEXT)
     if not text:
         raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
     os.makedirs(options.work_dir, exist_ok=True)
-    configs = {length: _write_config(options.work_dir, length) for length in (SHORT, WHOLE)}
+    configs = {length: _write_config(options, length) for length in (SHORT, WHOLE)}
     prefix = f"{options.work_dir}/tokenizer"
     _run("tokenize", f"--config={configs[WHOLE]}", f"--input={text}", f"--output_prefix={prefix}")
     data = {}
@@ -84,12 +83,13 @@ def main() -> int:
     return int(losses["warm start"] >= losses["scratch"])
 
 
-def _write_config(work_dir: str, length: int) -> str:
+def _write_config(options: argparse.Namespace, length: int) -> str:
     """A file of settings, since commands refuse a --set that they do not use."""
     sets = [*MODEL, f"make_data.seq_length={length}"]
     sets.append(f"training.global_batch_size={TOKENS_PER_STEP // length}")
+    sets.append(f"tokenize.vocab_size={options.vocab_size}")
     config, _ = config_lib.resolve("tiny-cpu", sets)
-    path = f"{work_dir}/{length}.yaml"
+    path = f"{options.work_dir}/{length}.yaml"
     with open(path, "w", encoding="utf-8") as file:
         file.write(config_lib.to_yaml(config))
     return path
@@ -104,13 +104,14 @@ def _run(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work_dir", default="out/warm-start")
     parser.add_argument("--steps", type=int, default=1000, help="from scratch; a tenth of it warm")
     parser.add_argument("--short_steps", type=int, default=4000)
+    parser.add_argument("--vocab_size", type=int, default=6000)
     parser.add_argument("--eval_batches", type=int, default=20, help="of 16,384 held-out tokens")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def _validate_length_schedule(config: Config) -> None:
             )
         return
     name = f"training.first_seq_length={length}"
-    if config.training.first_seq_length_steps is None:
+    if config.training.first_seq_length_steps is None and data.seq_length is not None:
         raise BadInput(
             f"{name}: until which step is not said: set training.first_seq_length_steps too"
         )
