@@ -81,7 +81,7 @@ def _validate_length_schedule(config: Config) -> None:
             f"{name} would cut segment B from segment A: make the data without --nsp, or leave the"
             " setting out"
         )
-    if data.masking == "static":
+    if data.masking == "static" and data.seq_length is not None:
         raise BadInput(
             f"{name} needs masks that are drawn while training: make the data with"
             " --masking=dynamic, or leave the setting out"
