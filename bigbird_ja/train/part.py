@@ -164,10 +164,10 @@ class Part:
         from bigbird_ja.train.engines.phased import PhasedEngine
 
         self._around.log(lengths.words(self._config, step) or "")
+        phase = config_lib.first_phase(self._config)
+        last = min(change, self._config.training.num_train_steps)
         return PhasedEngine(
-            self._start_engine(
-                self._first_state, step, config_lib.first_phase(self._config), last_step=change
-            ),
+            self._start_engine(self._first_state, step, phase, last),
             lambda state: self._start_engine(state, change, place="whole"),
             change,
             lambda state: lengths.lengthened(self._config, state),
