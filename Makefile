@@ -126,9 +126,10 @@ soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback
 size: $(STAMP) ## lines, files and functions by package
 	@$(BIN)/python -m scripts.size
 
-docs: $(STAMP) ## write docs/commands/ and docs/settings.md from the declarations
+docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine from the code
 	@$(BIN)/python -m scripts.make_command_docs
 	@$(BIN)/python -m scripts.make_settings_page
+	@$(BIN)/python -m scripts.make_state_tables
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) $(OTHERS) $(OVER) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

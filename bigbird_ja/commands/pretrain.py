@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import RUN_SETTINGS
 from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _prepare_and_train(
     from bigbird_ja.data import verify
     from bigbird_ja.train import continuation, run_directory
 
-    _take_settings_of_run(args, log)
+    own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
     continuation.check(changes)
@@ -152,7 +152,7 @@ def _prepare_and_train(
     )
     if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
         config = run_directory.with_mask_unit_of(args.model_dir, config, log)
-    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
     for warning in config_lib.warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
@@ -187,15 +187,17 @@ def _prepare_and_train(
         return run_lib.pretrain(request, stop)
 
 
-def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> None:
-    """Without --config, a run that is in MODEL_DIR goes on with its own settings."""
+def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> str | None:
+    """Without --config, a run that is in MODEL_DIR goes on with its own settings: their file."""
     from bigbird_ja.train import run_directory
 
-    if args.config is None and not args.overwrite:
-        path = run_directory.settings_of(args.model_dir)
-        if path is not None:
-            log(f"no --config: the run in {args.model_dir} goes on with its own settings")
-            args["config"].value = path
+    if args.config is not None or args.overwrite:
+        return None
+    path = run_directory.settings_of(args.model_dir)
+    if path is not None:
+        log(f"no --config: the run in {args.model_dir} goes on with its own settings")
+        args["config"].value = path
+    return path
 
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:

@@ -9,6 +9,7 @@ import shlex
 import pytest
 
 from bigbird_ja import cli, command_flags
+from scripts import make_state_tables
 
 
 def commands_of_the_guide() -> list[str]:
@@ -29,3 +30,11 @@ def test_commands_parse(line: str) -> None:
             pytest.skip(f"{words[0]} is not here yet")
         raise
     command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+
+
+def test_the_design_page_shows_the_supervisors_rules() -> None:
+    """`python -m scripts.make_state_tables` writes them."""
+    with open(make_state_tables.PAGE, encoding="utf-8") as file:
+        text = file.read()
+    assert make_state_tables.page(text) == text
+    assert text.count("| `removing` |") > 10
