@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -117,8 +118,9 @@ def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
     """`measure` in a new process; None where it did not come to an end."""
     words = [sys.executable, "-m", "scripts.bench_export_memory", "--device", device]
     done = subprocess.run(
-        [*words, "--one", f"{way}:{length}"], capture_output=True, text=True, timeout=_PATIENCE
-    )
+        [*words, "--one", f"{way}:{length}"], capture_output=True, text=True, timeout=_PATIENCE,
+        env={**os.environ, "USE_TF": "0"},  # transformers 4 would import TensorFlow too
+    )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         console.log(f"{way} at {length:,}: {last[:200]}")

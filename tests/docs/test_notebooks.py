@@ -49,9 +49,10 @@ def shell_lines(name: str) -> list[str]:
     return [line[1:] for line in lines if line.startswith("!")]
 
 
-def commands(name: str) -> list[list[str]]:
-    """Words of each command of ours, with the notebook's own values in their places."""
-    made = {"DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
+def commands(name: str, run: str) -> list[list[str]]:
+    """Words of each command of ours, with the notebook's own values in their places, and in that
+    of its settings the file `run`."""
+    made = {"RUN": run, "DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
     values = {**parameters(name), **made}
     lines = [re.sub(r"\{round\(MINUTES, 2\)\}", "510.5", line) for line in shell_lines(name)]
     ours = [line.partition(" > ")[0] for line in lines if line.startswith("bigbird-ja")]
@@ -59,11 +60,19 @@ def commands(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_parse_and_train_on_the_runtime_that_is_there(name: str) -> None:
-    found = {}
-    for words in commands(name):
-        if words != ["--version"]:
-            found[words[0]] = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+def test_commands_parse_and_train_on_the_runtime_that_is_there(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, found = tmp_path / "settings.yaml", {}
+    for words in commands(name, str(run)):
+        if words[0] == "config":
+            assert cli.run_command_line(words) == 0
+            run.write_text(capsys.readouterr().out, encoding="utf-8")
+        elif words != ["--version"]:
+            args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+            if "config" in args:
+                command_flags.resolve(args)
+            found[words[0]] = args
     assert set(found) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
     args = found["pretrain"]
     assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510.5
