@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config, options, schema
+from bigbird_ja import options
+from bigbird_ja.config import Config, schema
 from bigbird_ja.errors import BadInput
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -98,6 +99,18 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
     assert echoed(path).splitlines() == [
         f"  tokenize.vocab_size = 100  (default 32000; from {path})"
     ]
+    # A run that goes on: what differs from its own settings.
+    config, overrides = config_lib.resolve(path, [other])
+    assert config_lib.echo(config, overrides, run=path).splitlines() == [
+        f"  {path}",
+        "  training.num_train_steps = 40  (default 1400000; from --set)",
+    ]
+    path = write(tmp_path, config_lib.to_yaml(config))
+    config, overrides = config_lib.resolve(path, ["training.num_train_steps=50"])
+    assert config_lib.echo(config, overrides, run=path).splitlines() == [
+        f"  {path}",
+        "  training.num_train_steps = 50  (run 40; from --set)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +177,37 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
         completed(rates[1])
     with pytest.raises(BadInput, match=r"no effect without training\.final"):
         completed(rates[0], "training.masked_lm_prob_steps=50")
+
+
+def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
+    def completed(*sets: str) -> Config:
+        return config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+
+    assert config_lib.first_phase(completed()) is None
+    both = ["training.first_seq_length=512", "training.first_seq_length_steps=90000"]
+    config = completed(*both)
+    phase = config_lib.first_phase(config)
+    assert phase is not None
+    assert (phase.data.seq_length, phase.training.global_batch_size) == (512, 128)
+    assert phase.model == config.model, "the model is the same, positions included"
+    assert (config_lib.train_predictions(phase), config_lib.train_predictions(config)) == (75, 600)
+    rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
+    phase = config_lib.first_phase(completed(*both, *rates))
+    assert phase is not None and config_lib.train_predictions(phase) == 154
+    assert config_lib.first_phase(phase) is None
+    with pytest.raises(BadInput, match=r"set training\.first_seq_length_steps too"):
+        completed(both[0])
+    with pytest.raises(BadInput, match=r"no effect without training\.first_seq_length:"):
+        completed(both[1])
+    for length in (4096, 8192, 500):
+        with pytest.raises(BadInput, match="use 2048, or another length that divides it"):
+            completed(f"training.first_seq_length={length}", both[1])
+    with pytest.raises(BadInput, match="without --nsp"):
+        completed(*both, "make_data.nsp=true")
+    with pytest.raises(BadInput, match="--masking=dynamic"):
+        completed(*both, "make_data.masking=static")
+    late = config_lib.warnings(completed(both[0], "training.first_seq_length_steps=500000"))
+    assert "no step is on whole sequences" in late[0]
 
 
 def test_the_data_set_completes_the_config() -> None:

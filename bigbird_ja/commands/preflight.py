@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import STEP_SETTINGS
+from bigbird_ja.config.uses import STEP_SETTINGS
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
@@ -121,15 +121,25 @@ def _examine(
     configs = [implementation.resolved(config, "tpu", target.chip.name) for target in wanted]
     steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
-    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
+
+    def examine(resolved: Config, target: Target, batch: int) -> dict[str, Any]:
         key = batch, target.devices, resolved.model.attention_implementation
         if key not in steps:
             log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
             steps[key] = estimate.trace(resolved, batch, target.devices)
         log(f"compiling for {target.name} (minutes) ...")
-        result = estimate.examine(resolved, target, batch, settings, steps[key])
+        return estimate.examine(resolved, target, batch, settings, steps[key])
+
+    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
+        try:
+            result = examine(resolved, target, batch)
+        except compile_lib.CompilerFailed as error:
+            resolved = implementation.without_kernels(config, resolved, error)
+            result = examine(resolved, target, batch)
         if args.search_batch:
             result["largest_batch_per_core"] = _search(resolved, target, result, settings)
+        if (phase := _first_phase(config, target, batch, settings)) is not None:
+            result["first_phase"] = phase
         results.append(result)
         print(text.describe(result), "\n")
     if config.training.masked_lm_prob is not None:
@@ -147,6 +157,24 @@ def _examine(
     if args.plot:
         plot.draw(args.plot, results, _title(config))
     return output
+
+
+def _first_phase(
+    config: Config, target: Target, batch: int, settings: Settings
+) -> dict[str, Any] | None:
+    """What a step on short sequences takes, with the same tokens; None where there is none."""
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.model import implementation
+    from bigbird_ja.preflight import estimate
+
+    phase = config_lib.first_phase(config)
+    if phase is None:
+        return None
+    phase = implementation.resolved(phase, "tpu", target.chip.name)
+    pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
+    settings.log(f"compiling the first phase for {target.name} ...")
+    settings = dataclasses.replace(settings, machine_code=False, dump_dir=None)
+    return estimate.examine(phase, target, batch * pieces, settings)
 
 
 def _batch(config: Config, target: Target) -> int:

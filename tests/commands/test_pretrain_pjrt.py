@@ -129,6 +129,31 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights(
         assert len(kept) == 1, "each restart compiles again"
 
 
+def test_a_time_limit_saves_and_the_same_command_continues(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--max_train_minutes", "7.5"]
+    step = killing.stopped_by_its_time_limit(zygote, here, model)
+    ended = zygote.run(*here)
+    assert ended.status == 0 and ended.result["interruptions"] == 1, ended.err
+    assert 8 <= step < STEPS and killing.digest(str(model)) == killing.digest(str(finished[0]))
+
+
+def test_a_time_limit_during_start_up_trains_nothing(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    running = zygote.start(
+        *flags, "--model_dir", str(model), "--max_train_minutes", "1", hang_at=["start-up", 1]
+    )
+    running.wait_for(running.hung)
+    running.hung.unlink()
+    ended = running.wait()
+    assert ended.status == 75 and "no step was made" in ended.err, ended.err
+    assert CheckpointStore(str(model)).steps() == []
+
+
 @pytest.mark.estimator
 def test_sigterm_saves_and_the_other_engine_goes_on(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
