@@ -14,7 +14,7 @@ WORKERS := -n 2 --dist loadfile
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
-	bench-recipe bench-warm-start size
+	bench-recipe bench-warm-start bench-engine size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -86,6 +86,10 @@ bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implement
 
 bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
 	@$(BIN)/python -m scripts.bench_gpu
+
+bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around the step, pjrt against estimator, restarts
+	@$(BIN)/python -m scripts.bench_engine --only loop,engines
+	@.venv-newest/bin/python -m scripts.bench_engine --only restart
 
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
