@@ -18,7 +18,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.train.engines import choice
-from testkit import killing, synthetic
+from testkit import killing, profiles, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.runs import ENGINE
 from testkit.zygote import Ended, Zygote
@@ -132,6 +132,17 @@ def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     steps = [record["step"] for record in run_log.read_metrics(str(model))]
     assert steps == sorted({4, 8, 12, 16, 20, 24, 28, STEPS, step})
+
+
+def test_a_time_limit_saves_and_the_same_command_continues_bit_for_bit(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json", "--max_train_minutes", "7.5"]
+    step = killing.stopped_by_its_time_limit(zygote, here, model)
+    ended = zygote.run(*here)
+    assert ended.status == 0 and ended.result["interruptions"] == 1, ended.err
+    assert 8 <= step < STEPS and killing.digest(str(model)) == killing.digest(str(finished[0]))
 
 
 def test_a_hang_up_during_start_up_is_75_and_trains_nothing(
@@ -354,7 +365,7 @@ def test_a_profile_is_captured_and_summed_up(
     model = tmp_path / "model"
     ended = zygote.run(*flags, "--model_dir", str(model), "--profile_steps", "10:14", "--json")
     assert ended.status == 0, ended.err
-    assert list(model.glob("plugins/profile/*/*.xplane.pb"))
+    assert b"MatMul" in profiles.opened(model)
     at = ended.err.index("profile of 5 steps")
     lines = ended.err[at:].splitlines()[:10]
     assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
