@@ -8,7 +8,8 @@ STAMP := $(VENV)/.installed
 OTHERS := .venv-kaggle .venv-newest
 OVER := .venv-transformers5
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
-WORKERS := -n 2 --dist loadfile
+# In the order of tests/conftest.py: what takes longest begins first.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo test test-slow test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
 	probe soak plan-plots \

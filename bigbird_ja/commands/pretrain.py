@@ -119,7 +119,7 @@ def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> 
 
 @contextlib.contextmanager
 def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) -> Iterator[None]:
-    """Asks to stop after so many minutes; nothing presses then, so a long step is waited for."""
+    """Asks to stop after so many minutes; the machine stays, so a long step may end first."""
     if minutes is None:
         yield
         return
