@@ -53,6 +53,7 @@ class Verdict:
     rented_finished: int = 0
     unending: bool = False
     left: int = 0  # machines billed at the end of all time
+    littered: int = 0  # parts of slices, unbilled, that a run left when it ended
 
     @property
     def is_clean(self) -> bool:
@@ -73,7 +74,7 @@ class History:
 
     Args:
         seed: decides everything.
-        service: `tpu` or `compute`.
+        service: `tpu`, `compute` or `slice`.
     """
 
     seed: int
@@ -85,6 +86,7 @@ class History:
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.settings = Settings(
             ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
+            hosts=4 if self.service == "slice" else 1,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
         )  # fmt: skip
@@ -94,10 +96,11 @@ class History:
         self.cloud = SimulatedCloud(
             TrainerModel(target, 1.0), lambda ready: rng.expovariate(1 / mean), fast=True,
             service=self.service, script=script, interfere=self._interfere,
+            repair=lambda lost: rng.choice([300.0, 300.0, HOUR, math.inf]),
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )  # fmt: skip
         self._leaves_at, self._turns, self._began = math.inf, 0, 0.0
-        self._paused = 0.0
+        self._paused, self._littered = 0.0, 0
 
     def _trouble(self) -> Trouble:
         rng = self._rng
@@ -130,6 +133,8 @@ class History:
             except _Unending:
                 unending = True
                 break
+            if state is not None and _has_left_nothing(self.cloud):
+                self._littered += len(self.cloud.leftovers)
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
             if state is not None and not state.billing:
@@ -198,7 +203,13 @@ class History:
             cloud.rented_finished,
             unending,
             sum(_is_billed(node, cloud.now) for node in cloud.nodes),
+            self._littered,
         )
+
+
+def _has_left_nothing(cloud: SimulatedCloud) -> bool:
+    """Whether the run says that nothing of it is there any more."""
+    return bool(cloud.events) and cloud.events[-1]["event"] == "ended"
 
 
 def _end(node: Node, cloud: SimulatedCloud) -> float:
@@ -208,7 +219,7 @@ def _end(node: Node, cloud: SimulatedCloud) -> float:
 
 
 def _is_billed(node: Node, now: float) -> bool:
-    return node.ready_at <= now < min(node.dies_at, node.deleted_at)
+    return node.starts_at <= now < node.ends_at
 
 
 def _outlived(node: Node, cloud: SimulatedCloud, slack: float, seconds: float) -> bool:
@@ -226,4 +237,5 @@ def total(verdicts: list[Verdict]) -> dict[str, int]:
         "runs over their hours": sum(v.over_hours for v in verdicts),
         "finished runs rented again": sum(v.rented_finished for v in verdicts),
         "histories that do not end": sum(v.unending or v.left > 0 for v in verdicts),
+        "parts of slices left over": sum(v.littered for v in verdicts),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.cloud import compute
+from bigbird_ja.cloud import compute, hardware
 from bigbird_ja.cloud.hardware import GPUS, USUAL
 from bigbird_ja.config import nearest
 from bigbird_ja.errors import BadInput
@@ -13,6 +13,7 @@ from bigbird_ja.errors import BadInput
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
 # v3 are documented with.
 RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
+V5E_RUNTIME_VERSION = "v2-alpha-tpuv5-lite"  # of the Cloud TPU API; it brings no TensorFlow
 
 _TYPE = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 
@@ -29,8 +30,8 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         Warnings to show.
 
     Raises:
-        BadInput: not a TPU type, a GPU, a pod, or a generation that the engine is known to fail
-            on.
+        BadInput: not a TPU type, a GPU, a size that there is not, a slice of several hosts for the
+            engine of one, or a generation that the engine is known to fail on.
     """
     match = _TYPE.fullmatch(accelerator_type)
     if match is None:
@@ -66,14 +67,27 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         warnings.append(
             f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
         )
+    machine = hardware.find(accelerator_type)
     if compute.serves(accelerator_type):
         compute.machine_type(accelerator_type)
-    elif int(match[2]) > 8:
-        reason = f"{accelerator_type} has several hosts, of which launch uses one (docs/pods.md)"
+    if machine.hosts > 1 and engine_on(accelerator_type, engine) != "pjrt":
+        reason = (
+            f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one"
+        )
         if not force:
-            raise BadInput(f"{reason}: use an -8 type, or insist with --force")
+            raise BadInput(f"{reason}: use --engine=pjrt, or an -8 type, or insist with --force")
         warnings.append(f"{reason}; going on because of --force")
+    elif machine.hosts > 1:
+        warnings.append(
+            f"{accelerator_type}: a slice of {machine.hosts} hosts, which no run of ours has rented"
+            " yet (docs/pods.md)"
+        )
     return warnings
+
+
+def runtime_version(accelerator_type: str) -> str:
+    """What the Cloud TPU API boots a TPU of this type with."""
+    return V5E_RUNTIME_VERSION if generation_of(accelerator_type) == 5 else RUNTIME_VERSION
 
 
 def engine_on(accelerator_type: str, engine: str) -> str:

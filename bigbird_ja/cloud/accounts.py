@@ -19,7 +19,7 @@ def account(state: RunState, seen: Observation, settings: Settings) -> RunState:
     cannot be listed counts as READY for as long as it may live."""
     has_machine = state.phase in _MACHINE_PHASES
     is_unseen = state.zone in seen.unlisted and has_machine
-    now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
+    now_billing = is_unseen or any(tpu.presence in _BILLED or tpu.is_partly_up for tpu in seen.tpus)
     # What was asked for when we were last seen may have been READY and gone since.
     was_billing = state.billing or (seen.resumed and state.phase in _ASKED_FOR)
     billed = seen.elapsed if was_billing or now_billing else 0.0

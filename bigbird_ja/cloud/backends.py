@@ -10,6 +10,7 @@ from typing import Any
 from bigbird_ja.cloud import accelerators, compute, tpu
 from bigbird_ja.cloud.faults import ServiceFault
 from bigbird_ja.cloud.service import Tpu, Tpus, TpuSpec
+from bigbird_ja.cloud.slices import is_slice
 from bigbird_ja.errors import BadInput
 
 _MODULES = {"tpu": tpu, "compute": compute}
@@ -17,7 +18,8 @@ NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 
 def service_of(accelerator_type: str) -> str:
-    """`compute` for v5e and later, `tpu` for v2 to v4: neither sees what the other rents."""
+    """`compute` for v5e and later, `tpu` for v2 to v4 and for v5e of several hosts, which Compute
+    Engine's groups do not serve: neither sees what the other rents."""
     return "compute" if compute.serves(accelerator_type) else "tpu"
 
 
@@ -58,7 +60,12 @@ class Verbs:
 def verbs(spec: TpuSpec) -> Verbs:
     """Of the service that rents this type."""
     if service_of(spec.accelerator_type) == "compute":
-        return Verbs(("instances.list",), "zoneOperations.get", "instances.delete")
+        lists = (
+            "instances.list", "instanceGroupManagers.list", "instanceTemplates.list",
+            "resourcePolicies.list",
+        )  # fmt: skip
+        kind = "instanceGroupManagers" if is_slice(spec.accelerator_type) else "instances"
+        return Verbs(lists, "zoneOperations.get", f"{kind}.delete")
     kind = "QueuedResource" if spec.queued else "Node"
     return Verbs(("ListNodes", "ListQueuedResources"), "GetOperation", f"Delete{kind}")
 
@@ -67,20 +74,24 @@ def image(accelerator_type: str) -> str:
     """What a machine of this type boots."""
     if service_of(accelerator_type) == "compute":
         return compute.image(accelerator_type)
-    return accelerators.RUNTIME_VERSION
+    return accelerators.runtime_version(accelerator_type)
 
 
-def create_body(
+def create_bodies(
     project: str, spec: TpuSpec, zone: str, metadata: Mapping[str, str], limit: float
-) -> tuple[str, dict[str, Any]]:
-    """Method and request that rent a TPU, for people to read."""
+) -> list[tuple[str, dict[str, Any]]]:
+    """Methods and requests that rent a TPU, for people to read."""
     if service_of(spec.accelerator_type) == "compute":
+        where = {"project": project, "zone": zone}
+        if is_slice(spec.accelerator_type):
+            asked = compute.slice_requests(project, spec, zone, 1, metadata, limit)
+            return [(method, {**where, "body": body}) for method, body in asked]
         made = compute.instance(spec, zone, 1, metadata, limit)
         body = type(made).to_dict(made, including_default_value_fields=False)
-        return "instances.insert", {"project": project, "zone": zone, "instance": body}
+        return [("instances.insert", {**where, "instance": body})]
     made = tpu.create_request(project, spec, zone, 1, metadata)
     body = type(made).to_dict(made, including_default_value_fields=False)
-    return f"Create{'QueuedResource' if spec.queued else 'Node'}", body
+    return [(f"Create{'QueuedResource' if spec.queued else 'Node'}", body)]
 
 
 class Everywhere:

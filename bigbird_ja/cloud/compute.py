@@ -2,18 +2,19 @@
 
 `max_run_duration` with `instance_termination_action=DELETE` is the lease that needs nobody: the VM
 is deleted when it is over, whatever has become of the supervisor, the VM's disk or its watcher.
+Slices of several hosts are groups of such VMs: `slices.py`.
 Google's pages "TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026) say so;
 no run of ours has rented one yet.
 """
 
 from __future__ import annotations
 
-import datetime
+import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.cloud import hardware
+from bigbird_ja.cloud import hardware, slices
 from bigbird_ja.cloud.calls import (
     CALL_SECONDS,
     RETRY_SECONDS,
@@ -22,7 +23,8 @@ from bigbird_ja.cloud.calls import (
     library,
     with_credentials,
 )
-from bigbird_ja.cloud.faults import Kind, ServiceFault, fault_of_status
+from bigbird_ja.cloud.faults import Kind, ServiceFault
+from bigbird_ja.cloud.rest import Json, Rest
 from bigbird_ja.cloud.service import (
     ATTEMPT_LABEL,
     RUN_DIR_KEY,
@@ -31,12 +33,13 @@ from bigbird_ja.cloud.service import (
     Presence,
     Tpu,
     TpuSpec,
+    seconds_of,
 )
+from bigbird_ja.cloud.slices import SLICE_LABEL, TYPE_LABEL, Slices
 from bigbird_ja.errors import BadInput
 
 API = "https://compute.googleapis.com/compute/v1"
 EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
-TYPE_LABEL = "bigbird-ja-type"
 
 SHORTEST_SECONDS = 30  # Compute Engine takes no shorter max_run_duration
 BOOT_DISK_GB = 100
@@ -61,45 +64,33 @@ _PRESENCE = {
     "REPAIRING": Presence.PENDING,
     "RUNNING": Presence.READY,
 }
-# Error codes of operations -> google.rpc.Code.
-_CODES = {
-    "ZONE_RESOURCE_POOL_EXHAUSTED": 8,
-    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": 8,
-    "STOCKOUT": 8,
-    "QUOTA_EXCEEDED": 8,
-    "RATE_LIMIT_EXCEEDED": 14,
-    "RESOURCE_NOT_FOUND": 5,
-    "RESOURCE_ALREADY_EXISTS": 6,
-    "PERMISSIONS_ERROR": 7,
-    "PERMISSION_DENIED": 7,
-    "UNSUPPORTED_OPERATION": 9,
-    "INVALID_USAGE": 3,
-    "CONDITION_NOT_MET": 9,
-}
 
 
 def serves(accelerator_type: str) -> bool:
-    """Whether Compute Engine rents this generation."""
+    """Whether Compute Engine rents this type: v5e and later, but not v5e of several hosts."""
     try:
-        return hardware.find(accelerator_type).chip in MACHINE_TYPES
+        machine = hardware.find(accelerator_type)
     except BadInput:
         return False
+    return machine.chip in MACHINE_TYPES and (machine.hosts == 1 or slices.is_slice(machine.name))
 
 
 def machine_type(accelerator_type: str) -> str:
-    """The VM that holds a slice.
+    """The VM that is one host.
 
     Raises:
-        BadInput: no single VM does.
+        BadInput: no machine and no slice has that size.
     """
     machine = hardware.find(accelerator_type)
+    if slices.is_slice(machine.name):
+        return slices.machine_type(machine)
     known = MACHINE_TYPES.get(machine.chip, {})
     if machine.chips in known:
         return known[machine.chips]
     sizes = ", ".join(hardware.of_chips(machine.chip, chips).name for chips in known)
     raise BadInput(
-        f"--accelerator_type={accelerator_type}: `launch` rents one machine, and those have the"
-        f" sizes {sizes}; on a slice of several hosts start `pretrain` yourself (docs/pods.md)"
+        f"--accelerator_type={accelerator_type}: there is no such machine: they have the sizes"
+        f" {sizes}, slices of several are larger"
     )
 
 
@@ -161,9 +152,34 @@ def instance(
     )
 
 
+def slice_requests(
+    project: str, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+) -> list[tuple[str, Json]]:
+    """Method and body of what rents a slice; when its hosts end is known once it is asked for."""
+    parts = _host(spec, zone, attempt, metadata, limit)
+    machine = hardware.find(spec.accelerator_type)
+    return slices.requests(project, spec.name, zone, attempt, machine, *parts)
+
+
+def _host(
+    spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+) -> tuple[Json, Json]:
+    """A host as an instance template has it, and what is noted of the slice."""
+    made = instance(spec, zone, attempt, metadata, limit)
+    labels = dict(made.labels)
+    found: Json = json.loads(
+        type(made).to_json(made, including_default_value_fields=False, use_integers_for_enums=False)
+    )
+    del found["name"]
+    found["machineType"] = machine_type(spec.accelerator_type)
+    found["labels"] = {**labels, SLICE_LABEL: spec.name}
+    return found, {**labels, RUN_DIR_KEY: metadata.get(RUN_DIR_KEY, "")}
+
+
 def delete_addresses(api: str, project: str, spec: TpuSpec, zone: str) -> list[str]:
     """Where a machine asks for its own deletion, with the verb DELETE."""
-    return [f"{api or API}/projects/{project}/zones/{zone}/instances/{spec.name}"]
+    kind = "instanceGroupManagers" if slices.is_slice(spec.accelerator_type) else "instances"
+    return [f"{api or API}/projects/{project}/zones/{zone}/{kind}/{spec.name}"]
 
 
 def connect(project: str) -> ComputeEngine:
@@ -182,8 +198,17 @@ def connect(project: str) -> ComputeEngine:
             compute.InstancesClient(),
             compute.ZoneOperationsClient(),
             compute.ZonesClient(),
+            Slices(project, Rest(f"{API}/projects/{project}", _session())),
         )
     )
+
+
+def _session() -> Any:
+    import google.auth
+    from google.auth.transport.requests import AuthorizedSession
+
+    scope = "https://www.googleapis.com/auth/cloud-platform"
+    return AuthorizedSession(google.auth.default(scopes=[scope])[0])
 
 
 def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
@@ -193,6 +218,7 @@ def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
         BadInput: the address is not this machine.
     """
     from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
     from google.cloud.compute_v1.services import instances, zone_operations, zones
 
     check_loopback(address, EMULATOR_VARIABLE)
@@ -204,6 +230,14 @@ def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
             transport=zone_operations.transports.ZoneOperationsRestTransport(**how)
         ),
         zones.ZonesClient(transport=zones.transports.ZonesRestTransport(**how)),
+        Slices(
+            project,
+            Rest(
+                f"http://{address}/compute/v1/projects/{project}",
+                AuthorizedSession(AnonymousCredentials()),
+                **bounds,
+            ),
+        ),
         **bounds,
     )
 
@@ -214,6 +248,7 @@ class ComputeEngine:
     Args:
         project: id of the Google Cloud project.
         instances, operations, zones: its clients.
+        groups: slices of several hosts.
         call_seconds, retry_seconds: bounds of one request and of one call with its retries.
     """
 
@@ -223,21 +258,35 @@ class ComputeEngine:
         instances: Any,
         operations: Any,
         zones: Any,
+        groups: Slices,
         call_seconds: float = CALL_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._project = project
         self._instances, self._operations, self._zones = instances, operations, zones
+        self._slices = groups
         self._call_seconds, self._retry_seconds = call_seconds, retry_seconds
 
     def list(self, zone: str) -> Sequence[Tpu]:
-        if zone == "-":
-            return self._list_everywhere()
-        request = {"project": self._project, "zone": zone, "filter": _FILTER}
-        found = self._call(lambda **bounds: [*self._instances.list(request=request, **bounds)])
-        return [_of_instance(one) for one in found]
+        instances, missed = self._instances_of(zone)
+        hosts = [one for one in instances if SLICE_LABEL in one.labels]
+        found = [_of_instance(one) for one in instances if SLICE_LABEL not in one.labels]
+        try:
+            groups, more = self._slices.list(zone, hosts)
+        except ServiceFault as fault:
+            raise ServiceFault(fault.kind, fault.message, found) from fault
+        found += groups
+        if missed or more:
+            names = ", ".join(sorted({name.rsplit("/")[-1] for name in (*missed, *more)}))
+            raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {names}", found)
+        return found
 
-    def _list_everywhere(self) -> Sequence[Tpu]:
+    def _instances_of(self, zone: str) -> tuple[Sequence[Any], Sequence[str]]:
+        """Those of our runs in a zone, or in all ("-"), and the places that did not answer."""
+        if zone != "-":
+            request = {"project": self._project, "zone": zone, "filter": _FILTER}
+            found = self._call(lambda **bounds: [*self._instances.list(request=request, **bounds)])
+            return found, ()
         request = {"project": self._project, "filter": _FILTER}
 
         def call(**bounds: Any) -> tuple[Sequence[Any], Sequence[str]]:
@@ -247,15 +296,14 @@ class ComputeEngine:
             return [one for scope in scopes for one in scope.instances], missed
 
         instances, missed = self._call(call)
-        found = [_of_instance(one) for one in instances]
-        if missed:
-            names = ", ".join(sorted({name.rsplit("/")[-1] for name in missed}))
-            raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {names}", found)
-        return found
+        return instances, missed
 
     def create(
         self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
+        if slices.is_slice(spec.accelerator_type):
+            parts = _host(spec, zone, attempt, metadata, limit)
+            return self._slices.create(spec, zone, attempt, *parts, limit)
         request = {
             "project": self._project,
             "zone": zone,
@@ -265,16 +313,28 @@ class ComputeEngine:
         return f"{zone}/{found.name}"
 
     def delete(self, tpu: Tpu) -> str:
+        if tpu.is_group:
+            return self._slices.delete(tpu)
         request = {"project": self._project, "zone": tpu.zone, "instance": tpu.name}
-        found = self._call(lambda **bounds: self._instances.delete_unary(request=request, **bounds))
+        try:
+            found = self._call(
+                lambda **bounds: self._instances.delete_unary(request=request, **bounds)
+            )
+        except ServiceFault as fault:
+            if fault.kind is Kind.NOT_FOUND:  # asked by name alone: a group may have it
+                return self._slices.delete(tpu)
+            raise
         return f"{tpu.zone}/{found.name}"
 
     def operation(self, name: str) -> Operation:
+        if "/operations/" in name:
+            return self._slices.operation(name)
         zone, _, operation = name.rpartition("/")
         request = {"project": self._project, "zone": zone, "operation": operation}
         found = self._call(lambda **bounds: self._operations.get(request=request, **bounds))
         is_done = found.status.name == "DONE" if hasattr(found.status, "name") else False
-        return Operation(is_done, _fault_of(found.error.errors) if is_done else None)
+        errors = [{"code": one.code, "message": one.message} for one in found.error.errors]
+        return Operation(is_done, slices.fault_of_errors(errors) if is_done else None)
 
     def zones(self) -> Sequence[str]:
         request = {"project": self._project}
@@ -300,26 +360,8 @@ def _of_instance(one: Any) -> Tpu:
         has_queued=False,
         accelerator_type=labels.get(TYPE_LABEL, one.machine_type.rsplit("/")[-1]),
         labels=labels,
-        created=_seconds(one.creation_timestamp),
+        created=seconds_of(one.creation_timestamp),
         detail=one.status_message,
         run_dir=items.get(RUN_DIR_KEY, ""),
         service="compute",
     )
-
-
-def _fault_of(errors: Iterable[Any]) -> ServiceFault | None:
-    """The first error of an operation, which names its kind by a word."""
-    for error in errors:
-        message = error.message or error.code
-        if error.code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
-            message = f"Quota: {message}"
-        return fault_of_status(_CODES.get(error.code, 13), message)
-    return None
-
-
-def _seconds(timestamp: str) -> float:
-    """UNIX seconds of an RFC 3339 time stamp; 0 where there is none."""
-    try:
-        return datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0

@@ -12,7 +12,7 @@ from absl import flags
 
 from bigbird_ja import config as config_lib
 from bigbird_ja import storage
-from bigbird_ja.cloud import accelerators, backends, prices, regions, startup, wheel
+from bigbird_ja.cloud import accelerators, backends, hardware, prices, regions, startup, wheel
 from bigbird_ja.cloud.accounts import longest_life
 from bigbird_ja.cloud.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
 from bigbird_ja.cloud.run_state import RunState, Settings
@@ -130,6 +130,7 @@ def _settings(
         accelerator_type=args.accelerator_type,
         queued=args.queued,
         lease=args.lease_hours * 3600,
+        hosts=hardware.find(args.accelerator_type).hosts,
         max_seconds=None if args.max_hours is None else args.max_hours * 3600,
         max_usd=args.max_cost,
         poll=args.poll_seconds,
@@ -146,6 +147,9 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
     # A package of before this flag is not told of its default.
     device += [] if args.engine == "auto" else [f"--engine={args.engine}"]
     engine = accelerators.engine_on(args.accelerator_type, args.engine)
+    hosts = hardware.find(args.accelerator_type).hosts
+    # A lost host's successor has as long to come as the supervisor waits for it.
+    pod = [f"--pod_wait_seconds={prepared.settings.create_timeout:.0f}"] if hosts > 1 else []
     return Startup(
         run_name=paths.name,
         supervisor_dir=storage.join(paths.run_dir, "supervisor"),
@@ -157,6 +161,7 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
             f"--data_dir={prepared.data_dir}",
             f"--model_dir={paths.model_dir}",
             *device,
+            *pod,
         ],
         requirements=wheel.requirements() if vm.installs else (),
         lacking=wheel.engine_requirements(engine, prepared.spec.runtime_version)
@@ -164,6 +169,7 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
         else (),
         python=args.vm_python,
         lease_seconds=prepared.settings.lease,
+        hosts=hosts,
         vm=vm,
     )
 
@@ -202,11 +208,11 @@ def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
     ]
     requests += [{"method": verb, "request": place} for place in where for verb in verbs.lists]
     for number, zone in enumerate(prepared.settings.zones):
-        method, body = backends.create_body(
+        bodies = backends.create_bodies(
             prepared.project, spec, zone, metadata(zone, 1, limit), limit
         )
         when = "first" if number == 0 else "if the zones before have no capacity"
-        requests.append({"method": method, "when": when, "request": body})
+        requests += [{"method": m, "when": when, "request": body} for m, body in bodies]
     every = f"every {prepared.settings.poll:g} s"
     watched = [prepared.paths.supervisor("exit.json"), f"{prepared.paths.model_dir}/heartbeat.json"]
     requests += [
@@ -230,13 +236,18 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
     """Reads the data set's manifest, so that what disagrees is found before it is paid for.
 
     Raises:
-        BadInput: no data set there, or a setting that contradicts it.
+        BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
+            its readers can be shared among.
     """
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data import order
 
     manifest = manifest_lib.load(prepared.data_dir)
     where = storage.join(prepared.data_dir, "manifest.json")
     config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
+    batch = prepared.config.training.global_batch_size
+    if prepared.settings.hosts > 1:
+        order.check_hosts(manifest.num_readers, batch, prepared.settings.hosts, 0)
 
 
 def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:

@@ -114,15 +114,22 @@ class BucketFiles:
 
     def log_window(self) -> str:
         """The end of the trainer's log, as far as the machine's watcher has brought it."""
+        return self._log("training.log")
+
+    def _log(self, name: str) -> str:
         try:
-            text = storage.read_bytes(self._paths.supervisor("training.log"))
+            text = storage.read_bytes(self._paths.supervisor(name))
         except FileNotFoundError:
             return ""
         # Whatever the machine has printed: pip and curl show addresses with passwords in them.
         return redact(text.decode("utf-8", "replace"))
 
     def log_tail(self) -> str:
-        return "\n".join(self.log_window().splitlines()[-20:])
+        """The end of the log of the host whose training has ended; of the first one else."""
+        report = self.exit_report()
+        host = report.host if report else 0
+        text = self._log(f"training-{host}.log") if host else self.log_window()
+        return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
         return read_if_there(self._paths.supervisor("state.json"), RunState)

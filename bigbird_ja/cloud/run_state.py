@@ -63,6 +63,7 @@ class Settings:
     lease: float = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
     longest: float = 7 * 86_400.0  # and so long in all, where no budget says less
     shortest: float = 600.0  # what is left of a budget must pay for so much of another machine
+    hosts: int = 1  # of the slice; the script on each tries again when another has gone
     silence: float = 5400.0  # the machine's own patience with a trainer that makes no step
     service_patience: float = 24 * 3600.0  # with a service or a bucket that only fails
 
@@ -96,6 +97,7 @@ class RunState:
     trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket only failed
     in_trouble: bool = False  # the service answered the last creation with a fault of its own
     stale_heartbeat: str = ""  # signature of what lay there before this TPU was asked for
+    in_repair: bool = False  # its group replaces lost hosts
     last_step: _Step = -1  # of this TPU
     has_stepped: bool = False
     best_step: _Step = -1
@@ -151,6 +153,7 @@ class ExitReport:
     status: Count = 1
     reason: str = ""
     self_deleted: bool = False
+    host: Count = 0  # of the slice
 
 
 @dataclass(frozen=True)

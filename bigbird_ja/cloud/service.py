@@ -6,6 +6,7 @@ decides or waits: `supervisor.py` does.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -46,6 +47,8 @@ class Tpu:
     fault: ServiceFault | None = None  # why a queued resource failed
     run_dir: str = ""  # BUCKET/NAME of the run; empty where it does not say
     service: str = "tpu"  # tpu | compute: which service lists it
+    is_group: bool = False  # its service replaces hosts that it loses
+    is_partly_up: bool = False  # some of its hosts are there, and billed
 
     @property
     def run(self) -> str:
@@ -106,3 +109,11 @@ class Tpus(Protocol):
 
     def zones(self) -> Sequence[str]:
         """Every zone that the service knows."""
+
+
+def seconds_of(timestamp: str) -> float:
+    """UNIX seconds of an RFC 3339 time stamp; 0 where there is none."""
+    try:
+        return datetime.datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

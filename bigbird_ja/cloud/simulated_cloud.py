@@ -22,6 +22,7 @@ from bigbird_ja.cloud.service import (
     Tpu,
     TpuSpec,
 )
+from bigbird_ja.cloud.slices import LEFTOVER
 from bigbird_ja.cloud.watcher import CREATION_SECONDS
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
@@ -60,10 +61,27 @@ class Node:
     is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
     frozen_at: float = math.inf  # the trainer hangs from here on
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
+    # Of a slice, whose group replaces hosts: it dies and is READY again, and those that are left
+    # wait for the others, and are billed.
+    is_group: bool = False
+    first_ready: float = math.inf
+    lost_at: float = math.inf  # when it lost hosts that are not back yet
+    fault: ServiceFault | None = None  # why it has none
+
+    @property
+    def starts_at(self) -> float:
+        """When it is billed first."""
+        return self.first_ready if self.is_group else self.ready_at
+
+    @property
+    def ends_at(self) -> float:
+        """When nothing of it is billed any more."""
+        dies = self.created + self.limit if self.is_group else self.dies_at
+        return min(dies, self.deleted_at)
 
     def billed(self, until: float) -> tuple[float, float]:
         """From when to when it is billed, as far as virtual time has come."""
-        return self.ready_at, max(self.ready_at, min(until, self.dies_at, self.deleted_at))
+        return self.starts_at, max(self.starts_at, min(until, self.ends_at))
 
 
 @dataclass
@@ -79,7 +97,10 @@ class SimulatedCloud:
     create_seconds: float = 120.0
     delete_seconds: float = 30.0
     fast: bool = False
-    service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
+    # compute: the cloud itself deletes at the limit, and what it preempts; slice: the same, of
+    # several hosts, which their group replaces
+    service: str = "tpu"
+    repair: Lifetime = lambda lost: 300.0  # a slice's lost hosts come back so late; or never
     lease: float = 12 * 3600.0  # as the watcher is told
     ended_patience: float = 1200.0
     silence: float = 5400.0
@@ -101,6 +122,8 @@ class SimulatedCloud:
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
     creations: int = 0
+    run: str = ""
+    leftovers: dict[str, int] = field(default_factory=dict)  # zone -> attempt: parts of a slice
     rented_finished: int = 0  # creations for a run that was finished
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
@@ -141,38 +164,64 @@ class SimulatedCloud:
 
     def advance(self, until: float) -> None:
         """Lets virtual time run to `until` (virtual seconds)."""
+        while self.service == "slice":
+            events = [t for t in self._turning_points() if self.now < t < until]
+            if not events:
+                break
+            self._advance(min(events))
+        self._advance(until)
+
+    def _turning_points(self) -> Iterable[float]:
+        for node in self.nodes:
+            yield from (node.dies_at, node.ready_at, node.deleted_at, self._goes_at(node))
+
+    def _advance(self, until: float) -> None:
         for node in list(self.nodes):
             goes = self._goes_at(node)
             if goes <= until:
                 node.deleted_at = min(node.deleted_at, goes)
             self._rent(node, self.now, until)
-            end = min(until, node.deleted_at)
-            alive_until = min(end, node.dies_at, node.frozen_at)
-            self._train(node, alive_until)
+            self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
                 self.past_nodes.append(node)
+                if node.is_group:
+                    self.leftovers[node.zone] = node.attempt
+            elif node.is_group and node.dies_at <= until:
+                self._lose_hosts(node)
         self.now = until
+
+    def _lose_hosts(self, node: Node) -> None:
+        """A group replaces what it loses by itself, until the slice's life is over."""
+        node.lost_at = node.dies_at
+        back = node.lost_at + self.repair(node.lost_at)
+        node.ready_at = back if back < node.created + node.limit else math.inf
+        node.base_step, node.frozen_at = self.saved_step, math.inf
+        node.dies_at = node.ready_at + self.lifetime(node.ready_at)
 
     def _goes_at(self, node: Node) -> float:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
+        ready = node.starts_at
         ends = min(
-            node.ready_at + node.limit - min(node.ready_at - node.created, CREATION_SECONDS),
-            max(node.renewed_at, node.ready_at) + self.lease,
+            ready + node.limit - min(ready - node.created, CREATION_SECONDS),
+            max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,
         )
+        if node.is_group and node.ready_at > node.lost_at:
+            ends = min(ends, node.lost_at + self.silence)
         if node.exit_status is not None:
             ends = min(ends, node.ready_at + self._restart + self.ended_patience)
         watched = ends + self.watch_poll + self.delete_seconds
+        if node.is_group:  # its hosts' watchers, as long as there are hosts
+            return watched if watched <= node.created + node.limit else math.inf
         if self.service == "compute":
             return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
         return watched if watched <= node.dies_at else math.inf
 
     def _rent(self, node: Node, start: float, end: float) -> None:
-        begin = max(start, node.ready_at)
-        over = min(end, node.dies_at, node.deleted_at)
+        begin, over = max(start, node.starts_at), min(end, node.ends_at)
         self.rented_seconds += max(0.0, over - begin)
 
     @property
@@ -227,19 +276,34 @@ class SimulatedCloud:
 
     def list(self, zone: str) -> Sequence[Tpu]:
         self.interfere("list", zone)
-        return [self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")]
+        held = {node.zone for node in self.nodes}
+        left = [z for z in self.leftovers if z not in held and zone in (z, "-")]
+        return [
+            *(self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")),
+            *(self._as_leftover(z) for z in left),
+        ]
+
+    def _as_leftover(self, zone: str) -> Tpu:
+        labels = {RUN_LABEL: self.run, ATTEMPT_LABEL: str(self.leftovers[zone])}
+        return Tpu(
+            self.run, zone, Presence.GONE, LEFTOVER, False, False, labels=labels, is_group=True
+        )
 
     def _as_tpu(self, node: Node) -> Tpu:
         presence, state = Presence.READY, "READY"
+        is_over = node.is_group and node.created + node.limit <= self.now
         if node.deleted_at < math.inf:
             presence, state = Presence.DELETING, "DELETING"
+        elif is_over:
+            presence, state = Presence.PENDING, "0/4 RUNNING"
         elif node.dies_at <= self.now:
             presence, state = Presence.GONE, "PREEMPTED"
         elif node.ready_at > self.now:
             presence, state = Presence.PENDING, "CREATING"
         return Tpu(
             node.labels[RUN_LABEL], node.zone, presence, state, True, False,
-            labels=node.labels, created=START + node.created,
+            labels=node.labels, created=START + node.created, fault=node.fault,
+            is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
         )  # fmt: skip
 
     def zones(self) -> Sequence[str]:
@@ -248,8 +312,12 @@ class SimulatedCloud:
     def create(
         self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
+        self.run = spec.name
         self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
+        if self.service == "slice":  # policy, template, group: each may fail, and leaves the others
+            self.leftovers[zone] = attempt
+            self.interfere("create", zone)
         if any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
         if word in ("permission", "bad_request", "unavailable"):
@@ -257,7 +325,13 @@ class SimulatedCloud:
         if word == "ok" and not self.capacity(zone, self.now):
             word = "stockout"
         if word in ("stockout", "quota", "internal"):
-            return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
+            fault = ServiceFault(Kind(word), f"scripted {word}")
+            if self.service != "slice":
+                return self._operation(60.0, fault)
+            # A group is made, and says why it has no host.
+            self._add_node(spec, zone, attempt, "stuck", limit)
+            self.nodes[-1].fault = fault
+            return self._operation(self.create_seconds, None)
         self._add_node(spec, zone, attempt, word, limit)
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
@@ -271,7 +345,7 @@ class SimulatedCloud:
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
         labels = {RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt)}
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
-        node.limit = limit
+        node.limit, node.is_group, node.first_ready = limit, self.service == "slice", ready
         if word == "freeze":
             node.frozen_at = ready + self._restart + 300.0
         if word == "mute":
@@ -293,6 +367,8 @@ class SimulatedCloud:
             raise ServiceFault(Kind(word), f"scripted {word}")
         if word == "internal":
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
+        if tpu.state == LEFTOVER:
+            self.leftovers.pop(tpu.zone, None)
         for node in self.nodes:
             if node.zone == tpu.zone and node.deleted_at == math.inf:
                 node.deleted_at = self.now + self.delete_seconds
@@ -339,7 +415,7 @@ class SimulatedCloud:
     def renew_machine(self, attempt: int, wall: float) -> None:
         self.interfere("write", "")
         for node in self.nodes:
-            if node.attempt == attempt and node.dies_at > self.now:
+            if node.attempt == attempt and (node.is_group or node.dies_at > self.now):
                 node.renewed_at = self.now
 
     def beat(self) -> None:

@@ -56,6 +56,7 @@ class Startup:
     lacking: Sequence[str] = ()  # installed where the image has no version of them
     python: str = "python3"
     lease_seconds: float = 43_200.0
+    hosts: int = 1  # of the slice; the script runs on each
     vm: Vm = Vm()
 
 
@@ -88,6 +89,7 @@ def fill(
         metadata=vm.metadata,
         storage=vm.storage,
         asked=asked,
+        hosts=startup.hosts,
     )
     values = {
         "RUN_NAME": startup.run_name,
@@ -98,6 +100,7 @@ def fill(
         "LACKING": " ".join(startup.lacking),
         "PYTHON": startup.python,
         "SERVICE_MANAGER": vm.service_manager,
+        "HOSTS": startup.hosts,
         "TOLD": json.dumps(vars(told)),
     }
     # JSON would take a line break in a path; neither the bucket nor a person means one.

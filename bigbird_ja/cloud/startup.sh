@@ -19,6 +19,7 @@ readonly LACKING=@@LACKING@@                 # the engine's packages, for an ima
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
 readonly PYTHON=@@PYTHON@@
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
+readonly HOSTS=@@HOSTS@@                     # of this slice; each of them runs this script
 readonly TOLD=@@TOLD@@                       # what the watcher is told, as JSON
 readonly WATCHER=@@WATCHER@@
 
@@ -26,6 +27,7 @@ WORK_DIR="${BIGBIRD_JA_VM_DIR:-/opt/bigbird-ja}"
 UNIT_DIR="${BIGBIRD_JA_UNIT_DIR:-/etc/systemd/system}"
 readonly WORK_DIR UNIT_DIR
 readonly LOG="$WORK_DIR/training.log"
+readonly AGAIN_SECONDS=2 # between two tries of a slice
 
 say() { printf '%s bigbird-ja: %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
 
@@ -93,18 +95,26 @@ print(*(one for one in sys.argv[1:] if re.split("[=<>]", one)[0] not in here))' 
 }
 
 train() {
-  local status child interrupted
+  local status child signalled=0 interrupted
   export PYTHONPATH="$WORK_DIR/package${PYTHONPATH:+:$PYTHONPATH}"
-  "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
-  child=$!
-  # A signal ends `wait` early: pass it on, then wait for the save and its status.
-  trap 'interrupted=1; kill -TERM "$child" 2>/dev/null || true' TERM INT
   while true; do
-    interrupted=0 status=0
-    wait "$child" || status=$?
-    ((interrupted)) || break
+    "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
+    child=$!
+    # A signal ends `wait` early: pass it on, then wait for the save and its status.
+    trap 'interrupted=1 signalled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT
+    while true; do
+      interrupted=0 status=0
+      wait "$child" || status=$?
+      ((interrupted)) || break
+    done
+    say "training ended with status $status"
+    # Interrupted or stalled, one of several hosts: another has gone, and its successor comes.
+    ((HOSTS > 1 && (status == 75 || status == 76))) || break
+    # This host goes itself: that is not the end of training for the others.
+    ((signalled)) && return 0
+    say "another host has gone: waiting for its successor"
+    sleep "$AGAIN_SECONDS"
   done
-  say "training ended with status $status"
   report "$status"
 }
 

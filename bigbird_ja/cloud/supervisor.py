@@ -4,18 +4,15 @@
       ▲                 │ no capacity, stuck   │ preempted, failed, lease over, ending
       └──────absent─────┴──────REMOVING◀───────┘            REMOVING ──ending──▶ ENDED
 
-No clock, no randomness, no input or output: `loop.py` observes, saves the decision, then acts. The
-rules that cost people money when they are missing:
+No clock, no randomness, no input or output: `loop.py` observes, saves the decision, then acts. Each
+phase is a table of rules, in order, each with its reason; the first whose condition holds decides.
+`docs/design/launch.md` shows the tables, and a test holds both in step. Before them come the ends
+that do not depend on the phase (`accounts.check_endings`). What the tables rest on:
 
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that
   it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
-- Reality comes from listing every zone that the run ever used. Nothing is created in a zone that
-  does not answer, and nothing counts as deleted before a listing of its zone shows nothing.
-- Health is a new global step on the bucket. READY only says that the VM is up, not that it trains.
-- What is not READY or on its way there is dead, whatever it is called.
-- A checkpoint at the last step is the end, whatever heartbeat or exit status say.
-- Preemptions and ends of leases are expected and unlimited. Failures are told apart by reason: what
-  would come again at the same step ends the run, the same reason three times in a row as well.
+- Reality comes from listing every zone that the run ever used.
+- Preemptions and ends of leases are expected and unlimited. Failures are told apart by reason.
 - The service's own trouble is no failure: it is waited out, for hours.
 """
 
@@ -23,31 +20,292 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bigbird_ja.cloud.accounts import check_endings, longest_life
-from bigbird_ja.cloud.faults import Kind, advice
-from bigbird_ja.cloud.removing import OVERTIME, removing
+from bigbird_ja.cloud import turns
+from bigbird_ja.cloud.accounts import check_endings
+from bigbird_ja.cloud.faults import Kind
+from bigbird_ja.cloud.removing import REMOVING
+from bigbird_ja.cloud.rules import Rule, View, always, decide_by, wait
 from bigbird_ja.cloud.run_state import (
     ActionResult,
-    Create,
     Decision,
     Delete,
-    Ending,
     Event,
     Observation,
     Phase,
     RunState,
     Settings,
 )
-from bigbird_ja.cloud.service import Presence, Tpu
-from bigbird_ja.cloud.transitions import (
-    creation_failed,
-    end,
-    enter,
-    failed,
-    lease_over,
-    pause_before_next,
-    preempted,
+from bigbird_ja.cloud.transitions import creation_failed
+
+_UNLISTED = (
+    Rule(
+        "its zone has not answered until well after the end of the TPU's life",
+        "lease over",
+        (Phase.REMOVING,),
+        "it cannot be there any more: the cloud or its watcher has deleted it",
+        lambda view: view.is_unlisted and view.is_certainly_over,
+        lambda view: turns.end_of_lease(view, "not listed"),
+    ),
+    Rule(
+        "its zone does not answer",
+        "wait",
+        (),
+        "it may be there, and nothing is rented twice",
+        lambda view: view.is_unlisted,
+        wait,
+    ),
 )
+
+IDLE = (
+    Rule(
+        "something of ours is there or on its way",
+        "adopt it, delete what is beyond one",
+        (Phase.CREATING,),
+        "an earlier supervisor asked for it, or a reply was lost",
+        lambda view: bool(view.alive),
+        turns.adopt,
+    ),
+    Rule(
+        "something dead of ours is listed",
+        "remove",
+        (Phase.REMOVING,),
+        "it holds its name and quota",
+        lambda view: bool(view.seen.tpus),
+        turns.remove_leftover,
+    ),
+    Rule(
+        "every zone refuses to be listed, before anything was rented",
+        "end, with advice",
+        (Phase.ENDED,),
+        "a permission or a name is wrong, which only a person mends; later ones are waited out",
+        turns.is_refused_everywhere,
+        turns.refused,
+    ),
+    Rule(
+        "the back-off is not over",
+        "wait",
+        (),
+        "capacity does not come faster by asking",
+        lambda view: view.state.backoff_seconds > 0,
+        lambda view: Decision(
+            view.state, pause=min(view.settings.poll, view.state.backoff_seconds)
+        ),
+    ),
+    Rule(
+        "lock, bucket or newest checkpoint cannot be seen",
+        "wait",
+        (),
+        "the run may have finished, or be another supervisor's: nothing is rented blindly",
+        lambda view: not view.seen.bucket_seen or view.seen.checkpoint_step is None,
+        wait,
+    ),
+    Rule(
+        "every zone is struck off",
+        "end, with advice",
+        (Phase.REMOVING,),
+        "none of them has quota",
+        lambda view: not turns.open_zones(view),
+        turns.out_of_zones,
+    ),
+    Rule(
+        "no zone that is left answers",
+        "wait",
+        (),
+        "a TPU of ours could be there that no listing shows",
+        lambda view: not turns.listed_zones(view),
+        wait,
+    ),
+    Rule(
+        "nothing of ours is there",
+        "create, in the next zone that answers",
+        (Phase.CREATING,),
+        "its limit is part of what is stored before",
+        always,
+        turns.create,
+    ),
+)
+
+CREATING = (
+    *_UNLISTED,
+    Rule(
+        "it is absent, and one of ours is in another zone",
+        "adopt that one",
+        (Phase.CREATING, Phase.REMOVING),
+        "it came up elsewhere than this state knows",
+        lambda view: view.tpu is None and bool(view.seen.tpus),
+        turns.take_over,
+    ),
+    Rule(
+        "READY",
+        "watch it",
+        (Phase.RUNNING,),
+        "the machine is up; whether it trains, its steps will tell",
+        lambda view: view.is_ready,
+        turns.became_ready,
+    ),
+    Rule(
+        "the creation has failed",
+        "remove: next zone, strike the zone off, or end",
+        (Phase.REMOVING,),
+        "stock-out, quota, refusal and trouble of the service are told apart by their words",
+        lambda view: turns.creation_fault(view) is not None,
+        turns.creation_has_failed,
+    ),
+    Rule(
+        "absent, although its creation is over and has not failed",
+        "preemption",
+        (Phase.REMOVING,),
+        "it was there, and was taken away before it was seen",
+        turns.was_made,
+        turns.taken_away,
+    ),
+    Rule(
+        "absent, and asked for lately or still being made",
+        "wait; in the end the next zone",
+        (Phase.REMOVING,),
+        "a TPU that was asked for may appear late",
+        turns.may_still_appear,
+        turns.wait_for_creation,
+    ),
+    Rule(
+        "absent",
+        "next zone, or a pause",
+        (Phase.IDLE,),
+        "the request was lost",
+        lambda view: view.tpu is None,
+        turns.lost,
+    ),
+    Rule(
+        "gone",
+        "preemption, or end of lease at its limit",
+        (Phase.REMOVING,),
+        "it was taken away before it was READY; the dead one holds its name",
+        lambda view: view.is_gone,
+        turns.went,
+    ),
+    Rule(
+        "on its way",
+        "wait 20 minutes, 6 hours in a queue; then the next zone",
+        (Phase.REMOVING,),
+        "others may have capacity",
+        always,
+        turns.wait_for_creation,
+    ),
+)
+
+RUNNING = (
+    *_UNLISTED,
+    Rule(
+        "gone, and it reported how training ended",
+        "as the report says",
+        (Phase.REMOVING,),
+        "it may have deleted itself: the report tells a failure from a preemption",
+        lambda view: view.is_gone and view.report is not None and not turns.is_another(view),
+        turns.training_ended,
+    ),
+    Rule(
+        "gone",
+        "preemption, or end of lease at its limit",
+        (Phase.REMOVING,),
+        "what is neither READY nor on its way there is dead, whatever it is called",
+        lambda view: view.is_gone and not turns.is_another(view),
+        turns.went,
+    ),
+    Rule(
+        "another TPU of its name",
+        "adopt it",
+        (Phase.CREATING, Phase.REMOVING),
+        "the creation time tells two lives of one name apart",
+        turns.is_another,
+        turns.take_over,
+    ),
+    Rule(
+        "a slice has lost hosts",
+        "count a preemption, wait for its group",
+        (),
+        "a group replaces its hosts by itself, and training goes on from the checkpoint",
+        lambda view: not view.is_ready and turns.is_group(view) and not view.state.in_repair,
+        turns.hosts_lost,
+    ),
+    Rule(
+        "the slice's life is over while hosts are missing",
+        "lease over",
+        (Phase.REMOVING,),
+        "its group tries in vain from now on",
+        lambda view: not view.is_ready and turns.is_group(view) and view.is_life_over,
+        lambda view: turns.end_of_lease(view, turns.word(view)),
+    ),
+    Rule(
+        "the slice's hosts have not come back for 20 minutes",
+        "remove, next zone",
+        (Phase.REMOVING,),
+        "its zone has no capacity, and hosts that wait are billed",
+        lambda view: (
+            not view.is_ready
+            and turns.is_group(view)
+            and view.state.phase_seconds > view.settings.create_timeout
+        ),
+        turns.give_repair_up,
+    ),
+    Rule(
+        "in repair or restarting for more than 20 minutes",
+        "preemption",
+        (Phase.REMOVING,),
+        "the service does not bring it back",
+        lambda view: not view.is_ready and view.state.phase_seconds > view.settings.create_timeout,
+        turns.taken_away,
+    ),
+    Rule(
+        "in repair or restarting",
+        "wait",
+        (),
+        "the service may bring it back",
+        lambda view: not view.is_ready,
+        turns.watch_on,
+    ),
+    Rule(
+        "its life is over",
+        "lease over",
+        (Phase.REMOVING,),
+        "it deletes itself; we are here and do it now",
+        lambda view: view.is_life_over,
+        lambda view: turns.end_of_lease(view, "READY"),
+    ),
+    Rule(
+        "training has ended, and not at the last step",
+        "preemption, end of lease, or failure, as it says",
+        (Phase.REMOVING,),
+        "the same reason three times in a row ends the run, what would come again at once",
+        turns.has_ended,
+        turns.training_ended,
+    ),
+    Rule(
+        "READY, and no new step for 15 minutes (45 until the first)",
+        "failure: stalled, or never started",
+        (Phase.REMOVING,),
+        "READY only says that the VM is up, and one that hangs is billed like one that works",
+        turns.is_quiet_too_long,
+        turns.stalled,
+    ),
+    Rule(
+        "READY",
+        "watch on, delete what is beyond one",
+        (),
+        "health is a new global step; a newer time stamp alone is none",
+        always,
+        turns.watch_on,
+    ),
+)
+
+ENDED = (Rule("anything", "nothing", (), "run the same command to go on", always, turns.rest),)
+
+TABLES: dict[Phase, tuple[Rule, ...]] = {
+    Phase.IDLE: IDLE,
+    Phase.CREATING: CREATING,
+    Phase.RUNNING: RUNNING,
+    Phase.REMOVING: REMOVING,
+    Phase.ENDED: ENDED,
+}
 
 
 def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
@@ -57,7 +315,10 @@ def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
         state: with this look's time and money in it (`accounts.account`).
     """
     state, events = check_endings(state, seen, settings)
-    decision = _TURNS[state.phase](state, seen, settings)
+    if state.phase is Phase.RUNNING:
+        state, more = turns.follow(View(state, seen, settings))
+        events = [*events, *more]
+    decision = decide_by(TABLES[state.phase], View(state, seen, settings))
     return replace(decision, events=(*events, *decision.events))
 
 
@@ -78,273 +339,3 @@ def after_action(state: RunState, result: ActionResult, settings: Settings) -> D
         event = Event("create_unclear", {"zone": result.action.zone, "error": str(result.fault)})
         return Decision(state, events=(event,))
     return creation_failed(state, result.fault, settings)
-
-
-# --- IDLE ----------------------------------------------------------------------------------------
-
-
-def _idle(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if seen.tpus:
-        return _adopt(state, seen, settings)
-    refused = _refused_everywhere(state, seen, settings)
-    if refused:
-        return refused
-    if state.backoff_seconds > 0:
-        return Decision(state, pause=min(settings.poll, state.backoff_seconds))
-    if not seen.bucket_seen or seen.checkpoint_step is None:
-        # It may have finished, or be another supervisor's: nothing is rented blindly.
-        return Decision(state, pause=settings.poll)
-    open_zones = [zone for zone in settings.zones if zone not in state.struck_zones]
-    if not open_zones:
-        why = "; ".join(dict.fromkeys(state.struck_zones.values()))
-        state, events = end(state, Ending.GAVE_UP, "bad_input", why)
-        return Decision(state, events=tuple(events))
-    # Not where a TPU of ours could be that a listing does not show.
-    open_zones = [zone for zone in open_zones if zone not in seen.unlisted]
-    if not open_zones:
-        return Decision(state, pause=settings.poll)
-    return _create(state, seen, settings, open_zones)
-
-
-def _create(
-    state: RunState, seen: Observation, settings: Settings, open_zones: list[str]
-) -> Decision:
-    """Asks for a TPU, with the most that it may live: that is part of what is stored before."""
-    count = len(settings.zones)
-    index = next(
-        i % count
-        for i in range(state.zone_index, state.zone_index + count)
-        if settings.zones[i % count] in open_zones
-    )
-    zone = settings.zones[index]
-    state = replace(
-        enter(state, Phase.CREATING),
-        zone=zone,
-        zone_index=index,
-        used_zones=tuple(dict.fromkeys((*state.used_zones, zone))),
-        attempt=state.attempt + 1,
-        incarnation=0.0,
-        machine_seconds=0.0,
-        machine_limit=longest_life(state, settings),
-        stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
-        last_step=-1,
-        has_stepped=False,
-        healthy_seconds=0.0,
-        cause="",
-    )
-    event = Event("creating", {"zone": zone, "attempt": state.attempt})
-    create = Create(zone, state.attempt, state.machine_limit)
-    return Decision(state, (create,), (event,), min(settings.poll, 5.0))
-
-
-def _refused_everywhere(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
-    """A refusal before anything was rented is the person's to mend; later ones are waited out."""
-    refused = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND)
-    if state.attempt or not all(
-        zone in seen.unlisted and seen.unlisted[zone].kind in refused for zone in settings.zones
-    ):
-        return None
-    zone = settings.zones[0]
-    words = advice(seen.unlisted[zone], settings.project, zone, settings.accelerator_type)
-    state = replace(enter(state, Phase.ENDED), ending=Ending.GAVE_UP, ending_message=words)
-    return Decision(replace(state, ending_reason="bad_input"))
-
-
-def _adopt(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    """Something of ours is there although nothing should be: take it over, or remove it."""
-    alive = [tpu for tpu in seen.tpus if tpu.presence in _ALIVE]
-    if not alive:
-        return Decision(enter(state, Phase.REMOVING, cause="leftover"))
-    tpu = alive[0]
-    state = replace(
-        enter(state, Phase.CREATING),
-        zone=tpu.zone,
-        used_zones=tuple(dict.fromkeys((*state.used_zones, tpu.zone))),
-        attempt=max(state.attempt, tpu.attempt),
-        machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
-        incarnation=0.0,
-        last_step=-1,
-        has_stepped=False,
-        healthy_seconds=0.0,
-        cause="",
-    )
-    event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
-    return Decision(state, _extra_deletions(alive[1:]), (event,))
-
-
-_ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
-
-
-def _extra_deletions(tpus: list[Tpu]) -> tuple[Delete, ...]:
-    return tuple(Delete(tpu) for tpu in tpus)
-
-
-# --- CREATING ------------------------------------------------------------------------------------
-
-
-def _creating(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if state.zone in seen.unlisted:
-        return _unlisted(state, settings)
-    fault = seen.operation.fault if seen.operation else None
-    tpu = _ours(state, seen)
-    if tpu is None and seen.tpus:
-        return _adopt(state, seen, settings)  # it came up in another zone than this state knows
-    if tpu is not None and tpu.presence is Presence.READY:
-        return _became_ready(state, tpu)
-    if fault is None and tpu is not None:
-        fault = tpu.fault
-    if fault is not None and not (fault.kind is Kind.EXISTS and tpu is not None):
-        return creation_failed(state, fault, settings)
-    if tpu is None:
-        if state.phase_seconds < settings.settle or (seen.operation and not seen.operation.done):
-            return _wait_for_creation(state, settings, Presence.PENDING)
-        event = Event("create_lost", {"zone": state.zone, "attempt": state.attempt})
-        return Decision(pause_before_next(enter(state, Phase.IDLE), settings), events=(event,))
-    if tpu.presence in (Presence.GONE, Presence.DELETING):
-        return _went(state, tpu.state)
-    return _wait_for_creation(state, settings, tpu.presence)
-
-
-def _unlisted(state: RunState, settings: Settings) -> Decision:
-    """Its zone does not answer: it may be there, until its life is certainly over."""
-    if state.machine_limit and state.machine_seconds > state.machine_limit + OVERTIME:
-        return lease_over(state, "not listed")
-    return Decision(state, pause=settings.poll)
-
-
-def _went(state: RunState, word: str) -> Decision:
-    """It is not there any more: taken away, or at the end of what it was allowed to live."""
-    if state.machine_limit and state.machine_seconds >= state.machine_limit:
-        return lease_over(state, word)
-    return preempted(state, word)
-
-
-def _wait_for_creation(state: RunState, settings: Settings, presence: Presence) -> Decision:
-    waiting = presence is Presence.WAITING
-    limit = settings.queue_timeout if waiting else settings.create_timeout
-    if state.phase_seconds <= limit:
-        return Decision(state, pause=settings.poll)
-    fields = {"zone": state.zone, "attempt": state.attempt, "seconds": round(state.phase_seconds)}
-    event = Event("create_timeout", fields)
-    state = pause_before_next(enter(state, Phase.REMOVING, cause="no_capacity"), settings)
-    return Decision(state, events=(event,))
-
-
-def _became_ready(state: RunState, tpu: Tpu) -> Decision:
-    adopted = state.operation_kind != "create"
-    state = replace(
-        enter(state, Phase.RUNNING),
-        incarnation=tpu.created,
-        ready_zones=tuple(dict.fromkeys((*state.ready_zones, tpu.zone))),
-        strikes={},
-        misses=0,
-        in_trouble=False,
-    )
-    fields = {"zone": tpu.zone, "attempt": state.attempt, "adopted": adopted}
-    return Decision(state, events=(Event("created", fields),))
-
-
-# --- RUNNING -------------------------------------------------------------------------------------
-
-
-def _running(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    if state.zone in seen.unlisted:
-        return _unlisted(state, settings)
-    tpu = _ours(state, seen)
-    extras = _extra_deletions([t for t in seen.tpus if t is not tpu and t.presence in _ALIVE])
-    if tpu is None:
-        if seen.exit_report and seen.exit_report.attempt == state.attempt:
-            return _ended_training(state, seen, settings)
-        return _went(state, "absent")
-    if state.incarnation and tpu.created and tpu.created != state.incarnation:
-        return _adopt(replace(state, phase=Phase.IDLE), seen, settings)
-    if tpu.presence in (Presence.GONE, Presence.DELETING):
-        if seen.exit_report and seen.exit_report.attempt == state.attempt:
-            return _ended_training(state, seen, settings)
-        return _went(state, tpu.state)
-    if tpu.presence is not Presence.READY:
-        if state.phase_seconds > settings.create_timeout:
-            return preempted(state, tpu.state)
-        return Decision(state, extras, pause=settings.poll)
-    if state.machine_limit and state.machine_seconds >= state.machine_limit:
-        return lease_over(state, "READY")  # it deletes itself; we are here and do it now
-    state = _follow_heartbeat(replace(state, phase_seconds=0.0), seen)
-    if _has_ended(state, seen):
-        return _ended_training(state, seen, settings)
-    limit = settings.stall if state.has_stepped else settings.startup
-    if state.quiet_seconds > limit:
-        reason = "stalled" if state.has_stepped else "never_started"
-        text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
-        return failed(state, reason, f"{text}\n{seen.log_tail}".strip(), settings)
-    return Decision(state, extras, pause=settings.poll)
-
-
-def _follow_heartbeat(state: RunState, seen: Observation) -> RunState:
-    """Resets the quiet time when the global step moved; a newer time stamp alone does not.
-
-    The first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in
-    which the bucket could not be read does not count.
-    """
-    heartbeat = seen.heartbeat
-    quiet = state.quiet_seconds + (seen.watched if seen.bucket_seen else 0.0)
-    if heartbeat is None or heartbeat.signature == state.stale_heartbeat:
-        return replace(state, quiet_seconds=quiet)
-    if state.last_step < 0:
-        # Past "starting" it has made steps before we looked: the shorter patience is right.
-        begun = heartbeat.state != "starting"
-        return replace(
-            state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
-        )
-    if heartbeat.global_step == state.last_step:
-        return replace(state, quiet_seconds=quiet)
-    return replace(
-        state,
-        quiet_seconds=0.0,
-        last_step=heartbeat.global_step,
-        has_stepped=True,
-        healthy_seconds=state.healthy_seconds + seen.watched,
-    )
-
-
-def _has_ended(state: RunState, seen: Observation) -> bool:
-    if seen.exit_report and seen.exit_report.attempt == state.attempt:
-        return True
-    heartbeat = seen.heartbeat
-    return (
-        heartbeat is not None
-        and heartbeat.signature != state.stale_heartbeat
-        and heartbeat.state == "stopped"
-        and state.quiet_seconds > 60  # the exit report follows within seconds, with the log
-    )
-
-
-def _ended_training(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    """Training ended on a TPU that still is READY, and it has not finished."""
-    report, heartbeat = seen.exit_report, seen.heartbeat
-    reason = report.reason if report and report.attempt == state.attempt else ""
-    reason = reason or (heartbeat.reason if heartbeat else "") or "bug"
-    if reason == "interrupted":  # SIGTERM: the machine is being taken away
-        return preempted(state, "interrupted")
-    if reason == "lease_over":  # it heard of no renewal: this supervisor, or the bucket, was away
-        return lease_over(state, reason)
-    if reason == "finished":  # but not at the target: pretrain was told another length
-        reason = "bug"
-    return failed(state, reason, seen.log_tail, settings)
-
-
-def _ended(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    return Decision(state)
-
-
-def _ours(state: RunState, seen: Observation) -> Tpu | None:
-    """The TPU of this state's zone, else None."""
-    return next((tpu for tpu in seen.tpus if tpu.zone == state.zone), None)
-
-
-_TURNS = {
-    Phase.IDLE: _idle,
-    Phase.CREATING: _creating,
-    Phase.RUNNING: _running,
-    Phase.REMOVING: removing,
-    Phase.ENDED: _ended,
-}

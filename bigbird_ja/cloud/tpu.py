@@ -1,4 +1,4 @@
-"""The Cloud TPU API (v2 to v4): direct nodes and queued resources, with the real client."""
+"""The Cloud TPU API (v2 to v4, slices of v5e): direct nodes and queued resources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bigbird_ja.cloud import hardware
 from bigbird_ja.cloud.calls import (
     CALL_SECONDS,
     RETRY_SECONDS,
@@ -57,7 +58,7 @@ def create_request(
     tpu_v2 = library("tpu_v2", "google-cloud-tpu")
     parent = f"projects/{project}/locations/{zone}"
     node = tpu_v2.Node(
-        accelerator_type=spec.accelerator_type,
+        accelerator_type=hardware.launch_type(hardware.find(spec.accelerator_type)),
         runtime_version=spec.runtime_version,
         labels={RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt), "managed-by": "bigbird-ja"},
         metadata=dict(metadata),

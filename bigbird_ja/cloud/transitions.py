@@ -18,6 +18,7 @@ def enter(state: RunState, phase: Phase, cause: str = "") -> RunState:
         quiet_seconds=0.0,
         delete_tries=0,
         delete_wait=0.0,
+        in_repair=False,
         operation=state.operation if keeps_operation else "",
         operation_kind=state.operation_kind if keeps_operation else "",
     )

@@ -40,6 +40,7 @@ RECORD_BYTES = 1024  # of the counters; never grows
 LOG_BYTES = 65536  # of the end of the log that the supervisor may read
 REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
 CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
+REPLACED_SECONDS = 1800.0  # the successor of a lost host waits so long for a renewal
 STALLED = 76  # exit status, as in the command line
 
 
@@ -59,6 +60,7 @@ class Told:
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
     asked: float = 0.0  # UNIX seconds by the supervisor when it asked for the machine; 0: unknown
+    hosts: int = 1  # of the slice that this machine is a part of; each has its watcher
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ class Machine:
     def __init__(self, told: Told, work_dir: str) -> None:
         self._told, self._work_dir = told, work_dir
         self._opener = urllib.request.build_opener()
+        self._number: int | None = None
 
     def look(self) -> Seen:
         told = self._told
@@ -165,10 +168,23 @@ class Machine:
 
     def tell(self) -> None:
         """Brings the end of the log to the bucket."""
+        host = self._host()
+        name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
         with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
-            self._write("training.log", file.read(LOG_BYTES))
+            self._write(name, file.read(LOG_BYTES))
+
+    def _host(self) -> int:
+        """Which host of its slice this is; 0 where it has one only, or does not know."""
+        if self._told.hosts > 1 and self._number is None:
+            for name in ("agent-worker-number", "worker-id"):
+                where = f"{self._told.metadata}/computeMetadata/v1/instance/attributes/{name}"
+                request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
+                with contextlib.suppress(OSError, ValueError):
+                    self._number = int(self._open(request, CALL_SECONDS))
+                    break
+        return self._number or 0
 
     def report(
         self,
@@ -179,6 +195,7 @@ class Machine:
     ) -> None:
         """Tells the supervisor how training ended, or why the machine went."""
         values = {"attempt": self._told.attempt, "status": status, "self_deleted": self_deleted}
+        values["host"] = self._host()
         text = json.dumps({**values, "reason": reason, "time": int(time.time())})
         for pause in pauses:
             try:
@@ -269,8 +286,11 @@ def watch(
     """Watches for as long as the machine is there."""
     counters, is_told = notes.load(), False
     if told.asked and not counters.boot:  # the first start of all; its life began before
-        age = min(max(0.0, time.time() - told.asked), CREATION_SECONDS)
-        counters = replace(counters, age=age)
+        late = time.time() - told.asked
+        counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
+        if told.hosts > 1 and late > CREATION_SECONDS:
+            # The successor of a lost host: what the others have counted, nobody tells it.
+            counters = replace(counters, unrenewed=max(0.0, told.lease - REPLACED_SECONDS))
     while True:
         sleep(told.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else told.poll

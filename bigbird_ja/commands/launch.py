@@ -8,8 +8,8 @@ events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground unti
 finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
 again: it adopts what is there; a TPU that nobody watches deletes itself after --lease_hours, and no
 TPU lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API,
-v5e and later from Compute Engine. --logs NAME shows what the trainer of a run says. --dry_run needs
-no credentials, no project and no data, and takes a second.
+v5e and later from Compute Engine, slices of several hosts as one. --logs NAME shows what the
+trainer of a run says. --dry_run needs no credentials, no project and no data, and takes a second.
 docs/cloud-setup.md leads from an empty project to here.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.launch import Prepared
@@ -44,7 +44,9 @@ def _define_what(flags: Flags) -> None:
     flags.text("project", "Id of the Google Cloud project.", **needed)
     flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
     flags.text(
-        "accelerator_type", "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8.", default="v3-8"
+        "accelerator_type",
+        "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8, and larger slices such as v6e-32.",
+        default="v3-8",
     )
     flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)

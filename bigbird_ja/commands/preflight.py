@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import STEP_SETTINGS
+from bigbird_ja.config.uses import STEP_SETTINGS
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:

@@ -10,13 +10,16 @@ import datetime
 import json
 import os
 import re
+import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from testkit.fakes.compute_slices import Slices
 from testkit.fakes.tpu import TOKEN, JsonDoor, _kill
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
@@ -72,9 +75,14 @@ class FakeCompute:
         self.requests: list[str] = []
         self.created: list[dict[str, Any]] = []  # what was asked for
         self.most_at_once = 0
+        self.coordinator_port = _free_port()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
         self.url = f"http://{self.address}"
+        self.slices = Slices(
+            f"{self.url}/compute/v1/projects/p", self._operation, self._later, self._boot_host,
+            self._stop, lambda key: key in self._vms, _error,
+        )  # fmt: skip
 
     def __enter__(self) -> FakeCompute:
         for work in (lambda: self._http.serve_forever(0.02), self._end_leases):
@@ -91,14 +99,22 @@ class FakeCompute:
     # --- what tests do and ask ---------------------------------------------------------------
 
     def node_names(self) -> list[str]:
-        """zone/name of all VMs."""
+        """zone/name of all VMs and groups."""
         with self._lock:
-            return sorted("/".join(key) for key in self._vms)
+            return sorted("/".join(key) for key in {*self._vms, *self.slices.groups})
+
+    def hosts(self, name: str) -> list[str]:
+        """Names of a slice's hosts that are there, by their place in it."""
+        (group,) = [group for key, group in self.slices.groups.items() if key[1] == name]
+        return [host for _, host in group.hosts if host]
 
     def is_ready(self, name: str) -> bool:
         with self._lock:
-            found = [vm for key, vm in self._vms.items() if key[1] == name]
-            return any(vm.resource["status"] == "RUNNING" for vm in found)
+            groups = [group for key, group in self.slices.groups.items() if key[1] == name]
+            wanted = {name, *(host for group in groups for _, host in group.hosts)}
+            found = [vm for key, vm in self._vms.items() if key[1] in wanted]
+            running = sum(vm.resource["status"] == "RUNNING" for vm in found)
+            return running >= max([1, *(len(group.hosts) for group in groups)])
 
     def preempt(self, name: str, grace: float = 0.0) -> None:
         """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
@@ -117,6 +133,7 @@ class FakeCompute:
 
     def _end_leases(self) -> None:
         while not self._ending.wait(0.05):
+            self.slices.fill()
             with self._lock:
                 over = [key for key, vm in self._vms.items() if self._is_over(vm)]
                 dead = [self._vms.pop(key) for key in over]
@@ -124,7 +141,11 @@ class FakeCompute:
                 _kill(vm.process, 0.0)
 
     def _is_over(self, vm: Instance) -> bool:
-        most = float(vm.resource["scheduling"]["maxRunDuration"]["seconds"])
+        scheduling = vm.resource["scheduling"]
+        if "terminationTime" in scheduling:
+            ends = datetime.datetime.fromisoformat(scheduling["terminationTime"]).timestamp()
+            return time.time() >= ends
+        most = float(scheduling["maxRunDuration"]["seconds"])
         return (time.monotonic() - vm.born) * self._hurry >= most
 
     # --- the API -----------------------------------------------------------------------------
@@ -144,10 +165,12 @@ class FakeCompute:
                 return self._list(zone)
             case ["zones", zone, "instances", name] if method == "DELETE":
                 return self._delete(zone, name)
-            case ["zones", _, "operations", name]:
+            case ["zones" | "regions", _, "operations", name] | ["global", "operations", name]:
                 found = self._operations.get(name)
                 return (200, found) if found else (404, _error(404, f"{name} was not found"))
-        return 404, _error(404, f"{method} {path} is not served here")
+        found = self._refusal(self.list_script) if method == "GET" else None
+        found = found or self.slices.answer(method, parts[1:], body)
+        return found or (404, _error(404, f"{method} {path} is not served here"))
 
     def _list(self, zone: str | None) -> tuple[int, Any]:
         refusal = self._refusal(self.list_script)
@@ -181,7 +204,7 @@ class FakeCompute:
             if key in self._vms:
                 return 409, _error(409, f"The resource {resource['name']} already exists")
             if word in ERRORS:
-                return 200, self._operation(zone, *ERRORS[word])
+                return 200, self._operation(*ERRORS[word])
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
             base = f"{self.url}/compute/v1/projects/p"
             resource |= {
@@ -195,9 +218,27 @@ class FakeCompute:
                 self._boot(vm)
         if word == "reply_lost":
             return 503, _error(503, "the reply was lost")
-        return 200, self._operation(zone)
+        return 200, self._operation()
 
-    def _boot(self, vm: Instance) -> None:
+    def _boot_host(
+        self, zone: str, name: str, properties: dict[str, Any], number: int, count: int
+    ) -> None:
+        """A host of a slice, which finds the others by what its environment says."""
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        vm = Instance({
+            **properties, "name": name, "status": "RUNNING", "creationTimestamp": now,
+            "zone": f"{self.url}/compute/v1/projects/p/zones/{zone}",
+        })  # fmt: skip
+        vm.resource["machineType"] = f"zones/{zone}/machineTypes/{properties['machineType']}"
+        place = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{self.coordinator_port}",
+            "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(number),
+        }  # fmt: skip
+        with self._lock:
+            self._vms[(zone, name)] = vm
+            self._boot(vm, place)
+
+    def _boot(self, vm: Instance, more: dict[str, str] | None = None) -> None:
         if self._environ is None:
             return
         self._counter += 1
@@ -206,12 +247,14 @@ class FakeCompute:
         items = {item["key"]: item["value"] for item in vm.resource["metadata"]["items"]}
         with open(f"{directory}/startup-script", "w", encoding="utf-8") as file:
             file.write(items["startup-script"])
-        disk = os.path.join(self._work_dir if self._keep_disk else directory, "disk")
+        place = (more or {}).get("JAX_PROCESS_ID", "")
+        disk = os.path.join(self._work_dir if self._keep_disk else directory, f"disk{place}")
         with open(f"{directory}/console.log", "wb") as output:
             vm.process = subprocess.Popen(
                 ["bash", f"{directory}/startup-script"],
                 env={
                     **self._environ,
+                    **(more or {}),
                     "BIGBIRD_JA_VM_DIR": disk,
                     "BIGBIRD_JA_VM_RUN_DIR": directory,
                 },
@@ -228,19 +271,29 @@ class FakeCompute:
             if vm is None:
                 return 404, _error(404, f"The resource {name} was not found")
             vm.resource["status"] = "STOPPING"
-        operation = self._operation(zone, done=False)
+        return 200, self._later(lambda: self._stop([(zone, name)]))
+
+    def _stop(self, keys: list[tuple[str, str]]) -> None:
+        """Ends VMs, and forgets them."""
+        for key in keys:
+            vm = self._vms.get(key)
+            if vm is not None:
+                vm.resource["status"] = "STOPPING"
+                _kill(vm.process, 0.2)
+                self._forget(key, vm)
+
+    def _later(self, work: Callable[[], None]) -> dict[str, Any]:
+        """An operation that is over when its work is."""
+        operation = self._operation(done=False)
 
         def finish() -> None:
-            _kill(vm.process, 0.2)
-            self._forget((zone, name), vm)
+            work()
             operation["status"] = "DONE"
 
         threading.Thread(target=finish, daemon=True).start()
-        return 200, operation
+        return operation
 
-    def _operation(
-        self, zone: str, code: str = "", message: str = "", done: bool = True
-    ) -> dict[str, Any]:
+    def _operation(self, code: str = "", message: str = "", done: bool = True) -> dict[str, Any]:
         self._counter += 1
         name = f"operation-{self._counter}"
         found: dict[str, Any] = {"name": name, "status": "DONE" if done else "RUNNING"}
@@ -248,6 +301,12 @@ class FakeCompute:
             found["error"] = {"errors": [{"code": code, "message": message}]}
         self._operations[name] = found
         return found
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _error(code: int, message: str) -> dict[str, Any]:

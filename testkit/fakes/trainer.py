@@ -48,6 +48,10 @@ def main(arguments: list[str]) -> int:
         stopped.append(number)
 
     signal.signal(signal.SIGTERM, stop)
+    pod = Pod(model_dir)
+    pod.wait(stopped)
+    if pod.index:
+        return pod.follow(stopped)
     step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
     start = step
     beat(model_dir, step, "starting")
@@ -61,6 +65,9 @@ def main(arguments: list[str]) -> int:
             beat(model_dir, step, "training")  # alive by its own word only
             continue
         step += 1
+        if pod.has_lost_one():
+            beat(model_dir, step, "stopped", "stalled")
+            return 76
         if step % 5 == 0:
             beat(model_dir, step, "training")
         if step % SAVE_EVERY == 0:
@@ -72,6 +79,50 @@ def main(arguments: list[str]) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     beat(model_dir, step, "stopped", "finished" if step >= target else "interrupted")
     return 0 if step >= target else 75
+
+
+class Pod:
+    """The processes of a slice: each says its number and process on the shared folder."""
+
+    def __init__(self, model_dir: str) -> None:
+        self.index = int(os.environ.get("JAX_PROCESS_ID", "0"))
+        self._count = int(os.environ.get("JAX_NUM_PROCESSES", "1"))
+        self._model_dir = model_dir
+        self._others: list[int] = []
+        self._file = os.path.join(model_dir, "process-{}")
+        if self._count > 1:
+            _write(self._file.format(self.index), {"pid": os.getpid()})
+
+    def wait(self, stopped: list[int]) -> None:
+        """Until all are there."""
+        while not stopped:
+            found = [_read(self._file.format(n)).get("pid", 0) for n in range(self._count)]
+            if self._count == 1 or all(pid and _is_alive(pid) for pid in found):
+                self._others = [pid for pid in found if pid and pid != os.getpid()]
+                return
+            time.sleep(0.05)
+
+    def has_lost_one(self) -> bool:
+        return not all(_is_alive(pid) for pid in self._others)
+
+    def follow(self, stopped: list[int]) -> int:
+        """What all but the first do: they end as it ends."""
+        print(f"process {self.index} follows", flush=True)
+        while not stopped and not self.has_lost_one():
+            time.sleep(0.02)
+        if stopped:
+            return 75
+        state = dict(_read(os.path.join(self._model_dir, "heartbeat.json")))
+        return 0 if state.get("reason") == "finished" else 76
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
 
 
 def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> None:

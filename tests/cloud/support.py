@@ -47,10 +47,12 @@ def write_manifest(directory: str) -> str:
             input_mask=False,
             tokenizer_sha256="",
             **UNKNOWN,
-            num_readers=1,
+            num_readers=4,
             train=counts,
             eval=counts,
-            train_shards=(Shard("train-00000-of-00001.tfrecord", 12, 24_000, "0" * 64),),
+            train_shards=tuple(
+                Shard(f"train-{n:05}-of-00004.tfrecord", 3, 6_000, "0" * 64) for n in range(4)
+            ),
             eval_shards=(),
         ),
         directory,

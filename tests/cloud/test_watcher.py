@@ -17,6 +17,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.cloud import watcher
+from bigbird_ja.cloud.run_files import BucketFiles, RunPaths
 from bigbird_ja.cloud.watcher import Counters, Machine, Notes, Seen, Told
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
@@ -111,6 +112,60 @@ def test_bucket_and_metadata_server(bucket: str, fake_gcs: FakeGcs, tmp_path: Pa
         assert json.loads((tmp_path / "copy").read_text()) == report
         fake_gcs.fault("heartbeat", "status", code=403, times=-1)
         assert machine.look().step is None
+
+
+class Hosts(Machine):
+    """A host of a slice, whose metadata say which."""
+
+    number = "1"
+
+    def _open(self, request: Any, seconds: float) -> bytes:
+        if request.full_url.endswith("/attributes/worker-id"):
+            return self.number.encode()
+        raise OSError("404")
+
+
+def test_each_host_of_a_slice_tells_for_itself(tmp_path: Path) -> None:
+    (tmp_path / "training.log").write_text("Traceback of host 1\n")
+    told = replace(TOLD, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
+    (tmp_path / "supervisor").mkdir()
+    host = Hosts(told, str(tmp_path))
+    host.tell()
+    host.report(1, "", False)
+    assert sorted(os.listdir(tmp_path / "supervisor")) == ["exit.json", "training-1.log"]
+    files = BucketFiles(RunPaths(str(tmp_path.parent), tmp_path.name))
+    report = files.exit_report()
+    assert report is not None and (report.host, report.reason) == (1, "bug")
+    assert files.log_tail() == "Traceback of host 1"
+    first = Hosts(replace(told, hosts=1), str(tmp_path))
+    first.tell()
+    assert (tmp_path / "supervisor/training.log").exists()
+
+
+class _Done(Exception):
+    """Ends a watch."""
+
+
+@pytest.mark.parametrize(("hosts", "left"), [(1, 300.0), (4, watcher.REPLACED_SECONDS)])
+def test_a_replaced_host_waits_shorter_for_a_renewal(
+    tmp_path: Path, hosts: int, left: float
+) -> None:
+    """It does not know how long the others have waited already."""
+    lease = 300.0 if hosts == 1 else 10 * watcher.REPLACED_SECONDS
+    late = time.time() - 2 * watcher.CREATION_SECONDS
+    told = replace(TOLD, limit=1e9, lease=lease, poll=10.0, asked=late, hosts=hosts)
+    machine = Hosts(replace(told, supervisor_dir=str(tmp_path)), str(tmp_path))
+    machine.look = lambda: Seen()  # type: ignore[method-assign]
+    notes = Notes([str(tmp_path / "notes")])
+    turns = iter(range(2))
+
+    def sleep(seconds: float) -> None:
+        if next(turns, None) is None:
+            raise _Done
+
+    with pytest.raises(_Done):
+        watcher.watch(machine._told, machine, notes, lambda: 0.0, sleep, "boot")
+    assert lease - notes.load().unrenewed == pytest.approx(left - 10.0)
 
 
 class Vm:

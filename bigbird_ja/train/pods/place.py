@@ -92,7 +92,8 @@ def _of_slice(environ: Mapping[str, str], metadata: Callable[[str], str | None])
         if not found:
             return Place()
         hosts = ",".join(worker.split(":")[-1] for worker in found.split(","))
-        number = metadata("agent-worker-number")
+        # The Cloud TPU API has the first name, Compute Engine's groups the second.
+        number = metadata("agent-worker-number") or metadata("worker-id")
     names = hosts.split(",")
     if len(names) == 1:
         return Place()

@@ -53,6 +53,8 @@ def test_a_tpu_slice_says_it_itself() -> None:
         "agent-worker-number": "1",
     }
     assert place.find(None, None, None, {}, gce.get) == Place(1, 2, "10.0.0.5:8476")
+    group = {"worker-network-endpoints": "run-1-h1,run-1-h2", "worker-id": "1"}
+    assert place.find(None, None, None, {}, group.get) == Place(1, 2, "run-1-h1:8476")
     gke = {"TPU_WORKER_HOSTNAMES": "w-0.x,w-1.x,w-2.x", "TPU_WORKER_ID": "2"}
     assert place.find(None, None, None, gke, {}.get) == Place(2, 3, "w-0.x:8476")
     one = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-number": "0"}
