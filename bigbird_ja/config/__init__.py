@@ -38,6 +38,7 @@ from bigbird_ja.config.schema import (
 from bigbird_ja.config.validate import validate, warnings
 from bigbird_ja.config.values import (
     copy,
+    first_phase,
     flatten,
     get,
     mask_rates,
@@ -66,6 +67,7 @@ __all__ = [
     "digest",
     "echo",
     "fingerprint",
+    "first_phase",
     "flatten",
     "from_dict",
     "get",

@@ -18,6 +18,13 @@ is_ours = outputs.is_json_with("chips", "config_fingerprint")
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 
 
+class PhaseResult(TypedDict, total=False):
+    """What of a result's first phase, on short sequences, `plan` reads."""
+
+    tokens_per_second_per_core: Rate | None
+    tokens_per_second: Rate | None
+
+
 class _Chip(TypedDict):
     chip: str
 
@@ -29,6 +36,7 @@ class ChipResult(_Chip, total=False):
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     tokens_per_second_per_core: Rate | None
+    first_phase: PhaseResult
 
 
 class _Slice(_Chip):
@@ -43,6 +51,7 @@ class SliceResult(_Slice, total=False):
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     devices: Annotated[int, Meta(ge=1, le=1 << 20)]
     tokens_per_second: Rate | None
+    first_phase: PhaseResult
 
 
 @dataclass(frozen=True)

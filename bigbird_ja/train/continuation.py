@@ -34,8 +34,9 @@ def check(changes: Iterable[Override]) -> None:
             )
         if not config_lib.may_change_in_mid_run(key):
             raise BadInput(
-                f"--continue_with {key}: only the settings of `training`, but for its seed, can"
-                " change in mid run: start another run with --init_from and another --model_dir"
+                f"--continue_with {key}: only the settings of `training`, but for its seed and"
+                " first sequence length, can change in mid run: start another run with --init_from"
+                " and another --model_dir"
             )
 
 
