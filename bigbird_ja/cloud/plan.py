@@ -16,6 +16,8 @@ from bigbird_ja.config import Config
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 
+COUNTED = 0.9  # share of a step that must be counted before its machine code is believed
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -92,22 +94,39 @@ class Figures:
     slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
 
     def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, float | None, str]:
-        """The entry for a machine, its tokens per second, and which of both it is.
+        """The entry for a machine, its tokens per second, and what they are by.
 
         A whole slice is compiled with the sums over its devices, so it goes before a single chip.
         """
         for entry in self.slices:
             if hardware.of_topology(str(entry["topology"])) == machine:
-                return entry, entry.get("tokens_per_second"), f"preflight {entry['topology']}"
+                share, basis = _basis(entry)
+                rate = entry.get("tokens_per_second")
+                return entry, rate and rate * share, f"preflight {entry['topology']}, {basis}"
         for entry in self.chips:
             if entry["chip"] == machine.chip:
+                share, basis = _basis(entry)
                 rate = entry.get("tokens_per_second_per_core")
-                return entry, rate and rate * machine.units, "preflight, one chip"
+                return entry, rate and rate * machine.units * share, f"preflight, one chip, {basis}"
         return None, None, ""
 
     def compiled(self) -> list[Machine]:
         """The slices that were compiled."""
         return [hardware.of_topology(str(entry["topology"])) for entry in self.slices]
+
+
+def _basis(entry: Mapping[str, Any]) -> tuple[float, str]:
+    """How many times faster the machine code is than the priced cycles that the rates of
+    `preflight` are by, and which of both is taken.
+
+    Priced cycles charge several times too much for what stays in fast memory
+    (docs/design/preflight.md), so machine code is taken where nearly all of it was counted. It
+    leaves out what no compiler knows, such as stalls of the memory.
+    """
+    priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
+    if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
+        return priced / code, "machine code"
+    return 1.0, "priced cycles"
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
@@ -121,7 +140,8 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
         return Rate(float(measured), source)
     share = mfu or machine.mfu
     per_token = model_flops(config, 1) / int(config.data.seq_length or 1)
-    return Rate(machine.peak_flops * share / per_token, f"assumed MFU {share:.0%}")
+    basis = "" if mfu else ", priced cycles"  # the table's shares are by them: hardware._MFU
+    return Rate(machine.peak_flops * share / per_token, f"assumed MFU {share:.0%}{basis}")
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,20 @@ is_ours = outputs.is_json_with("chips", "config_fingerprint")
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 
 
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+
+
 class _Chip(TypedDict):
     chip: str
 
 
-class ChipResult(_Chip, total=False):
+class _Cycles(TypedDict, total=False):
+    priced_cycles: Cycles | None  # what the rates are by
+    code_cycles: Cycles | None  # by machine code, where it was read
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+
+
+class ChipResult(_Chip, _Cycles, total=False):
     """What of a chip's result `plan` reads; some keys are absent where the program does not fit."""
 
     fits: bool
@@ -35,7 +44,7 @@ class _Slice(_Chip):
     topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
 
 
-class SliceResult(_Slice, total=False):
+class SliceResult(_Slice, _Cycles, total=False):
     """What of a whole slice's result `plan` reads."""
 
     fits: bool
