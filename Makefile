@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # The other two environments that are tested: newer TensorFlow and jax, so no TPUEstimator.
 OTHERS := .venv-kaggle .venv-newest
+OVER := .venv-transformers5
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
 WORKERS := -n 2 --dist loadfile
 
-.PHONY: help install demo test test-slow test-kaggle test-newest locks lint types audit docs clean \
+.PHONY: help install demo test test-slow test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks size
+	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -45,6 +46,17 @@ test-kaggle: .venv-kaggle/.installed ## the tests with what Kaggle's TPU image s
 test-newest: .venv-newest/.installed ## the tests with the newest TensorFlow, jax and libtpu
 	@.venv-newest/bin/python -m pytest $(WORKERS) $(PYTEST)
 
+# .venv with transformers 5 laid over it, which its lock does not have: PyTorch is there and not in the others.
+$(OVER)/.installed: $(STAMP)
+	@$(BIN)/python -m venv $(OVER)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+		>"$$($(OVER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
+	@$(OVER)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers>=5,<6'
+	@touch $@
+
+test-transformers5: $(OVER)/.installed ## the tests of exported models with transformers 5 and PyTorch
+	@$(OVER)/bin/python -m pytest $(or $(PYTEST),tests/export)
+
 lint: $(STAMP) ## ruff, lint and format; the order of packages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
@@ -73,6 +85,9 @@ bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implement
 
 bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
 	@$(BIN)/python -m scripts.bench_gpu
+
+bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
+	@$(BIN)/python -m scripts.bench_export_memory
 
 bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
 	@$(BIN)/python -m scripts.bench_model
@@ -117,4 +132,4 @@ docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine f
 	@$(BIN)/python -m scripts.make_state_tables
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OTHERS) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(OVER) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

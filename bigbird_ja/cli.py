@@ -121,7 +121,7 @@ def run_command_line(
         return _shown(f"bigbird-ja {__version__}", streams)
     if asks:
         arguments = [*arguments[1:], "--help"]
-    from bigbird_ja import command_flags  # all settings: the list of commands does without
+    from bigbird_ja import command_flags  # absl: the list of commands does without
 
     end = _End(streams, signals)
     wants_json = _wants_json(arguments)
@@ -251,7 +251,7 @@ def load_command(name: str) -> Any:
         BadInput: no such command; the message names the nearest one.
     """
     if name not in COMMANDS:
-        from bigbird_ja.config import nearest
+        from bigbird_ja.names import nearest
 
         raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")

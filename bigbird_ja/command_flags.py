@@ -7,16 +7,15 @@ flag that sets a setting is declared by the setting's key alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bigbird_ja.config import names
-from bigbird_ja.config.options import Option
-from bigbird_ja.config.schema import OPTIONS
+from bigbird_ja import names
 from bigbird_ja.errors import BadInput
+from bigbird_ja.options import Option
 
 if TYPE_CHECKING:
     from bigbird_ja.config import Config, Override
@@ -26,6 +25,13 @@ _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
 }
+
+
+def _settings() -> Mapping[str, Option]:
+    """All settings; not imported for a command that has none, whose help need not wait."""
+    from bigbird_ja.config.schema import OPTIONS
+
+    return OPTIONS
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Flags:
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""
-        option = OPTIONS[key]
+        option = _settings()[key]
         flag = f"--{name or option.name}"
         own = dataclasses.replace(option, key=flag, default=None)
         self._add(own, setting=key, **about)
@@ -187,7 +193,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
-            f" {', '.join(use if '.' in use else f'{use}.*' for use in uses)}.",
+            f" {names.in_words(uses, _settings())}.",
             many=True,
             uses=uses,
         )
@@ -274,7 +280,7 @@ def _near(args: flags.FlagValues, name: str) -> str:
     near = [f"--{known}" for known in names.near(name, args)]
     if "set" in args:
         uses = declared(args["set"]).uses
-        known = {key: option for key, option in OPTIONS.items() if names.is_used(key, uses)}
+        known = {key: option for key, option in _settings().items() if names.is_used(key, uses)}
         near += [f"--set {key}=..." for key in names.near_settings(name, known)[:2]]
     return names.suggestion(near)
 
@@ -304,7 +310,7 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
         args.config, args.set, given_settings(args), uses, changes
     )
     for override in overrides:
-        need = OPTIONS[override.key].needs_flag
+        need = _settings()[override.key].needs_flag
         if override.source != "--set" or not need:
             continue
         if need.partition("=")[0] not in args:
@@ -316,11 +322,14 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     return config, overrides
 
 
-def echo(args: flags.FlagValues, config: Config, overrides: Sequence[Override]) -> str:
-    """The settings that take effect for this command and are not the preset's."""
+def echo(
+    args: flags.FlagValues, config: Config, overrides: Sequence[Override], run: str | None = None
+) -> str:
+    """The settings that take effect for this command and are not the preset's, or those of the
+    run that goes on (its `config.yaml`)."""
     from bigbird_ja import config as config_lib
 
-    return config_lib.echo(config, overrides, declared(args["set"]).uses)
+    return config_lib.echo(config, overrides, declared(args["set"]).uses, run)
 
 
 def form(flag: flags.Flag) -> str:
@@ -352,7 +361,7 @@ def default_text(flag: flags.Flag) -> str:
     about = declared(flag)
     if about.required:
         return f"required except with {_either(about.unless)}" if about.unless else "required"
-    option = OPTIONS[about.setting] if about.setting else about.option
+    option = _settings()[about.setting] if about.setting else about.option
     if option.default == []:
         return option.none or "none"
     if isinstance(option.default, bool):

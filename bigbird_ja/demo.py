@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bigbird_ja import children, cleanup, console, storage, typed
+from bigbird_ja import children, cleanup, console, names, storage, typed
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import names
-from bigbird_ja.config.schema import LENGTH_SETTINGS
+from bigbird_ja.config.uses import LENGTH_SETTINGS
 from bigbird_ja.errors import BadInput, of_reason
 from bigbird_ja.lease import Lease, held
 from bigbird_ja.run import log as run_log

@@ -7,6 +7,7 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb=2` also shows that memory does not grow with the corpus (a quarter of an hour).
+`--rev=COMMIT` times make-data and the input pipeline against that commit's instead, in pairs.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from absl import app, flags
 
 from bigbird_ja.console import human_bytes, table
+from scripts import revisions
 
 ANCESTOR_MB_PER_SECOND = 0.21
 ANCESTOR_BYTES_PER_BYTE = 35.0
@@ -35,6 +37,8 @@ _INPUT = flags.DEFINE_string("input", None, "A .jsonl or .jsonl.gz of documents.
 _TOKENIZER = flags.DEFINE_string("tokenizer", None, "A .model file; else one is trained.")
 _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
+_REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
 _PIPELINE = flags.DEFINE_bool("pipeline", True, "Also the input pipeline.")
 
 
@@ -166,6 +170,46 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     )
 
 
+# Half a minute of an idle core: the batches that training reads, on one thread.
+_READ = """
+import sys, time
+from bigbird_ja.data import manifest, pipeline
+batches = pipeline.batches(manifest.load(sys.argv[1]), sys.argv[1], seed=1, global_batch_size=16)
+for number, _ in zip(range(int(sys.argv[2])), batches): pass
+"""
+_BATCHES_READ = 4000
+
+
+def against_revision(text: str, tokenizer: str, revision: str, work: str) -> list[list[Any]]:
+    """Rows: make-data and the input pipeline, now and at an earlier commit.
+
+    Each reads the data that it made.
+    """
+
+    def make(name: str, *more: str) -> Callable[[str], list[str]]:
+        return lambda place: [
+            sys.executable, "-m", "bigbird_ja", "make-data", f"--input={text}",
+            f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}",
+            f"--output_dir={work}/{name}-{place}", *more,
+        ]  # fmt: skip
+
+    def read(place: str) -> list[str]:
+        made = f"{work}/dynamic-{place.rstrip('0123456789')}0"
+        return [sys.executable, "-c", _READ, made, str(_BATCHES_READ)]
+
+    static = ("--masking=static", "--dupe_factor=10")
+    commands = {
+        "make-data, dynamic": make("dynamic"),
+        "make-data, static, ten duplicates": make("static", *static),
+        f"input pipeline, {_BATCHES_READ:,} batches of 16": read,
+    }
+    with revisions.tree_of(revision) as before:
+        return [
+            revisions.compare(name, before, _ROUNDS.value, command).row()
+            for name, command in commands.items()
+        ]
+
+
 def _texts(path: str) -> list[str]:
     from bigbird_ja.text import corpus
 
@@ -188,6 +232,10 @@ def main(_: list[str]) -> None:
     """Measures and prints."""
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
         source, tokenizer = _prepare(work)
+        if _REV.value:
+            rows = against_revision(source, tokenizer, _REV.value, work)
+            print(table(rows, revisions.HEADER))
+            return
         texts = _texts(source)
         size = sum(len(text.encode()) for text in texts)
         double = f"{work}/double.jsonl"

@@ -10,16 +10,20 @@ Two things are compared:
   global blocks alone: what it does not reach, the random connections are worth.
 
 Prints final losses and recall with their spread over seeds, each as a ratio against `independent`,
-and draws docs/images/patterns.png.
+and draws docs/images/patterns.png. Curves and recall are kept beside the picture (patterns.json);
+`--redraw` draws them again without training.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from bigbird_ja import tensorflow_env
 
@@ -39,9 +43,11 @@ from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.text import sample, tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,
+    arguments,
     config_for,
     generated_data,
-    one_core_each,
+    learn,
+    rounded,
     smooth,
     train,
     training_batches,
@@ -66,7 +72,7 @@ def asked_names(data_dir: str, config: Config, count: int) -> list[probe.Case]:
     return [c for c in cases if c.distance >= FAR_BLOCKS * config.model.block_size][:count]
 
 
-def learn(data_dir: str, name: str, seed: int, steps: int, count: int) -> tuple[list[float], float]:
+def run(data_dir: str, name: str, seed: int, steps: int, count: int) -> dict[str, Any]:
     """The loss at each step, and the share of the names' tokens filled in at the end."""
     config = config_of(data_dir, name, seed, steps)
     cases = asked_names(data_dir, config, count)
@@ -77,7 +83,7 @@ def learn(data_dir: str, name: str, seed: int, steps: int, count: int) -> tuple[
     forward = Forward(config, {name: value.numpy() for name, value in params.items()})
     guesses = probe.predict(forward, cases, batch_size=8)
     right = [tokens.mean() for tokens in probe.right_tokens(cases, guesses)]
-    return losses, float(np.mean(right))
+    return {"losses": rounded(losses), "recall": round(float(np.mean(right)), 4)}
 
 
 def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:
@@ -92,9 +98,9 @@ def draw(path: str, losses: dict[str, list], recalls: dict[str, list[float]]) ->
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     styles = (("tab:blue", "-"), ("tab:orange", "--"), ("tab:gray", ":"))
     for place, ((color, line), name) in enumerate(zip(styles, PATTERNS, strict=True)):
-        for index, run in enumerate(losses[name]):
+        for index, curve in enumerate(losses[name]):
             label = None if index else name
-            left.plot(smooth(run, WIDTH), line, color=color, lw=1.2, label=label)
+            left.plot(smooth(curve, WIDTH), line, color=color, lw=1.2, label=label)
         found = [100 * value for value in recalls[name]]
         right.bar(place, statistics.mean(found), color=color, alpha=0.4)
         right.plot([place] * len(found), found, "o", color=color)
@@ -107,35 +113,36 @@ def draw(path: str, losses: dict[str, list], recalls: dict[str, list[float]]) ->
     figure.savefig(path, dpi=110)
 
 
+def runs(options: argparse.Namespace) -> dict[str, tuple[Callable[..., Any], tuple]]:
+    """What is trained, by name."""
+    data_dir = generated_data(options.work_dir, COPYING)
+    return {
+        name_of(name, seed): (run, (data_dir, name, seed, options.steps, options.cases))
+        for seed, name in itertools.product(range(options.seeds), PATTERNS)
+    }
+
+
+def name_of(pattern: str, seed: int) -> str:
+    """What a run is called where its curve is kept."""
+    return f"{pattern}, seed {seed}"
+
+
 def main() -> int:
     """Trains all, prints the table, draws the plot; 1 where `rolled` learns less well."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work_dir", default="out/patterns")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1800)
+    parser = arguments(__doc__.splitlines()[0], "patterns", seeds=3, steps=1800)
     parser.add_argument("--cases", type=int, default=400)
-    parser.add_argument("--plot", default="docs/images/patterns.png")
     options = parser.parse_args()
-    data_dir = generated_data(options.work_dir, COPYING)
+    found = learn(options, lambda: runs(options))
     losses: dict[str, list] = {name: [] for name in PATTERNS}
     recalls: dict[str, list[float]] = {name: [] for name in PATTERNS}
-    with one_core_each() as processes:
-        runs = [
-            (
-                seed,
-                name,
-                processes.submit(learn, data_dir, name, seed, options.steps, options.cases),
-            )
-            for seed in range(options.seeds)
-            for name in PATTERNS
-        ]
-        for seed, name, run in runs:
-            curve, recall = run.result()
-            losses[name].append(curve)
-            recalls[name].append(recall)
-            console.log(
-                f"seed {seed}  {name}: loss {smooth(curve, WIDTH)[-1]:.4f}, recall {recall:.1%}"
-            )
+    for seed, name in itertools.product(range(options.seeds), PATTERNS):
+        one = found[name_of(name, seed)]
+        losses[name].append(one["losses"])
+        recalls[name].append(one["recall"])
+        console.log(
+            f"seed {seed}  {name}: loss {smooth(one['losses'], WIDTH)[-1]:.4f},"
+            f" recall {one['recall']:.1%}"
+        )
     final = report(losses, recalls)
     draw(options.plot, losses, recalls)
     print(f"drawn: {options.plot}")

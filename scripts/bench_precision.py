@@ -4,7 +4,8 @@ Masked-LM loss over 1,000 steps on generated text, of the tiny preset and of the
 probe's model, which learns to copy in that time: in float32 from several seeds, whose spread is the
 noise, and in bfloat16 (activations; master weights stay float32) from the same seeds. Prints the
 mean distance of bfloat16 from float32 at the same seed as a ratio of the mean distance between
-float32 seeds, and draws docs/images/precision.png.
+float32 seeds, and draws docs/images/precision.png. The curves are kept beside the picture
+(precision.json); `--redraw` draws them again without training.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import tensorflow_env
@@ -27,14 +29,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from bigbird_ja import console  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,
     TINY,
     Task,
+    arguments,
     config_for,
     generated_data,
-    one_core_each,
+    learn,
+    rounded,
     smooth,
     train,
     training_batches,
@@ -47,13 +50,13 @@ DTYPES = ("float32", "bfloat16")
 Runs = dict[str, list[np.ndarray]]  # by dtype, one curve per seed
 
 
-def curve(data_dir: str, task: Task, dtype: str, seed: int, steps: int) -> np.ndarray:
-    """The smoothed loss of one run."""
+def curve(data_dir: str, task: Task, dtype: str, seed: int, steps: int) -> list[float]:
+    """The loss at each step of one run."""
     chosen = (f"training.seed={seed}", f"training.num_train_steps={steps}")
     config = config_for(data_dir, task, f"training.dtype={dtype}", *chosen)
     losses: list[float] = []
     train(config, training_batches(config, data_dir), lambda _, m: losses.append(m["loss"]))
-    return smooth(losses, WIDTH)
+    return rounded(losses)
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
@@ -84,27 +87,34 @@ def draw(path: str, results: dict[Task, Runs]) -> None:
     figure.savefig(path, dpi=110)
 
 
+def runs(options: argparse.Namespace) -> dict[str, tuple[Callable[..., Any], tuple]]:
+    """What is trained, by name."""
+    return {
+        name_of(task, dtype, seed): (curve, (data_dir, task, dtype, seed, options.steps))
+        for task in TASKS
+        for data_dir in [generated_data(os.path.join(options.work_dir, task.preset), task)]
+        for seed, dtype in itertools.product(range(options.seeds), DTYPES)
+    }
+
+
+def name_of(task: Task, dtype: str, seed: int) -> str:
+    """What a run is called where its curve is kept."""
+    return f"{task.name}, {dtype}, seed {seed}"
+
+
 def main() -> int:
     """Trains all, prints the ratios, draws the plot; 1 where bfloat16 leaves the noise."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work_dir", default="out/precision")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--plot", default="docs/images/precision.png")
-    options = parser.parse_args()
-    results: dict[Task, Runs] = {}
-    for task in TASKS:
-        data_dir = generated_data(os.path.join(options.work_dir, task.preset), task)
-        results[task] = {dtype: [] for dtype in DTYPES}
-        with one_core_each() as processes:
-            pending = [
-                (seed, dtype, processes.submit(curve, data_dir, task, dtype, seed, options.steps))
-                for seed, dtype in itertools.product(range(options.seeds), DTYPES)
+    options = arguments(__doc__.splitlines()[0], "precision", seeds=2, steps=1000).parse_args()
+    losses = learn(options, lambda: runs(options))
+    results = {
+        task: {
+            dtype: [
+                smooth(losses[name_of(task, dtype, seed)], WIDTH) for seed in range(options.seeds)
             ]
-            for seed, dtype, run in pending:
-                results[task][dtype].append(run.result())
-                loss = results[task][dtype][-1][-1]
-                console.log(f"{task.name}, seed {seed}, {dtype}: loss {loss:.4f}")
+            for dtype in DTYPES
+        }
+        for task in TASKS
+    }
     draw(options.plot, results)
     found = [compared(task, runs) for task, runs in results.items()]
     for line in found:

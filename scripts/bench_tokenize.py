@@ -6,6 +6,8 @@ Both run in processes of their own, one after the other. The plain one is given 
 made: a text file, no line of it so long that it would be skipped. The target is a ratio of at most
 1.10, with start-up, reading, splitting, sampling and statistics on our side. The ratio of processor
 seconds is the one to trust on a machine that does other work at the same time.
+
+`--rev COMMIT` times `tokenize` against that commit's instead, in pairs, on the same text.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 
 from bigbird_ja.config import TokenizeConfig
+from bigbird_ja.console import table
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
+from scripts import revisions
 
 _PLAIN = """
 import json, sys, sentencepiece
@@ -30,12 +32,16 @@ sentencepiece.SentencePieceTrainer.train(
 
 
 def main() -> None:
-    """Prints one JSON object."""
+    """Prints one JSON object, or with --rev a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", required=True)
     parser.add_argument("--vocab_size", type=int, default=32000)
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--rev", help="an earlier commit to time against")
     args = parser.parse_args()
+    if args.rev:
+        _against_revision(args)
+        return
     settings = TokenizeConfig(vocab_size=args.vocab_size, max_sentences=0)
     with tempfile.TemporaryDirectory() as scratch:
         text = os.path.join(scratch, "text.txt")
@@ -44,15 +50,11 @@ def main() -> None:
                 file.write(line + "\n")
         arguments = json.dumps(tokenizer_training.trainer_arguments(settings))
         plain = [sys.executable, "-c", _PLAIN, text, os.path.join(scratch, "plain"), arguments]
-        ours = [
-            sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={args.input}",
-            f"--output_prefix={scratch}/ours", f"--vocab_size={args.vocab_size}",
-            "--max_sentences=0", "--overwrite",
-        ]  # fmt: skip
-        rounds = [(_timed(plain), _timed(ours)) for _ in range(args.repeat)]
+        ours = [*_command(args, f"{scratch}/ours"), "--overwrite"]
+        rounds = [(revisions.timed(plain), revisions.timed(ours)) for _ in range(args.repeat)]
         megabytes = os.path.getsize(text) / 1e6
-    plain_wall, plain_cpu = (min(r[0][i] for r in rounds) for i in (0, 1))
-    wall, cpu = (min(r[1][i] for r in rounds) for i in (0, 1))
+    plain_wall, wall = (min(r[i].seconds for r in rounds) for i in (0, 1))
+    plain_cpu, cpu = (min(r[i].cpu_seconds for r in rounds) for i in (0, 1))
     result = {
         "megabytes": megabytes,
         "plain_seconds": plain_wall,
@@ -65,13 +67,19 @@ def main() -> None:
     print(json.dumps({name: round(value, 3) for name, value in result.items()}))
 
 
-def _timed(command: list[str]) -> tuple[float, float]:
-    """Seconds by the clock, and processor seconds, children included."""
-    start, before = time.monotonic(), os.times()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = os.times()
-    cpu = after.children_user + after.children_system
-    return time.monotonic() - start, cpu - before.children_user - before.children_system
+def _command(args: argparse.Namespace, prefix: str) -> list[str]:
+    return [
+        sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={args.input}",
+        f"--output_prefix={prefix}", f"--vocab_size={args.vocab_size}", "--max_sentences=0",
+    ]  # fmt: skip
+
+
+def _against_revision(args: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as scratch, revisions.tree_of(args.rev) as before:
+        found = revisions.compare(
+            "tokenize", before, args.repeat, lambda place: _command(args, f"{scratch}/{place}")
+        )
+    print(table([found.row()], revisions.HEADER))
 
 
 if __name__ == "__main__":

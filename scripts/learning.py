@@ -5,19 +5,22 @@ The step is the one that `pretrain` runs, as a graph, as there; there is no engi
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import contextlib
 import io
+import json
 import multiprocessing
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import cli
+from bigbird_ja import cli, console
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.data import manifest as manifest_lib
@@ -61,12 +64,13 @@ def generated_data(work_dir: str, task: Task) -> str:
     root = pathlib.Path(work_dir)
     root.mkdir(parents=True, exist_ok=True)
     corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
-    common = [f"--config={config_lib.preset_path(task.preset)}"]
-    common += [f"--set={item}" for item in task.sets]
+    common = [f"--config={task.preset}"]
+    # Each command refuses the settings of the others.
+    making = [f"--set={item}" for item in task.sets if item.startswith("make_data.")]
     for arguments in (
         ["sample", "--output", corpus, *task.sample],
         ["tokenize", *common, f"--input={corpus}", f"--output_prefix={prefix}"],
-        ["make-data", *common, f"--input={corpus}"]
+        ["make-data", *common, *making, f"--input={corpus}"]
         + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
     ):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -88,10 +92,52 @@ def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
     return batches.as_numpy_iterator()
 
 
-def one_core_each() -> concurrent.futures.ProcessPoolExecutor:
-    """A pool of as many processes as cores: a model this small does not fill two."""
+def arguments(purpose: str, name: str, seeds: int, steps: int) -> argparse.ArgumentParser:
+    """The flags of a learning benchmark whose picture is docs/images/NAME.png."""
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("--work_dir", default=f"out/{name}")
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--plot", default=f"docs/images/{name}.png")
+    parser.add_argument("--redraw", action="store_true", help="train nothing: draw what was kept")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
+    return parser
+
+
+def learn(
+    options: argparse.Namespace, work: Callable[[], dict[str, tuple[Callable[..., Any], tuple]]]
+) -> dict[str, Any]:
+    """Runs what is to be learnt, each on one core: a model this small does not fill two.
+
+    What the runs return is kept as JSON beside the picture, so that it can be drawn again.
+
+    Args:
+        options: as `arguments` declares them.
+        work: makes the data and says, by the name of a run, a function and its arguments.
+
+    Returns:
+        What each run returned, which must be JSON, by its name and in the order of `work`.
+    """
+    kept = pathlib.Path(options.plot).with_suffix(".json")
+    if options.redraw:
+        return json.loads(kept.read_text("utf-8"))
+    runs = work()
     context = multiprocessing.get_context("spawn")
-    return concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, _use_one_core)
+    jobs = options.jobs or os.cpu_count()
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, _use_one_core) as processes:
+        pending = {processes.submit(make, *call): name for name, (make, call) in runs.items()}
+        found = {}
+        for run in concurrent.futures.as_completed(pending):
+            found[pending[run]] = run.result()
+            console.log(f"{pending[run]}: done, {len(runs) - len(found)} to come")
+    found = {name: found[name] for name in runs}
+    kept.write_text(json.dumps(found) + "\n", "utf-8")
+    return found
+
+
+def rounded(losses: Sequence[float]) -> list[float]:
+    """Losses as they are kept: to 1e-4, which no picture and no table shows."""
+    return [round(loss, 4) for loss in losses]
 
 
 def _use_one_core() -> None:

@@ -11,7 +11,7 @@ import sys
 
 from bigbird_ja import cli, command_flags
 from bigbird_ja.config import OPTIONS, Config
-from bigbird_ja.config.options import Option
+from bigbird_ja.options import Option
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/settings.md")
 

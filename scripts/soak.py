@@ -96,6 +96,7 @@ def _soak_pods(options: argparse.Namespace, directory: Path) -> list[dict]:
     arguments = ["--config", str(config), "--data_dir", str(data), "--engine", "pjrt"]
     arguments += ["--set", "training.global_batch_size=8", "--mode", "train_and_eval"]
     arguments += ["--set", "training.eval_every_steps=20"]
+    arguments += ["--set", "model.num_layers=1"]  # each start compiles, in all processes
     log, rng = directory / "pods.txt", random.Random(options.seed)
     tally = pod_killing.soak(
         arguments, directory, options.pod_processes, options.pod_kills, rng, log

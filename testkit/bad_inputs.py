@@ -88,6 +88,13 @@ CASES: tuple[str, ...] = (
     *(f"{_MAKE} --input={{t}}/{name}" for name in _TEXTS),
     f"{_MAKE} --input={{w}}/corpus.jsonl --input={{w}}/corpus.jsonl",
     *(
+        f"{_MAKE} --input={{w}}/corpus.jsonl={weight}"
+        for weight in ("", "0", "-1", "two", "nan", "inf", "1e400", "1001", "0.00001", "9" * 400)
+    ),
+    f"{_MAKE} --input={{w}}/corpus.jsonl=1 --input={{w}}/corpus.jsonl=2",
+    f"{_MAKE} --input={{t}}/none.jsonl=2",
+    "tokenize --input={w}/corpus.jsonl=2 --output_prefix={o}",
+    *(
         f"{_MAKE} --input={{w}}/corpus.jsonl {flags}"
         for flags in (
             "--seq_length=5", "--seq_length=-256", "--masking=none",

@@ -93,8 +93,8 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
     if values["masking"] == "dynamic":
         packed = np.packbits(starts, axis=1)
         kind = records.token_dtype(records.token_bytes(values["vocab_size"]))
-        nsp = (middle, labels) if values["nsp"] else (None, None)
-        return records.encode_dynamic(tokens.astype(kind), packed, *nsp)
+        nsp = {"segment_b": middle, "next_sentence_labels": labels} if values["nsp"] else {}
+        return records.encode_dynamic(tokens.astype(kind), packed, nsp)
     rule = masking.MaskingRule(
         values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0,
         values["max_predictions_per_seq"], values["masked_lm_prob"], values["mask_unit"],

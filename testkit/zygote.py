@@ -116,7 +116,8 @@ class Zygote:
 
         Args:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
-                create the file `hung`, until that is removed; `limits={"FSIZE": bytes}` sets
+                create the file `hung`, until that is removed, and there its --max_train_minutes are
+                over; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
                 working folder; `environ` adds variables; `streams={"1": "/dev/full", "0":
                 "closed"}` replaces standard streams; with `obeys_permissions` root is refused what
@@ -215,8 +216,10 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
     from bigbird_ja import cli
     from bigbird_ja.commands import pretrain
     from bigbird_ja.train.request import Surroundings
+    from testkit.clocked import Limits
 
     count = 0
+    limits = Limits()
 
     def mark(phase: str) -> None:
         nonlocal count
@@ -224,12 +227,15 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
         count += phase == hang_at[0]
         if phase == hang_at[0] and count == hang_at[1]:
             hung = Path(directory, "hung")
+            limits.end()
             hung.touch()
             while hung.exists():
                 time.sleep(0.1)
 
     if hang_at:
-        pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=mark))
+        pretrain.run = lambda args: pretrain.run_with(
+            args, Surroundings(mark=mark, timer=limits.timer)
+        )
     try:
         cli.main(list(arguments))
     except SystemExit as end:

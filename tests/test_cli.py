@@ -69,6 +69,19 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("name", ["sample", "evaluate", "report", "export", "status"])
+def test_help_of_a_command_without_settings_reads_none(name: str) -> None:
+    program = (
+        "import sys\nfrom bigbird_ja import cli\n"
+        f"cli.run_command_line([{name!r}, '--help'])\n"
+        "print('bigbird_ja.config' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "False"
+
+
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
     assert cli.run_command_line(["pretran"]) == 2
     assert "'pretrain'" in capsys.readouterr().err

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config, options, schema
+from bigbird_ja import options
+from bigbird_ja.config import Config, schema
 from bigbird_ja.errors import BadInput
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / "configs").glob("*.yaml"))
@@ -97,6 +98,18 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
     assert echoed(path, uses=("model",)) == "  (all defaults)"
     assert echoed(path).splitlines() == [
         f"  tokenize.vocab_size = 100  (default 32000; from {path})"
+    ]
+    # A run that goes on: what differs from its own settings.
+    config, overrides = config_lib.resolve(path, [other])
+    assert config_lib.echo(config, overrides, run=path).splitlines() == [
+        f"  {path}",
+        "  training.num_train_steps = 40  (default 1400000; from --set)",
+    ]
+    path = write(tmp_path, config_lib.to_yaml(config))
+    config, overrides = config_lib.resolve(path, ["training.num_train_steps=50"])
+    assert config_lib.echo(config, overrides, run=path).splitlines() == [
+        f"  {path}",
+        "  training.num_train_steps = 50  (run 40; from --set)",
     ]
 
 

@@ -10,15 +10,28 @@ from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.plan import Row
 from bigbird_ja.console import human_count, human_time, table
 
+_HEADER = (
+    "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
+    "cost $", "note",
+)  # fmt: skip
+# Left out one after the other where the terminal is too narrow; `--json` has them all.
+_LEFT_OUT = ("rate from", "tokens/s", "rented h", "$/h")
+_LONG = 10  # characters of a note; longer ones stand below the table
+
 
 def comparison(
-    result: dict[str, Any], rows: Sequence[Row], overheads: Overheads, prices_age: str
+    result: dict[str, Any],
+    rows: Sequence[Row],
+    overheads: Overheads,
+    prices_age: str,
+    width: int | None = None,
 ) -> str:
     """The run, a table of its rows, and what they rest on.
 
     Args:
         result: of the command, as `--json` prints it.
         prices_age: of the table of prices, in words.
+        width: columns of the terminal; None where it is none, and nothing is left out.
     """
     lines = [
         f"{result['steps']:,} steps of {result['tokens_per_step']:,} tokens:"
@@ -30,20 +43,18 @@ def comparison(
         lines.append(result["assumption"])
     lines += [f"warning: {warning}" for warning in result["warnings"]]
     lines.append("")
+    notes = list(dict.fromkeys(row.note for row in rows if len(row.note) > _LONG))
     shown = [
         (
             row.accelerator, row.pricing.replace("_", " "), row.zone or "",
             f"{row.tokens_per_second:,.0f}", row.rate_source, _number(row.hours, ",.1f"),
             _done_after(row), _number(row.usd_per_hour, ",.2f"), _number(row.cost_usd, ",.2f"),
-            row.note,
+            f"({notes.index(row.note) + 1})" if row.note in notes else row.note,
         )
         for row in rows
     ]  # fmt: skip
-    header = (
-        "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
-        "cost $", "note",
-    )  # fmt: skip
-    lines += [table(shown, header), ""]
+    lines += [_fitting(shown, width), ""]
+    lines += [f"({number}) {note}" for number, note in enumerate(notes, 1)]
     lines.append(
         f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
         f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
@@ -55,6 +66,18 @@ def comparison(
     lines += [f"unproven: {reason}" for reason in sorted(reasons)]
     lines.append(prices_age)
     return "\n".join(lines)
+
+
+def _fitting(rows: Sequence[Sequence[str]], width: int | None) -> str:
+    """The table, without what matters least where it would be wider than the terminal."""
+    kept = list(_HEADER)
+    for name in ("", *_LEFT_OUT):
+        kept = [other for other in kept if other != name]
+        places = [_HEADER.index(other) for other in kept]
+        text = table([[row[place] for place in places] for row in rows], kept)
+        if width is None or max(map(len, text.splitlines())) <= width:
+            break
+    return text
 
 
 def _done_after(row: Row) -> str:

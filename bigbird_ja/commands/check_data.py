@@ -98,7 +98,7 @@ def _report(
 ) -> str:
     import numpy as np
 
-    from bigbird_ja.commands.make_data import rows_of
+    from bigbird_ja.commands.make_data import corpora_table, rows_of
     from bigbird_ja.console import human_bytes, human_count, table
 
     train = found["train"]
@@ -115,14 +115,14 @@ def _report(
         ["size", human_bytes(results["bytes"])],
     ]
     lengths = manifest.statistics.get("document_tokens") or train.fragment_tokens.tolist()
-    what = "documents" if manifest.statistics else "packed pieces"
+    what = "documents" if manifest.statistics else "packed fragments"
     bars = [
         [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", count, _bar(count, max(lengths))]
         for i, count in enumerate(lengths)
         if count
     ]
     return (
-        f"{where}\n{table(rows, ['what', 'value'])}\n\n"
+        f"{where}\n{table(rows, ['what', 'value'])}{corpora_table(manifest)}\n\n"
         f"{table(bars, [f'length of {what}', 'number', ''])}\n"
     )
 

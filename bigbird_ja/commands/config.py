@@ -40,7 +40,8 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the settings."""
     from bigbird_ja import config as config_lib
-    from bigbird_ja.config import names, presets
+    from bigbird_ja import names
+    from bigbird_ja.config import presets
     from bigbird_ja.console import log
 
     uses = settings_of(args.command) if args.command else SECTIONS

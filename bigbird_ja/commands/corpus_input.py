@@ -12,12 +12,19 @@ if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
 
 
-def define_flags(flags: Flags) -> None:
-    """Flags of both commands."""
+_WEIGHTS = (
+    " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
+    " others have one); weighted corpora are packed apart and evaluated apart."
+)
+
+
+def define_flags(flags: Flags, weights: bool = False) -> None:
+    """Flags of both commands; `weights` says whether a source can have one."""
     flags.path(
         "input",
         "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl or .txt (also .gz, .zst), .parquet, .arrow, a"
-        " folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://.",
+        " folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://."
+        + (_WEIGHTS if weights else ""),
         many=True, required=True,
     )  # fmt: skip
     flags.text(
@@ -36,8 +43,8 @@ def define_txt_documents(flags: Flags, **about: Any) -> None:
     )  # fmt: skip
 
 
-def open_input(args: absl_flags.FlagValues) -> Corpus:
-    """The corpus; says what is likely not meant.
+def open_input(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
+    """The corpus; says what is likely not meant. `weights` as of `define_flags`.
 
     Raises:
         BadInput: see `corpus.open_corpus`.
@@ -45,7 +52,9 @@ def open_input(args: absl_flags.FlagValues) -> Corpus:
     from bigbird_ja.console import log
     from bigbird_ja.text.corpus import open_corpus
 
-    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
+    corpus = open_corpus(
+        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, weights
+    )
     for warning in corpus.warnings():
         log(f"warning: {warning}")
     return corpus

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.launch import Prepared

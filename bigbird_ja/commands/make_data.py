@@ -14,7 +14,8 @@ from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.config.schema import LENGTH_SETTINGS, OPTIONS
+from bigbird_ja.config.schema import OPTIONS
+from bigbird_ja.config.uses import LENGTH_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.config import Config
@@ -31,7 +32,7 @@ SETTINGS = ("make_data", *LENGTH_SETTINGS)
 
 def define_flags(flags: Flags) -> None:
     """This command's flags; most are settings."""
-    corpus_input.define_flags(flags)
+    corpus_input.define_flags(flags, weights=True)
     flags.path(
         "tokenizer",
         "SentencePiece .model file that `tokenize` wrote, or that you have, or a Hugging Face"
@@ -93,8 +94,8 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
         tokenizer = tokenizer_lib.load_any(args.tokenizer)
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
-    corpus = corpus_input.open_input(args)
-    spec = spec_of(config.make_data, tokenizer, corpus.fingerprint, args.input_mask)
+    corpus = corpus_input.open_input(args, weights=True)
+    spec = spec_of(config.make_data, tokenizer, corpus, args.input_mask)
     request = build.Request(
         corpus=corpus,
         tokenizer=tokenizer,
@@ -123,7 +124,7 @@ def _check_length(config: Config) -> None:
 
 def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """The `--json` results that `make-data` and `check-data` share."""
-    return {
+    results: dict[str, Any] = {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "sequences": manifest.sequences,
@@ -136,6 +137,9 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "bytes": sum(s.bytes for s in manifest.train_shards + manifest.eval_shards),
         "fingerprint": manifest.fingerprint,
     }
+    if manifest.corpora:
+        results["corpora"] = [vars(row) for row in manifest.portions()]
+    return results
 
 
 def rows_of(manifest: Manifest) -> list[list[str]]:
@@ -159,4 +163,26 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["size", human_bytes(results["bytes"])],
         ["time", human_time(results["seconds"])],
     ]
-    return f"{where}: {manifest.masking} masks\n{table(rows, ['what', 'value'])}"
+    found = f"{where}: {manifest.masking} masks\n{table(rows, ['what', 'value'])}"
+    return found + corpora_table(manifest)
+
+
+def corpora_table(manifest: Manifest) -> str:
+    """The corpora that are mixed, for people; empty where they are one."""
+    from bigbird_ja.console import human_count, table
+
+    if not manifest.corpora:
+        return ""
+    rows = [
+        [
+            row.name,
+            f"{row.weight:g}",
+            f"{row.documents:,}",
+            human_count(row.tokens),
+            f"{row.share:.1%}",
+            f"{row.eval_documents:,}",
+        ]
+        for row in manifest.portions()
+    ]
+    header = ["corpus", "weight", "documents per epoch", "tokens per epoch", "share", "held out"]
+    return f"\n\n{table(rows, header)}"

@@ -17,13 +17,14 @@ it; both hold expected hours, which a run of bad luck exceeds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.cloud.cost import Overheads
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from bigbird_ja.config import Config, Override
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
-SETTINGS = RUN_SETTINGS
+SETTINGS = PLAN_SETTINGS
 
 _SIMULATED_MINUTES = (1.0, 2.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0)
 
@@ -117,6 +118,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     from bigbird_ja import plotting
     from bigbird_ja.cloud import choice, cost, hardware, plan, plan_text, prices
+    from bigbird_ja.console import LiveLine
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
@@ -142,7 +144,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     result["prices_as_of"] = str(table.as_of)
     result["prices_age_days"] = table.age_days(now.date())
     age = f"{table.describe_age(now.date())} ({table.source})"
-    print(plan_text.comparison(result, rows, overheads, age))
+    width = LiveLine(sys.stdout).columns()
+    print(plan_text.comparison(result, rows, overheads, age, width))
     shown = {row.accelerator for row in rows}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in shown]:

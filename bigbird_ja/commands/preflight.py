@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import STEP_SETTINGS
+from bigbird_ja.config.uses import STEP_SETTINGS
 from bigbird_ja.errors import BadInput
 
 if TYPE_CHECKING:
@@ -121,13 +121,21 @@ def _examine(
     configs = [implementation.resolved(config, "tpu", target.chip.name) for target in wanted]
     steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
-    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
+
+    def examine(resolved: Config, target: Target, batch: int) -> dict[str, Any]:
         key = batch, target.devices, resolved.model.attention_implementation
         if key not in steps:
             log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
             steps[key] = estimate.trace(resolved, batch, target.devices)
         log(f"compiling for {target.name} (minutes) ...")
-        result = estimate.examine(resolved, target, batch, settings, steps[key])
+        return estimate.examine(resolved, target, batch, settings, steps[key])
+
+    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
+        try:
+            result = examine(resolved, target, batch)
+        except compile_lib.CompilerFailed as error:
+            resolved = implementation.without_kernels(config, resolved, error)
+            result = examine(resolved, target, batch)
         if args.search_batch:
             result["largest_batch_per_core"] = _search(resolved, target, result, settings)
         results.append(result)

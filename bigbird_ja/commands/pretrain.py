@@ -6,25 +6,27 @@ r"""train or resume, on CPU, GPU or TPU
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
 Running the same command again continues where the last checkpoint was saved, also without --config;
-on finished work it says so. SIGTERM, SIGHUP, Ctrl-C and a log that nobody reads any more save first
-(status 75). The tiny preset takes minutes on two CPU cores, the base one 1.5 days on a v3-8:
-`bigbird-ja plan` says how long and how much.
+on finished work it says so. SIGTERM, SIGHUP, Ctrl-C, a log that nobody reads any more and
+--max_train_minutes save first (status 75). The tiny preset takes minutes on two CPU cores, the base
+one 1.5 days on a v3-8: `bigbird-ja plan` says how long and how much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import RUN_SETTINGS
+from bigbird_ja.config.uses import RUN_SETTINGS
 from bigbird_ja.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.train.request import Surroundings
+    from bigbird_ja.train.signals import StopRequest
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -72,6 +74,11 @@ def define_flags(flags: Flags) -> None:
         many=True,
         excludes=("overwrite", "init_from"),
     )
+    flags.number(
+        "max_train_minutes", None, "Saves and stops (status 75) so long after the command began,"
+        " start-up and compilation included: for a session that ends by the clock.",
+        unit="minutes", above=0, high=1e6, none="until training.num_train_steps",
+    )  # fmt: skip
     flags.choice(
         "mode", ("train", "train_and_eval"),
         "train_and_eval also evaluates every training.eval_every_steps steps.",
@@ -97,18 +104,36 @@ def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> 
     from bigbird_ja import log_stream
     from bigbird_ja.console import log
     from bigbird_ja.train.pods.joining import leave
+    from bigbird_ja.train.request import Surroundings
     from bigbird_ja.train.signals import StopRequest
 
+    around = surroundings or Surroundings()
     gone = "the reader of the log has gone"
     with (
         StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
         log_stream.guarded(lambda: stop.ask(gone)),
+        _time_limit(args.max_train_minutes, around, stop),
     ):
-        return _prepare_and_train(args, surroundings, stop)
+        return _prepare_and_train(args, around, stop)
+
+
+@contextlib.contextmanager
+def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) -> Iterator[None]:
+    """Asks to stop after so many minutes; nothing presses then, so a long step is waited for."""
+    if minutes is None:
+        yield
+        return
+    limit = f"--max_train_minutes={minutes:g}"
+    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_pressing=False))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _prepare_and_train(
-    args: absl_flags.FlagValues, surroundings: Surroundings | None, stop: Any
+    args: absl_flags.FlagValues, around: Surroundings, stop: StopRequest
 ) -> dict[str, Any]:
     from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
@@ -116,7 +141,7 @@ def _prepare_and_train(
     from bigbird_ja.data import verify
     from bigbird_ja.train import run_directory
 
-    _take_settings_of_run(args, log)
+    own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
     config_lib.check_mid_run(change.key for change in changes)
@@ -127,7 +152,7 @@ def _prepare_and_train(
     )
     if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
         config = run_directory.with_mask_unit_of(args.model_dir, config, log)
-    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
     for warning in config_lib.warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
@@ -137,7 +162,7 @@ def _prepare_and_train(
     from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.pods import joining
-    from bigbird_ja.train.request import Request, Surroundings
+    from bigbird_ja.train.request import Request
 
     with joining.joined(args, config, manifest, stop, log) as pod:
         before = None if args.overwrite else run_directory.engine_before(args.model_dir)
@@ -157,20 +182,22 @@ def _prepare_and_train(
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
             json=args.json,
-            surroundings=surroundings or Surroundings(),
+            surroundings=around,
         )
         return run_lib.pretrain(request, stop)
 
 
-def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> None:
-    """Without --config, a run that is in MODEL_DIR goes on with its own settings."""
+def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> str | None:
+    """Without --config, a run that is in MODEL_DIR goes on with its own settings: their file."""
     from bigbird_ja.train import run_directory
 
-    if args.config is None and not args.overwrite:
-        path = run_directory.settings_of(args.model_dir)
-        if path is not None:
-            log(f"no --config: the run in {args.model_dir} goes on with its own settings")
-            args["config"].value = path
+    if args.config is not None or args.overwrite:
+        return None
+    path = run_directory.settings_of(args.model_dir)
+    if path is not None:
+        log(f"no --config: the run in {args.model_dir} goes on with its own settings")
+        args["config"].value = path
+    return path
 
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:

@@ -14,7 +14,6 @@ from bigbird_ja.config.fingerprint import (
     is_free,
     may_change_in_mid_run,
 )
-from bigbird_ja.config.names import nearest
 from bigbird_ja.config.presets import preset_path
 from bigbird_ja.config.resolve import (
     Override,
@@ -48,6 +47,7 @@ from bigbird_ja.config.values import (
     to_yaml,
     train_predictions,
 )
+from bigbird_ja.names import nearest
 
 __all__ = [
     "DATA_SET_KEYS",

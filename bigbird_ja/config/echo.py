@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bigbird_ja.config.names import is_used
-from bigbird_ja.config.options import format_value
 from bigbird_ja.config.resolve import Override
 from bigbird_ja.config.schema import OPTIONS, SECTIONS, Config
 from bigbird_ja.config.values import flatten
+from bigbird_ja.names import is_used
+from bigbird_ja.options import format_value
 
 
-def echo(config: Config, overrides: Iterable[Override], uses: Sequence[str] = SECTIONS) -> str:
+def echo(
+    config: Config,
+    overrides: Iterable[Override],
+    uses: Sequence[str] = SECTIONS,
+    run: str | None = None,
+) -> str:
     """One line per setting that takes effect and differs from the preset, or from the default.
 
     Args:
         config: the resolved config.
         overrides: what was set, in order.
         uses: sections and keys that the command uses; others take no effect.
+        run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
+            preset's.
     """
     final = flatten(config)
     last: dict[str, Override] = {}
     preset: dict[str, Override] = {}
     for override in overrides:
         last[override.key] = override
-        if override.source.startswith("preset "):
+        if override.source.startswith("preset ") or override.source == run:
             preset[override.key] = override
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
         base = preset[key].value if key in preset else OPTIONS[key].default
         if not is_used(key, uses) or override.value == base:
             continue
-        whose = "preset" if key in preset else "default"
+        whose = "default" if key not in preset else "run" if run else "preset"
         shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
         value = format_value(final[key])
         lines.append(f"  {key} = {value}  ({whose} {shown}; from {override.source})")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 
-from bigbird_ja.config.names import nearest
 from bigbird_ja.errors import BadInput
+from bigbird_ja.names import nearest
 
 _DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "presets"
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.config import names, presets
-from bigbird_ja.config.options import shortened
+from bigbird_ja import names
+from bigbird_ja.config import presets
 from bigbird_ja.config.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
 from bigbird_ja.config.validate import validate
 from bigbird_ja.config.values import copy, get, predictions_of, put
 from bigbird_ja.errors import BadInput
+from bigbird_ja.options import shortened
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,11 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
     _check_known(key, flag)
     if not names.is_used(key, uses):
-        used = ", ".join(name if "." in name else f"{name}.*" for name in uses)
+        section = OPTIONS[key].section
+        near = names.in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
+        used = near or ", ".join(
+            f"{name}.*" for name in dict.fromkeys(u.split(".")[0] for u in uses)
+        )
         raise BadInput(f"{flag} {key}: this command does not use it; it uses {used}")
     return Override(key, typed.read_yaml(value, f"{flag} {key}"), flag)
 

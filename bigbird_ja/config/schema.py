@@ -1,17 +1,18 @@
 """Every setting, declared once: type, default, range, choices, unit and meaning.
 
-A new setting is one field here. Flags, validation, `--help`, docs/settings.md, `bigbird-ja config`
-and the echo follow from it; `config.options.Option` says what a declaration can hold.
+A new setting is one field here, or in `keeping`. Flags, validation, `--help`, docs/settings.md,
+`bigbird-ja config` and the echo follow from it; `options.Option` says what a declaration can hold.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bigbird_ja.config.options import INT64_MAX, Option, option, options_of
+from bigbird_ja.config.keeping import CheckpointsConfig, TpuConfig
+from bigbird_ja.options import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
+_STEPS = LONGEST_RUN
 _IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
-_STEPS = 10**12  # more than anything trains for; still exact wherever a step is computed with
 
 
 @dataclass
@@ -329,50 +330,6 @@ class TrainingConfig:
 
 
 @dataclass
-class CheckpointsConfig:
-    """Two policies of saving: by time against preemption, by step for keeps."""
-
-    save_every_minutes: float = option(
-        10.0, "Time between two checkpoints; 0 is off.", unit="minutes", low=0.0, high=1e6,
-        changeable=True, also=("save_interval", "checkpoint_minutes"),
-    )  # fmt: skip
-    save_every_steps: int = option(
-        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
-        changeable=True, also=("save_steps", "save_checkpoints_steps", "checkpoint_interval"),
-    )  # fmt: skip
-    keep_last: int = option(
-        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000,
-        changeable=True, also=("keep_checkpoint_max", "save_total_limit", "max_to_keep"),
-    )  # fmt: skip
-    keep_every_steps: int = option(
-        100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
-        low=0, high=_STEPS, changeable=True, also=("keep_period",),
-    )  # fmt: skip
-
-
-@dataclass
-class TpuConfig:
-    """The machine that trains."""
-
-    num_cores: int = option(
-        8, "Cores over which a step's sequences are divided.", unit="cores", low=1, high=4096,
-        changeable=True, also=("replicas", "devices", "num_tpu_cores", "gpus"),
-    )  # fmt: skip
-    name: str = option(
-        "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
-        needs_flag="use_tpu", filled=True, also=("tpu_name", "address"),
-    )  # fmt: skip
-    zone: str | None = option(
-        None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
-        also=("region", "tpu_zone"),
-    )  # fmt: skip
-    project: str | None = option(
-        None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
-        needs_flag="use_tpu", filled=True, also=("gcp_project",),
-    )  # fmt: skip
-
-
-@dataclass
 class Config:
     """Everything that a run depends on; written to `MODEL_DIR/config.yaml`."""
 
@@ -388,18 +345,7 @@ class Config:
 OPTIONS: dict[str, Option] = dict(options_of(Config))
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
-# What commands use of the settings: sections, and single keys of others.
-LENGTH_SETTINGS: tuple[str, ...] = tuple(
-    f"model.{name}"
-    for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
-)
-
 # Fixed by the data set: key -> where the same choice is stated for making one.
 DATA_SET_KEYS: dict[str, str] = {
     key: declared.fixed_from for key, declared in OPTIONS.items() if declared.fixed_from
 }
-
-# Without a data set they are taken from what is said of making one.
-_DATA_TO_COME = (*DATA_SET_KEYS.values(), "make_data.masked_lm_prob")
-STEP_SETTINGS: tuple[str, ...] = ("model", "data", "training", "tpu", *_DATA_TO_COME)
-RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *_DATA_TO_COME)

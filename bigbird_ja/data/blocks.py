@@ -1,6 +1,9 @@
 """The first half of `make-data`: documents, in blocks, become packed sequences.
 
 A block is a run of documents of one split, about a million characters (more for long sequences).
+Corpora that are mixed by weights have blocks of their own, and so have documents that are taken
+oftener: a block knows its corpus and how many times an epoch takes its sequences.
+
 Blocks depend on the corpus and the settings alone, so the result is the same for any number of
 workers, and a block that was written needs not be done again. Packing happens inside a block,
 which is why its size bounds memory and why each block ends in one sequence that is not full.
@@ -8,6 +11,7 @@ which is why its size bounds memory and why each block ends in one sequence that
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import struct
@@ -41,6 +45,8 @@ class Block:
     split: str
     number: int
     texts: tuple[str, ...]
+    corpus: int = 0  # of those that are mixed
+    times: int = 1  # that an epoch takes its sequences
 
     @property
     def name(self) -> str:
@@ -60,31 +66,71 @@ class BlockStats:
     left_out: Count  # sequences in which nothing could be predicted
     document_tokens: tuple[Count, ...]  # documents by the power of two of their length
     documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
+    corpus: Count = 0  # the block's
+    times: Count = 1
+
+
+def cut_mixture(
+    corpora: Iterable[tuple[Iterable[Document], float]],
+    seq_length: int,
+    eval_fraction: float,
+    seed: int,
+) -> Iterator[Block]:
+    """The blocks of some corpora, each given with its weight, as `cut_into_blocks` cuts them."""
+    numbers = {"train": 0, "eval": 0}
+    for corpus, (documents, weight) in enumerate(corpora):
+        for block in cut_into_blocks(documents, seq_length, eval_fraction, seed, weight):
+            yield dataclasses.replace(block, number=numbers[block.split], corpus=corpus)
+            numbers[block.split] += 1
 
 
 def cut_into_blocks(
-    documents: Iterable[Document], seq_length: int, eval_fraction: float, seed: int
+    documents: Iterable[Document],
+    seq_length: int,
+    eval_fraction: float,
+    seed: int,
+    weight: float = 1.0,
 ) -> Iterator[Block]:
-    """Deals documents to the splits and cuts each split's into blocks; passes over blank ones."""
+    """Deals documents to the splits and cuts each split's into blocks; passes over blank ones.
+
+    An epoch takes each document `weight` times, rounded down, and a share of them, the fraction,
+    once more. Held-out documents are taken once, and are the same ones whatever the weight.
+    """
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
-    texts: dict[str, list[str]] = {"train": [], "eval": []}
+    times, oftener = divmod(_fraction(weight), 1)
+    # In this order what is left over at the end makes blocks.
+    texts: dict[tuple[str, int], list[str]] = {
+        key: [] for key in (("train", int(times)), ("train", int(times) + 1), ("eval", 1))
+    }
     sizes = dict.fromkeys(texts, 0)
-    numbers = dict.fromkeys(texts, 0)
-    index = 0
+    numbers = {"train": 0, "eval": 0}
+
+    def block(key: tuple[str, int]) -> Block:
+        split, times = key
+        made = Block(split, numbers[split], tuple(texts[key]), times=times)
+        texts[key], sizes[key] = [], 0
+        numbers[split] += 1
+        return made
+
+    index = trained = 0
     for document in documents:
         if not document.text.strip():
             continue
-        split = "eval" if is_held_out(index, eval_fraction, seed) else "train"
+        if is_held_out(index, eval_fraction, seed):
+            key = ("eval", 1)
+        else:
+            key = ("train", int(times) + _is_drawn(trained, oftener, seed, hashing.MIXTURE))
+            trained += 1
         index += 1
-        texts[split].append(document.text)
-        sizes[split] += len(document.text)
-        if sizes[split] >= limit:
-            yield Block(split, numbers[split], tuple(texts[split]))
-            texts[split], sizes[split] = [], 0
-            numbers[split] += 1
-    for split in texts:
-        if texts[split]:
-            yield Block(split, numbers[split], tuple(texts[split]))
+        if not key[1]:
+            continue
+        texts[key].append(document.text)
+        sizes[key] += len(document.text)
+        if sizes[key] >= limit:
+            yield block(key)
+    for key in texts:
+        if texts[key]:
+            yield block(key)
 
 
 def is_held_out(index: int, fraction: float, seed: int) -> bool:
@@ -93,25 +139,40 @@ def is_held_out(index: int, fraction: float, seed: int) -> bool:
     One document of every run of 1 / fraction is drawn; of the first run one of the first two, so
     that a corpus of two documents already has one for each split.
     """
-    share = _share(fraction)
-    if not share:
-        return False
-    run = index * share.numerator // share.denominator
-    return index == _held_out_of(run, share, seed)
+    return _is_drawn(index, _fraction(fraction), seed, hashing.HELD_OUT, first_of=2)
 
 
 @functools.lru_cache(maxsize=4)
-def _share(fraction: float) -> Fraction:
-    return Fraction(fraction).limit_denominator(1_000_000)
+def _fraction(value: float) -> Fraction:
+    return Fraction(value).limit_denominator(1_000_000)
 
 
-@functools.lru_cache(maxsize=4)  # the documents of a run ask one after the other
-def _held_out_of(run: int, share: Fraction, seed: int) -> int:
-    """The document of a run that is held out."""
+def _is_drawn(
+    index: int, share: Fraction, seed: int, purpose: int, first_of: int | None = None
+) -> bool:
+    """Whether item `index` is the one that is drawn from its run of 1 / share.
+
+    Args:
+        index: from 0.
+        share: of all items, below 1.
+        seed, purpose: of the draws.
+        first_of: the first run's draw is made from so many of its items; None: from all.
+    """
+    if not share:
+        return False
+    run = index * share.numerator // share.denominator
+    return index == _drawn_from(run, share, seed, purpose, first_of)
+
+
+@functools.lru_cache(maxsize=8)  # the items of a run ask one after the other
+def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: int | None) -> int:
+    """The item of a run that is drawn."""
     first = -(-run * share.denominator // share.numerator)
     last = -(-(run + 1) * share.denominator // share.numerator)
-    choices = min(2, last - first) if run == 0 else last - first
-    draw = int(hashing.fold(hashing.seed_key(seed, hashing.HELD_OUT), run))
+    choices = last - first
+    if run == 0 and first_of is not None:
+        choices = min(first_of, choices)
+    draw = int(hashing.fold(hashing.seed_key(seed, purpose), run))
     return first + draw % choices
 
 
@@ -149,7 +210,7 @@ def make_rows(
     ordinary = masking.is_ordinary(tokens, spec.rule()).sum(1)
     kept = ordinary > 0
     stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
-    return rows[kept], stats
+    return rows[kept], dataclasses.replace(stats, corpus=block.corpus, times=block.times)
 
 
 def _stats(

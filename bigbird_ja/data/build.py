@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from bigbird_ja.errors import BadInput, Refused, StorageError
 from bigbird_ja.lease import Lease
 from bigbird_ja.storage import outputs, paths
 from bigbird_ja.text import words
-from bigbird_ja.text.corpus import Corpus
+from bigbird_ja.text.corpus import Corpus, Document, Part
 from bigbird_ja.text.tokenizer import Tokenizer
 
 SPLITS = verify.SPLITS
@@ -213,6 +213,7 @@ def _pack(request: Request, work: Work) -> list[shards.SplitPlan]:
             numbers = work.num_blocks() or _pack_blocks(request, work)
             plans = plan_shards(work, numbers, request.spec)
             if plans is not None:
+                _check_portions(request.corpus, request.spec, plans[0])
                 return plans
             work.forget_blocks()
     except Refused:
@@ -224,16 +225,15 @@ def _pack(request: Request, work: Work) -> list[shards.SplitPlan]:
 
 
 def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
-    spec = request.spec
-    cut = blocks_lib.cut_into_blocks(
-        request.corpus.documents(), spec.seq_length, spec.eval_fraction, spec.seed
-    )
+    spec, corpus = request.spec, request.corpus
+    corpora: list[tuple[Iterable[Document], float]] = [(corpus.documents(), 1.0)]
+    if spec.mixture:
+        weights = [portion["weight"] for portion in spec.mixture]
+        documents = [part.documents() for part in corpus.parts]
+        corpora = list(zip(documents, weights, strict=True))
+    cut = blocks_lib.cut_mixture(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     numbers = dict.fromkeys(SPLITS, 0)
-    total = sum(
-        storage.size(s) * (_GZIP_RATIO if s.endswith((".gz", ".zst", ".parquet")) else 1)
-        for s in request.corpus.sources
-        if not s.startswith("tfds:")
-    )
+    total = int(sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts))
     with (
         Workers(request.num_workers, start_packer, (request.tokenizer, spec, work)) as workers,
         Progress(total, "B") as progress,
@@ -243,6 +243,30 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
             progress.update(size)
     work.note_blocks(numbers)
     return numbers
+
+
+def _check_portions(corpus: Corpus, spec: DataSpec, train: shards.SplitPlan) -> None:
+    """Refuses a corpus of which nothing is trained on: its weight says otherwise.
+
+    Raises:
+        BadInput: naming it.
+    """
+    there = {block.stats.corpus for block in train.blocks if block.stats.sequences}
+    for number, portion in enumerate(spec.mixture):
+        if number not in there:
+            raise BadInput(
+                f"--input {corpus.parts[number].name}={portion['weight']:g}: none of its documents"
+                " would be trained on: give a larger weight or more text, or leave it out"
+            )
+
+
+def _text_bytes(part: Part) -> int:
+    """Bytes of text in a part of the corpus, about."""
+    return sum(
+        storage.size(s) * (_GZIP_RATIO if s.endswith((".gz", ".zst", ".parquet")) else 1)
+        for s in (source.label for source in part.opened)
+        if not s.startswith("tfds:")
+    )
 
 
 def plan_shards(
@@ -332,7 +356,7 @@ def _finish(
 ) -> Manifest:
     """Puts the shards in their place, then the tokenizer and, last, the manifest."""
     output = request.output_dir
-    result = shards.manifest_of(request.spec, request.corpus.sources, plans, made)
+    result = shards.manifest_of(request.spec, request.corpus, plans, made)
     if changes := request.tokenizer.changes:
         result.statistics["tokenizer_changes"] = changes
     work.put_in_place(_names(plans))

@@ -6,6 +6,7 @@ targets; the tokenizer; the totals. A problem is one line that names the shard.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ class Found:
     fragment_tokens: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros(LENGTH_BINS, np.int64)
     )  # packed documents by the power of two of their length
+    corpora: Counter[int] = field(default_factory=Counter)  # records by the corpus they are of
 
 
 def full_check(
@@ -137,6 +139,9 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, found: Foun
             checks += _dynamic_checks(manifest, tokens, parsed)
         else:
             checks += _static_checks(manifest, tokens, parsed, found)
+    if manifest.mixture:
+        checks.append(("is of no corpus in the manifest", _is_of_none(manifest, parsed)))
+        found.corpora.update(parsed["corpus_ids"].tolist())
     _count(manifest, tokens, found)
     return [
         f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
@@ -144,6 +149,11 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, found: Foun
 
 
 Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # what is wrong, and bool [b]: with which records
+
+
+def _is_of_none(manifest: Manifest, parsed: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+    corpora = parsed["corpus_ids"]
+    return (corpora < 0) | (corpora >= len(manifest.corpora))
 
 
 def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
@@ -230,6 +240,12 @@ def _total_problems(manifest: Manifest, found: dict[str, Found]) -> list[str]:
         pairs = [("sequences", counted.records), ("used_positions", counted.used_positions)]
         if manifest.masking == "static":
             pairs.append(("predictions", counted.predictions))
+        for place, corpus in enumerate(manifest.corpora):
+            there, said = counted.corpora[place], getattr(corpus, split).sequences
+            if there != said:
+                problems.append(
+                    f"{split}: {there} sequences of {corpus.name}, the manifest states {said}"
+                )
         for name, number in pairs:
             if number != getattr(stated, name):
                 problems.append(

@@ -54,19 +54,31 @@ class Shard:
 class Split:
     """Counts of the train or the eval records (static: every copy counts as a record)."""
 
-    documents: Count = 0
-    tokens: Count = 0  # of the text, each once; [CLS], [SEP] and padding not counted
+    documents: Count = 0  # as often as weights take each; static copies do not count
+    tokens: Count = 0  # of these; [CLS], [SEP] and padding not counted
     sequences: Count = 0
     used_positions: Count = 0  # positions that are not padding
     predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
 
 
-class SubCorpus(TypedDict):
-    """Held-out records that come from one part of the corpus."""
+@dataclass(frozen=True)
+class Taken:
+    """What an epoch takes from one corpus, every time counted."""
 
-    name: str
-    first_record: Count
-    records: Count
+    documents: Count
+    tokens: Count
+    sequences: Count  # static: every copy
+
+
+@dataclass(frozen=True)
+class MixedCorpus:
+    """One of several corpora that are mixed, and what came of it."""
+
+    name: str  # as it was given; not content, for text may move
+    sha256: str
+    weight: float
+    train: Taken
+    eval: Taken
 
 
 # Histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last: or more.
@@ -80,8 +92,22 @@ class Statistics(TypedDict, total=False):
     document_tokens: list[Count]
     documents_per_sequence: list[Count]
     sequences_left_out: Count
-    eval_sub_corpora: list[SubCorpus]
     tokenizer_changes: dict[str, str]  # special piece -> how another project's model got it
+
+
+@dataclass(frozen=True)
+class PortionOf:
+    """What one of several mixed corpora is in an epoch, for people and `--json`."""
+
+    name: str  # fit to be published
+    weight: float
+    documents: int  # of an epoch, as the next two
+    tokens: int
+    sequences: int
+    share: float  # of the tokens of an epoch
+    eval_documents: int
+    eval_tokens: int
+    eval_sequences: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +119,7 @@ class Manifest(DataSpec):
     eval: Split
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
+    corpora: tuple[MixedCorpus, ...] = ()  # in the order of `mixture`; empty: one corpus
     adopted: bool = False  # records were made elsewhere
     statistics: Statistics = field(default_factory=lambda: Statistics())
     sources: tuple[str, ...] = ()
@@ -101,19 +128,40 @@ class Manifest(DataSpec):
     @property
     def source_names(self) -> tuple[str, ...]:
         """The sources without the folders that they lay in: fit to be published."""
+        return tuple(map(_published, self.sources))
+
+    @property
+    def corpus_names(self) -> tuple[str, ...]:
+        """The mixed corpora without the folders that they lay in, but where only these differ."""
+        names = [corpus.name for corpus in self.corpora]
+        short = [_published(name) for name in names]
         return tuple(
-            source if source.startswith("tfds:") else storage.base_name(source)
-            for source in self.sources
+            one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)
         )
+
+    def portions(self) -> list[PortionOf]:
+        """The mixed corpora in their order; empty where all text is one."""
+        return [
+            PortionOf(
+                name,
+                corpus.weight,
+                **vars(corpus.train),
+                share=corpus.train.tokens / max(1, self.train.tokens),
+                eval_documents=corpus.eval.documents,
+                eval_tokens=corpus.eval.tokens,
+                eval_sequences=corpus.eval.sequences,
+            )
+            for name, corpus in zip(self.corpus_names, self.corpora, strict=True)
+        ]
 
     @property
     def documents(self) -> int:
-        """Documents of both splits."""
+        """Documents of both splits, each as often as an epoch takes it."""
         return self.train.documents + self.eval.documents
 
     @property
     def tokens(self) -> int:
-        """Tokens of the text of both splits."""
+        """Tokens of these documents."""
         return self.train.tokens + self.eval.tokens
 
     @property
@@ -151,6 +199,10 @@ class Manifest(DataSpec):
     def shards(self, split: str) -> tuple[Shard, ...]:
         """The shards of `train` or `eval`."""
         return {"train": self.train_shards, "eval": self.eval_shards}[split]
+
+
+def _published(source: str) -> str:
+    return source if source.startswith("tfds:") else storage.base_name(source.rstrip("/"))
 
 
 def to_json(manifest: Manifest) -> str:
@@ -254,11 +306,17 @@ def save(manifest: Manifest, data_dir: str) -> None:
 
 def _digest(values: Mapping[str, Any]) -> str:
     counted = {key: value for key, value in values.items() if key not in _NOT_CONTENT}
+    if "corpora" in counted:
+        counted["corpora"] = [
+            {key: value for key, value in corpus.items() if key != "name"}
+            for corpus in counted["corpora"]
+        ]
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
 
 def _as_dict(manifest: Manifest) -> dict[str, Any]:
     spec = manifest.spec_values()
+    corpora = [dataclasses.asdict(corpus) for corpus in manifest.corpora]
     return {
         "version": VERSION,
         **{key: spec[key] for key in _SHOWN_FIRST},
@@ -275,6 +333,7 @@ def _as_dict(manifest: Manifest) -> dict[str, Any]:
         "adopted": manifest.adopted,
         "settings": {} if manifest.adopted else spec,
         "statistics": manifest.statistics,
+        **({"corpora": corpora} if corpora else {}),  # left out, for the earlier fingerprints
         "sources": list(manifest.sources),
         "created_by": manifest.created_by,
     }

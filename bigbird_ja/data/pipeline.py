@@ -66,7 +66,9 @@ def batches(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = None if mask_rate is None else masking_tf.rate_at(mask_rate, step)
-        return to_features(manifest, rule, seed, *batch, prob)
+        features = to_features(manifest, rule, seed, *batch, prob)
+        features.pop("corpus_ids", None)  # nothing is learned from it
+        return features
 
     made = steps.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return made.prefetch(tf.data.AUTOTUNE)
@@ -174,7 +176,8 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """What a model reads, from a batch of serialised records; `prob` as of `masking_tf.mask`."""
+    """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
+    `prob` as of `masking_tf.mask`."""
     if manifest.masking == "static":
         features = records_tf.parse_static(manifest, serialized)
     else:
@@ -183,7 +186,9 @@ def to_features(
             parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule, prob
         )
         features["segment_ids"] = parsed["segment_ids"]
-        features["next_sentence_labels"] = parsed["next_sentence_labels"]
+        for name in ("next_sentence_labels", "corpus_ids"):
+            if name in parsed:
+                features[name] = parsed[name]
     features["document_ids"] = records_tf.document_ids(manifest, features["input_ids"])
     return features
 
@@ -200,7 +205,8 @@ def eval_batches(
     """One pass over the eval split, in the manifest's order, with fixed masks.
 
     The last batch is filled with records of padding only: their weights are 0 and their
-    `input_ids[:, 0]` is the padding id.
+    `input_ids[:, 0]` is the padding id. Of mixed corpora they hold `corpus_ids`, too: int32
+    [batch_size], the place of each record's corpus in the manifest's list.
 
     Raises:
         BadInput: the data set has no eval split.

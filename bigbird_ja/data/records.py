@@ -4,7 +4,8 @@ A dynamic record holds `tokens` (bytes: little-endian uint16, or int32 for vocab
 65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit), with NSP
 also `segment_b` (int64: where segment B starts) and `next_sentence_labels`. A static record holds
 the classic features of BERT's and BigBird's pretraining data as int64 and float lists of fixed
-length, `document_ids`, and `input_mask` by choice.
+length, `document_ids`, and `input_mask` by choice. Where several corpora are mixed, a record also
+holds `corpus_ids`: the place of its corpus in the manifest's list, from 0.
 
 TensorFlow takes seconds to import and packs one integer at a time; NumPy packs a batch at once.
 Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_writer.h.
@@ -83,15 +84,14 @@ def token_bytes(vocab_size: int) -> int:
 def encode_dynamic(
     tokens: npt.NDArray[Any],
     packed_starts: npt.NDArray[np.uint8],
-    segment_b: npt.NDArray[Any] | None = None,
-    labels: npt.NDArray[Any] | None = None,
+    numbers: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> list[bytes]:
     """Serialised dynamic records.
 
     Args:
         tokens: [n, S] of the type that `token_dtype` says.
         packed_starts: uint8 [n, ceil(S / 8)].
-        segment_b, labels: int [n], with NSP only.
+        numbers: name to int [n], not negative: the features that are one number.
     """
     result = []
     for row in range(len(tokens)):
@@ -99,10 +99,8 @@ def encode_dynamic(
             _feature(b"tokens", _BYTES_LIST, tokens[row].tobytes()),
             _feature(b"word_starts", _BYTES_LIST, packed_starts[row].tobytes()),
         ]
-        if segment_b is not None and labels is not None:
-            features.append(_feature(b"segment_b", _INT64_LIST, _varint(int(segment_b[row]))))
-            label = _varint(int(labels[row]))
-            features.append(_feature(b"next_sentence_labels", _INT64_LIST, label))
+        for name, values in (numbers or {}).items():
+            features.append(_feature(name.encode(), _INT64_LIST, _varint(int(values[row]))))
         result.append(_field(0x0A, b"".join(features)))
     return result
 

@@ -19,7 +19,7 @@ def parse_dynamic(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Ten
 
     Returns:
         `tokens` int32 [b, S], `word_starts` bool [b, S], `segment_ids` int32 [b, S],
-        `next_sentence_labels` int32 [b].
+        `next_sentence_labels` int32 [b]; of mixed corpora `corpus_ids` int32 [b].
     """
     length = manifest.seq_length
     features = {
@@ -29,6 +29,8 @@ def parse_dynamic(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Ten
     if manifest.nsp:
         features["segment_b"] = tf.io.FixedLenFeature([], tf.int64)
         features["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
+    if manifest.mixture:
+        features["corpus_ids"] = tf.io.FixedLenFeature([], tf.int64)
     parsed = tf.io.parse_example(serialized, features)
     tokens = _decoded(
         parsed["tokens"], tf.uint16 if manifest.token_bytes == 2 else tf.int32, length
@@ -47,12 +49,15 @@ def parse_dynamic(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Ten
         in_b = (positions >= parsed["segment_b"][:, None]) & tf.not_equal(tokens, manifest.pad_id)
         segments = tf.cast(in_b, tf.int32)
         labels = tf.cast(parsed["next_sentence_labels"], tf.int32)
-    return {
+    result = {
         "tokens": tokens,
         "word_starts": starts,
         "segment_ids": segments,
         "next_sentence_labels": labels,
     }
+    if manifest.mixture:
+        result["corpus_ids"] = tf.cast(parsed["corpus_ids"], tf.int32)
+    return result
 
 
 def parse_static(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -64,7 +69,8 @@ def parse_static(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Tens
 
     Returns:
         `input_ids`, `segment_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]; of mixed
+        corpora `corpus_ids` int32 [b].
     """
     length, most = manifest.seq_length, manifest.max_predictions_per_seq
     features = {
@@ -76,14 +82,17 @@ def parse_static(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Tens
     if manifest.nsp:
         features["segment_ids"] = tf.io.FixedLenFeature([length], tf.int64)
         features["next_sentence_labels"] = tf.io.FixedLenFeature([1], tf.int64)
+    if manifest.mixture:
+        features["corpus_ids"] = tf.io.FixedLenFeature([1], tf.int64)
     parsed = tf.io.parse_example(serialized, features)
     result = {
         name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
         for name, value in parsed.items()
     }
-    if manifest.nsp:
-        result["next_sentence_labels"] = result["next_sentence_labels"][:, 0]
-    else:
+    for name in ("next_sentence_labels", "corpus_ids"):
+        if name in result:
+            result[name] = result[name][:, 0]
+    if not manifest.nsp:
         result["segment_ids"] = tf.zeros_like(result["input_ids"])
         result["next_sentence_labels"] = tf.zeros_like(result["input_ids"][:, 0])
     return result

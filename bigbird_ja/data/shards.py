@@ -19,8 +19,9 @@ import numpy.typing as npt
 from bigbird_ja import __version__, storage
 from bigbird_ja.data import hashing, masking, order, records
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import Manifest, Shard, Split
+from bigbird_ja.data.manifest import Manifest, MixedCorpus, Shard, Split, Taken
 from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.text.corpus import Corpus
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.
 _TARGET_BYTES = 2_000_000
@@ -36,18 +37,43 @@ class SplitPlan:
 
     split: str
     blocks: tuple[StoredBlock, ...]
-    copies: int
+    copies: int  # of each sequence, each time that it is taken: they are masked otherwise
     num_shards: int
 
-    @property
-    def num_rows(self) -> int:
-        """Packed sequences."""
-        return sum(block.stats.sequences for block in self.blocks)
+    @functools.cached_property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """int64 [blocks]: the packed sequences (rows) of each block and of those before it."""
+        return np.cumsum([block.stats.sequences for block in self.blocks], dtype=np.int64)
 
     @property
     def num_records(self) -> int:
         """Records: every copy counts."""
-        return self.num_rows * self.copies
+        return sum(block.stats.sequences * self._repeats(block) for block in self.blocks)
+
+    def _repeats(self, block: StoredBlock) -> int:
+        return block.stats.times * self.copies
+
+    @functools.cached_property
+    def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
+        """Where the copies of blocks end in all records, which copy each is, its first row.
+
+        Records are numbered copy by copy; in a copy, block by block of those that have so many.
+        """
+        repeats = np.array([self._repeats(block) for block in self.blocks], np.int64)
+        sizes = np.diff(self.ends, prepend=0)
+        there = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
+        blocks = np.concatenate(there)
+        numbers = np.repeat(np.arange(len(there)), [len(copy) for copy in there])
+        return np.cumsum(sizes[blocks]), numbers, (self.ends - sizes)[blocks]
+
+    def located(
+        self, records: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The copy that each record is, and the row that it is a copy of."""
+        ends, copies, rows = self._copies
+        at = np.searchsorted(ends, records, side="right")
+        starts = np.concatenate([[0], ends[:-1]])
+        return copies[at], rows[at] + records - starts[at]
 
     def name(self, shard: int) -> str:
         """File name of a shard."""
@@ -70,7 +96,7 @@ class MadeShard:
 def plan_split(split: str, blocks: list[StoredBlock], spec: DataSpec) -> SplitPlan:
     """Decides the number of shards. Eval records get one copy: they are always masked the same."""
     copies = spec.dupe_factor if split == "train" else 1
-    total = sum(block.stats.sequences for block in blocks) * copies
+    total = SplitPlan(split, tuple(blocks), copies, 0).num_records
     if split == "train" and spec.num_shards:
         number = min(spec.num_shards, total)
     elif split == "train":
@@ -95,14 +121,14 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
     masks them (static) and encodes them."""
     first, last = plan.bounds(shard)
     items = scatter_order(plan.num_records, spec.seed, plan.split)[first:last]
-    copy, row = items // plan.num_rows, items % plan.num_rows
+    copy, row = plan.located(items)
     predictions = 0
     with storage.writing(path) as file:
         content = records.Summed(file)
         for at in range(0, len(items), _ROWS_AT_ONCE):
             part = slice(at, at + _ROWS_AT_ONCE)
-            rows = _gather(plan, row[part], spec)
-            encoded, predicted = _encode(rows, copy[part], row[part], spec)
+            rows, corpora = _gather(plan, row[part], spec)
+            encoded, predicted = _encode(rows, corpora, copy[part], row[part], spec)
             content.write(records.frame(encoded))
             predictions += predicted
     name = plan.name(shard)
@@ -110,12 +136,22 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
 
 
 def _encode(
-    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
+    rows: npt.NDArray[Any],
+    corpora: npt.NDArray[Any],
+    copy: npt.NDArray[Any],
+    row: npt.NDArray[Any],
+    spec: DataSpec,
 ) -> tuple[list[bytes], int]:
     if spec.masking == "dynamic":
-        extra = (rows["segment_b"], rows["label"]) if spec.nsp else (None, None)
-        return records.encode_dynamic(rows["tokens"], rows["word_starts"], *extra), 0
+        numbers = {}
+        if spec.nsp:
+            numbers = {"segment_b": rows["segment_b"], "next_sentence_labels": rows["label"]}
+        if spec.mixture:
+            numbers["corpus_ids"] = corpora
+        return records.encode_dynamic(rows["tokens"], rows["word_starts"], numbers), 0
     features = static_features(rows, copy, row, spec)
+    if spec.mixture:
+        features["corpus_ids"] = corpora[:, None]
     return records.encode_static(features), int(features["masked_lm_weights"].sum())
 
 
@@ -143,28 +179,31 @@ def static_features(
 
 @functools.lru_cache(maxsize=2)
 def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
-    """int64 [records]: at each place of the shuffled split, copy * rows + row."""
+    """int64 [records]: at each place of the shuffled split, the number of its record."""
     key = hashing.fold(hashing.seed_key(seed, hashing.SCATTER), split == "eval")
     return hashing.permutation(key, np.arange(num_records))
 
 
-def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:
-    """The rows with these numbers, each read from its block."""
-    ends = np.cumsum([block.stats.sequences for block in plan.blocks])
+def _gather(
+    plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The rows with these numbers, each read from its block, and the corpus of each."""
     order = np.argsort(row, kind="stable")
-    block_of = np.searchsorted(ends, row[order], side="right")
+    block_of = np.searchsorted(plan.ends, row[order], side="right")
     result = np.empty(len(row), spec.row_dtype)
+    corpora = np.empty(len(row), np.int32)
     for number in np.unique(block_of):
         block = plan.blocks[number]
         mine = order[block_of == number]
-        before = ends[number] - block.stats.sequences
+        before = plan.ends[number] - block.stats.sequences
         result[mine] = block.rows(row[mine] - before, spec.row_dtype)
-    return result
+        corpora[mine] = block.stats.corpus
+    return result, corpora
 
 
 def manifest_of(
     spec: DataSpec,
-    sources: Sequence[str],
+    corpus: Corpus,
     plans: Sequence[SplitPlan],
     made: Sequence[Sequence[MadeShard]],
 ) -> Manifest:
@@ -179,12 +218,21 @@ def manifest_of(
         eval=splits[1],
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
+        corpora=tuple(
+            MixedCorpus(
+                name=part.name,
+                **portion,
+                train=_taken(plans[0], number),
+                eval=_taken(plans[1], number),
+            )
+            for number, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False))
+        ),
         statistics={
-            "document_tokens": _sum([s.document_tokens for s in stats]),
-            "documents_per_sequence": _sum([s.documents_per_sequence for s in stats]),
+            "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
+            "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
             "sequences_left_out": sum(s.left_out for s in stats),
         },
-        sources=tuple(sources),
+        sources=tuple(corpus.sources),
         created_by=f"bigbird-ja {__version__}",
     )
 
@@ -194,15 +242,27 @@ def _split_of(plan: SplitPlan, made: Sequence[MadeShard], spec: DataSpec) -> Spl
     if spec.masking == "static":
         predictions = sum(m.predictions for m in made)
     else:
-        predictions = sum(s.predictions for s in stats)
+        predictions = sum(s.predictions * s.times for s in stats)
     return Split(
-        documents=sum(s.documents for s in stats),
-        tokens=sum(s.tokens for s in stats),
+        documents=sum(s.documents * s.times for s in stats),
+        tokens=sum(s.tokens * s.times for s in stats),
         sequences=plan.num_records,
-        used_positions=sum(s.used_positions for s in stats) * plan.copies,
+        used_positions=sum(s.used_positions * s.times for s in stats) * plan.copies,
         predictions=predictions,
     )
 
 
-def _sum(histograms: Sequence[tuple[int, ...]]) -> list[int]:
-    return [sum(column) for column in zip(*histograms, strict=True)]
+def _taken(plan: SplitPlan, corpus: int) -> Taken:
+    """What an epoch of a split takes from one of the corpora that are mixed."""
+    stats = [block.stats for block in plan.blocks if block.stats.corpus == corpus]
+    return Taken(
+        documents=sum(s.documents * s.times for s in stats),
+        tokens=sum(s.tokens * s.times for s in stats),
+        sequences=sum(s.sequences * s.times for s in stats) * plan.copies,
+    )
+
+
+def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:
+    """The sum of histograms that count so many times each."""
+    scaled = [[count * times for count in histogram] for histogram, times in histograms]
+    return [sum(column) for column in zip(*scaled, strict=True)]

@@ -94,7 +94,7 @@ def draw(path: str, manifest: Manifest, found: Found) -> None:
     stated = manifest.statistics.get("document_tokens")
     counts = np.asarray(stated if stated else found.fragment_tokens)
     _bars(lengths, counts, [f"{2**i:,}" for i in range(len(counts))])
-    what = "documents" if stated else "packed pieces"
+    what = "documents" if stated else "packed fragments"
     lengths.set(title=f"Length of {what}", xlabel="tokens, from", ylabel=what)
     _bars(per_sequence, found.fragments, [str(i) for i in range(len(found.fragments))])
     per_sequence.set(title="Documents per sequence", xlabel="documents", ylabel="sequences")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -17,6 +17,7 @@ from bigbird_ja.config import MakeDataConfig, predictions_of
 from bigbird_ja.data import records
 from bigbird_ja.data.masking import NEWEST_VERSION, MaskingRule
 from bigbird_ja.errors import BadInput
+from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import Tokenizer
 
 SHORTEST_SEQUENCE = 8
@@ -29,6 +30,13 @@ Spec = TypeVar("Spec", bound="DataSpec")
 
 # Versions of rules: no choice of the user's, so no reason to refuse work of an earlier program.
 _VERSIONS = ("masking_version", "pairs_version")
+
+
+class Portion(TypedDict):
+    """One corpus of several that are mixed."""
+
+    sha256: str  # its fingerprint
+    weight: Annotated[float, Meta(gt=0)]  # times that an epoch takes each document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,7 @@ class DataSpec:
     corpus: str  # fingerprint
     masking_version: _Version = 1  # of the rule in `masking`
     pairs_version: _Version = 1  # of `pair_packing`
+    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
 
     @property
     def pad_id(self) -> int:
@@ -147,18 +156,25 @@ class DataSpec:
             "tokenizer_sha256": "--tokenizer (another model)",
             "corpus": "--input (other text)",
         }
-        passed = ("special_ids", "vocab_size", *_VERSIONS, *unasked)
+        passed = ("special_ids", "vocab_size", "mixture", *_VERSIONS, *unasked)
         found = []
         for field in dataclasses.fields(DataSpec):
             before, after = getattr(there, field.name), getattr(self, field.name)
             if before != after and field.name not in passed:
                 shown = f"--{field.name} ({before} there, {after} asked for)"
                 found.append(names.get(field.name, shown))
+        if there.corpus == self.corpus and there.mixture != self.mixture:
+            before, after = _weights(there.mixture), _weights(self.mixture)
+            found.append(f"--input (weights {before} there, {after} asked for)")
         return found
 
 
+def _weights(mixture: Collection[Portion]) -> str:
+    return ", ".join(f"{portion['weight']:g}" for portion in mixture) or "none"
+
+
 def spec_of(
-    config: MakeDataConfig, tokenizer: Tokenizer, corpus_fingerprint: str, input_mask: bool = False
+    config: MakeDataConfig, tokenizer: Tokenizer, corpus: Corpus, input_mask: bool = False
 ) -> DataSpec:
     """Joins the config's section with what the tokenizer and the corpus are.
 
@@ -198,9 +214,10 @@ def spec_of(
         vocab_size=tokenizer.vocab_size,
         special_ids=dataclasses.asdict(tokenizer.special),
         tokenizer_sha256=tokenizer.sha256,
-        corpus=corpus_fingerprint,
+        corpus=corpus.fingerprint,
         masking_version=1 if has_no_words else NEWEST_VERSION,
         pairs_version=PAIRS_VERSION if config.nsp else 1,
+        mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
     )
 
 

@@ -250,7 +250,7 @@ def as_text(result: Mapping[str, Any]) -> str:
             (row["name"], row["loss"], _percent(row["accuracy"]), row["count"])
             for row in result["by_sub_corpus"]
         ]
-        parts += ["", table(cells, ["sub-corpus", "loss", "accuracy %", "predictions"])]
+        parts += ["", table(cells, ["corpus", "loss", "accuracy %", "predictions"])]
     return "\n".join(parts)
 
 

@@ -60,7 +60,7 @@ def evaluate_model(
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
         `bits_per_character` (of the masked text; None without a tokenizer), `predictions`,
         `sequences`, `by_position`, `by_distance` (to the nearest visible token of the same piece),
-        `by_sub_corpus` where the manifest tells them apart, `next_sentence_loss` and
+        `by_sub_corpus` where several corpora are mixed, `next_sentence_loss` and
         `next_sentence_accuracy` where trained, `examples` (masked places with the model's guess),
         `data_fingerprint`, `max_batches`, `seconds`.
 
@@ -119,8 +119,8 @@ def _score(
     """Each batch with what the model makes of it, and its first record's number as `first`; fills
     `examples` from the first one."""
     for number, batch in batches:
-        metrics = forward.metrics(batch)
         arrays = {name: value.numpy() for name, value in batch.items()}
+        metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
         if number == 0 and tokenizer is not None:
             examples += masked_examples(forward, arrays, tokenizer)
         first = int(number) * len(arrays["input_ids"])
@@ -141,13 +141,14 @@ def _collect(scored: Iterator[dict[str, np.ndarray]], manifest: Manifest) -> dic
         is_record = batch["input_ids"][:, 0] != manifest.pad_id
         positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
         distances = buckets.distances_to_same_piece(batch["input_ids"], positions, ids)
-        rows = record + np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
         add("loss", batch["masked_lm_losses"][counted])
         add("accuracy", batch["masked_lm_correct"][counted])
         add("position", positions[counted])
         add("distance", distances[counted])
         add("id", ids[counted])
-        add("record", rows[counted])
+        if "corpus_ids" in batch:
+            corpora = np.broadcast_to(batch["corpus_ids"][:, None], ids.shape)
+            add("corpus", corpora[counted])
         add("rows", np.flatnonzero(is_record) + record)
         for name in ("next_sentence_losses", "next_sentence_correct"):
             if name in batch:
@@ -161,8 +162,9 @@ def summarise(
     """The results, from flat arrays over all predictions.
 
     Args:
-        collected: `loss`, `accuracy`, `position`, `distance`, `id`, `record` [predictions];
-            `rows` [sequences]; `next_sentence_*` [sequences] where trained.
+        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `corpus`
+            [predictions] of mixed corpora; `rows` [sequences]; `next_sentence_*` [sequences] where
+            trained.
         manifest: of the data.
         characters: int [vocabulary], how many characters each piece writes; None where unknown.
     """
@@ -203,14 +205,17 @@ def _bits_per_character(
 def _by_sub_corpus(
     collected: Mapping[str, np.ndarray], manifest: Manifest, means: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
-    """One row per sub-corpus, where the manifest says which held-out records are whose."""
+    """One row per corpus that has predictions, where several are mixed."""
     rows = []
-    for part in manifest.statistics.get("eval_sub_corpora", []):
-        first, count = int(part["first_record"]), int(part["records"])
-        chosen = (collected["record"] >= first) & (collected["record"] < first + count)
+    if "corpus" not in collected:
+        return []
+    for number, name in enumerate(manifest.corpus_names):
+        chosen = collected["corpus"] == number
         if chosen.any():
-            values = {name: float(column[chosen].mean()) for name, column in means.items()}
-            rows.append({"name": part["name"], "count": int(chosen.sum()), **values})
+            values = {
+                key: float(column[chosen].mean(dtype=np.float64)) for key, column in means.items()
+            }
+            rows.append({"name": name, "count": int(chosen.sum()), **values})
     return rows
 
 

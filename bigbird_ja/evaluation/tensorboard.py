@@ -42,7 +42,7 @@ def write_evaluation(model_dir: str, step: int, result: Mapping[str, Any]) -> No
 
 
 def scalars(result: Mapping[str, Any]) -> dict[str, float]:
-    """Tag -> value for every number of a result, buckets included."""
+    """Tag -> value for every number of a result: buckets' accuracies, corpora's losses."""
     found = {
         f"eval/{name}": float(value)
         for name, value in result.items()
@@ -52,6 +52,8 @@ def scalars(result: Mapping[str, Any]) -> dict[str, float]:
         for row in result.get(group, []):
             label = "none" if row["from"] is None else f"{row['from']:05d}"
             found[f"eval/{group}/{label}"] = float(row["accuracy"])
+    for row in result.get("by_sub_corpus", []):
+        found[f"eval/by_corpus/{row['name']}"] = float(row["loss"])
     return found
 
 

@@ -143,7 +143,11 @@ def _training(source: Source, options: Options) -> str:
 def _data(source: Source, options: Options) -> str:
     names = "Japanese text" if language(source) == "ja" else "text"
     if manifest := source.manifest:
-        used = ", ".join(manifest.source_names) or names
+        mixed = [
+            f"{row.name} ({row.weight:g} times per epoch, {row.share:.1%} of the tokens)"
+            for row in manifest.portions()
+        ]
+        used = ", ".join(mixed or manifest.source_names) or names
         names = f"{used}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
     return f"{names}; licence: {options.data_license or 'not stated'}"
 
@@ -162,6 +166,11 @@ def _results(source: Source) -> str:
         ]
         if bits := found.get("bits_per_character"):
             rows.append(f"- bits per masked character: {bits:.3f}")
+        rows += [
+            f"- masked-LM loss on held-out text of {row['name']}:"
+            f" {_number(row['loss'], '.4f')} nats"
+            for row in found.get("by_sub_corpus", [])
+        ]
     else:
         rows.append("- not evaluated on held-out text (`bigbird-ja evaluate` does)")
     return "## Results\n\n" + "\n".join(rows)

@@ -13,18 +13,23 @@ import re
 
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
+from bigbird_ja.console import log
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
 from bigbird_ja.model.kernels.shape import Shape
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
-# Where `auto` takes the kernels: shown cheaper there, as part of a whole step (what is known is in
-# docs/design/kernel.md). None yet.
-_CHEAPER_ON: tuple[str, ...] = ()
+# Where `auto` takes the kernels: shown cheaper there, as part of a whole step, by machine code
+# (docs/design/kernel.md).
+_CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 _OLDEST_JAX = (0, 7)
 _OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
+# What a compiler says that cannot take a kernel: it reads no such Mosaic, or has too little vector
+# memory for it.
+_REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
+_OTHER_MEMORY = "memory space hbm"  # where buffers, of kernels too, are listed by name
 
 
 def resolved(config: Config, platform: str, chip: str | None) -> Config:
@@ -47,6 +52,26 @@ def resolved(config: Config, platform: str, chip: str | None) -> Config:
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
     changed.model.attention_implementation = "xla" if why_not else "kernel"
+    return changed
+
+
+def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
+    """What is left where a compiler failed on what `resolved` chose: XLA's way, said in one line.
+
+    Args:
+        asked: of which `taken` was resolved.
+
+    Raises:
+        Exception: `error` itself, where it is not about kernels, or they were asked for by name.
+    """
+    text = str(error)
+    is_ours = _REFUSAL.search(text) and _OTHER_MEMORY not in text
+    ways = [config.model.attention_implementation for config in (asked, taken)]
+    if ways != ["auto", "kernel"] or not is_ours:
+        raise error
+    log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
+    changed = config_lib.copy(taken)
+    changed.model.attention_implementation = "xla"
     return changed
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 _BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(\w\w)?\s*:[\s>]*\{(.*)$")
 _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(%p\w+)\) )?target = \$region(\d+)")
 _STARTS = re.compile(r"Start region (\d+)")
+_NAMED = re.compile(r"region (\d+)")
 _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}/]*)")
 # A scalar that finds no register is kept in memory, one place for each.
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (?:/\*[^*]*\*/)?(%s\w+)")
@@ -77,6 +78,7 @@ class _Skip:
     negated: bool
     first: int
     loops: list[_Loop]  # around it, the innermost last
+    region: str  # where the branch leads
     end: int = 0
 
 
@@ -103,13 +105,27 @@ def runs(text: str) -> Runs:
     for loop in listing.loops:
         for place in loop.span:
             times[place] *= loop.trips or 1
-    for skip in listing.skips:
-        trips = next((loop.trips for loop in reversed(skip.loops)), None)
-        share = scalars.share_not_taken(skip.predicate, skip.negated, trips or 1)
-        for place in range(skip.first, skip.end):
-            times[place] *= share
+    _apply(listing.skips, scalars, times)
     unknown = {p for loop in listing.loops if loop.trips is None for p in loop.span}
     return Runs(times, len(unknown) / max(len(times), 1))
+
+
+def _apply(skips: list[_Skip], scalars: _Scalars, times: list[float]) -> None:
+    """Takes from `times` the iterations that branches leave out."""
+    around: list[tuple[_Skip, list[bool]]] = []
+    for skip in sorted(skips, key=lambda skip: (skip.first, -skip.end)):
+        trips = next((loop.trips for loop in reversed(skip.loops)), None)
+        ran = scalars.not_taken(skip.predicate, skip.negated, trips or 1)
+        left = 1.0  # of what the branches around it leave
+        around = [(outer, those) for outer, those in around if outer.end >= skip.end]
+        if around and around[-1][0].loops == skip.loops:
+            outer_ran = around[-1][1]
+            ran = [a and b for a, b in zip(ran, outer_ran, strict=True)]
+            left = sum(outer_ran) / len(outer_ran)
+        share = sum(ran) / len(ran)
+        for place in range(skip.first, skip.end):
+            times[place] *= share / left if left else 1.0
+        around.append((skip, ran))
 
 
 def _read(text: str) -> _Listing:
@@ -123,10 +139,8 @@ def _read(text: str) -> _Listing:
         label, body = match[1], match[2]
         place = listing.bundles
         listing.bundles += 1
-        if label == "PF" and open_skips:
-            skip = open_skips.pop()
-            skip.end = place
-            listing.skips.append(skip)
+        if label == "PF":
+            listing.skips += _ended(open_skips, place, _NAMED.findall(body))
         if label == "LB":
             open_loops.append(_Loop(place, frozenset(_STARTS.findall(body))))
         _define(body, listing.defined)
@@ -138,11 +152,21 @@ def _read(text: str) -> _Listing:
                 listing.loops.append(back)
                 listing.backs.append((back, predicate, negated == "!"))
             elif predicate:
-                open_skips.append(_Skip(predicate, negated == "!", place + 1, list(open_loops)))
+                around = list(open_loops)
+                open_skips.append(_Skip(predicate, negated == "!", place + 1, around, region))
     for loop in open_loops:
         loop.end = listing.bundles
         listing.loops.append(loop)
     return listing
+
+
+def _ended(open_skips: list[_Skip], place: int, regions: list[str]) -> list[_Skip]:
+    """The skips that end here: those whose target is named, at least the last one."""
+    ended = [skip for skip in open_skips if skip.region in regions] or open_skips[-1:]
+    for skip in ended:
+        open_skips.remove(skip)
+        skip.end = place
+    return ended
 
 
 def _define(body: str, defined: dict[str, tuple[str, list[str]]]) -> None:
@@ -191,17 +215,17 @@ class _Scalars:
         bound = _literal(operands[-1]) if operation.startswith("scmp") and operands else None
         return bound if bound and 0 < bound <= _MOST_TRIPS else None
 
-    def share_not_taken(self, predicate: str, negated: bool, trips: int) -> float:
-        """In how much of the iterations what a branch skips does run; where that is not known, in
-        all of them, so that the count is never too small."""
+    def not_taken(self, predicate: str, negated: bool, trips: int) -> list[bool]:
+        """For the iterations that are looked at: whether what a branch skips does run; where that
+        is not known, in all of them, so that the count is never too small."""
         looks = min(trips, _LOOKS)
-        ran = 0
+        ran = []
         for look in range(looks):
             value = self._value(predicate, look * trips // looks, {})
             if value is None:
-                return 1.0
-            ran += bool(value) == negated
-        return ran / looks
+                return [True] * looks
+            ran.append(bool(value) == negated)
+        return ran
 
     def _value(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
         if not name.startswith(("%", "#")):
@@ -232,9 +256,10 @@ class _Scalars:
     def _moved(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """`smov a`, or `smov (p, a), b`: a where p holds, else b."""
-        if len(operands) == 1:
-            return self._value(operands[0], iteration, known)
+        """`smov a`; `smov (p, a), b`: a where p holds, else b; `smov (p), a`: a where p holds, and
+        what is read where it does not hold means nothing."""
+        if len(operands) <= 2:
+            return self._value(operands[-1], iteration, known)
         if len(operands) != 3:
             return None
         chosen = self._value(operands[0].lstrip("!"), iteration, known)
@@ -247,7 +272,7 @@ class _Scalars:
         """A value that starts at a constant and grows by one in each iteration."""
         start = step = None
         for operand in operands:
-            operation, inner = self._defined.get(operand, ("", []))
+            operation, inner = self._defined.get(self._origin(operand), ("", []))
             if operation.startswith("sadd") and name in map(self._origin, inner):
                 step = next((_literal(o) for o in inner if self._origin(o) != name), None)
             else:

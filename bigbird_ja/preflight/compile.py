@@ -32,7 +32,7 @@ from bigbird_ja.train.lowered import LoweredStep
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _INSTALL = "pip install 'bigbird-ja[preflight]'"
 _CACHE_FORMAT = "2"
-_CODE_FORMAT = "1"  # of what is read of the machine code, and of how it is counted
+_CODE_FORMAT = "2"  # of what is read of the machine code, and of how it is counted
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 _LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core

@@ -38,8 +38,9 @@ class Shortage:
 
 
 def is_shortage(message: str) -> bool:
-    """Whether a compiler's error means that HBM is too small."""
-    return "RESOURCE_EXHAUSTED" in message
+    """Whether a compiler's error means that HBM is too small: not a core's vector memory, which is
+    a kernel's own fault."""
+    return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
 
 
 def shortage(message: str) -> Shortage:

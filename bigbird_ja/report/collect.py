@@ -253,6 +253,7 @@ def _data(data_dir: str | None) -> dict[str, Any] | None:
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest = manifest_lib.load(data_dir)
+    mixed = [f"{row.name} ({row.share:.1%} of tokens)" for row in manifest.portions()]
     return {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
@@ -260,5 +261,5 @@ def _data(data_dir: str | None) -> dict[str, Any] | None:
         "sequence length": manifest.seq_length,
         "density": manifest.density,
         "masking": f"{manifest.masking}, {manifest.mask_unit}",
-        "sources": ", ".join(manifest.source_names),
+        "sources": ", ".join(mixed or manifest.source_names),
     }

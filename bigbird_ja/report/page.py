@@ -209,6 +209,8 @@ def _evaluation(runs: Sequence[Run]) -> list[str]:
         _bars("Accuracy by position in the sequence", runs, "by_position"),
         _bars("Accuracy by distance to the nearest visible same token", runs, "by_distance"),
     ]
+    if any(_newest(run).get("by_sub_corpus") for run in runs):
+        parts.append(_bars("Accuracy by corpus", runs, "by_sub_corpus"))
     for index, run in enumerate(runs):
         if run.probes:
             parts.append(_probe(run, index))
@@ -255,6 +257,8 @@ def _probe(run: Run, index: int) -> str:
 
 
 def _bucket(row: Mapping[str, Any]) -> str:
+    if "name" in row:  # of a corpus
+        return str(row["name"])
     return "none" if row["from"] is None else f"{row['from']}+"
 
 

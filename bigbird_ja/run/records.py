@@ -105,7 +105,7 @@ ProbeBucket = TypedDict(
 
 
 class SubCorpus(TypedDict):
-    """Predictions of one sub-corpus."""
+    """Predictions in the text of one corpus of those that are mixed."""
 
     name: str
     count: Count

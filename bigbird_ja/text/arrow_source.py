@@ -17,7 +17,7 @@ from bigbird_ja.errors import BadInput
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
 _ROWS = 256
-_BLOCK = 1 << 20
+_CHUNK = 1 << 20
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 
 
@@ -56,8 +56,8 @@ class ArrowSource:
         """SHA-256 of the bytes of the file and of the column's name."""
         digest = hashlib.sha256(f"column={self.text_field}\0".encode())
         with storage.open_read(self.path) as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
         return digest.digest()
 
 

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja import storage
@@ -21,6 +21,7 @@ from bigbird_ja.text import arrow_source, file_source, tfds_source
 from bigbird_ja.text.arrow_source import ArrowSource
 from bigbird_ja.text.file_source import BLANK_LINE, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
+from bigbird_ja.text.weights import split_weight
 
 Source = FileSource | ArrowSource | TfdsSource
 SUFFIXES = (*file_source.SUFFIXES, *arrow_source.SUFFIXES)
@@ -31,18 +32,42 @@ _FILES_LOOKED_INTO = 16
 
 @dataclass(frozen=True)
 class Document:
-    """One document; `index` counts from 0 over the whole corpus."""
+    """One document; `index` counts from 0 over all that is read."""
 
     text: str
     source: str
     index: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one SRC names: one or several sources.
+
+    Attributes:
+        name: as the user wrote it.
+        opened: its sources, in order.
+        weight: times that an epoch is to take its documents; None where nothing was said.
+    """
+
+    name: str
+    opened: tuple[Source, ...]
+    weight: float | None = None
+
+    def documents(self, first: int = 0) -> Iterator[Document]:
+        """Its documents, streamed and numbered from `first` on."""
+        index = first
+        for source in self.opened:
+            for text in source.texts():
+                yield Document(text, source.label, index)
+                index += 1
+
+
 class Corpus:
     """Documents in a fixed order; made by `open_corpus`."""
 
-    def __init__(self, opened: Sequence[Source]) -> None:
-        self._opened = tuple(opened)
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self._opened = tuple(source for part in parts for source in part.opened)
 
     def documents(self) -> Iterator[Document]:
         """All documents, streamed.
@@ -51,10 +76,10 @@ class Corpus:
             BadInput: what a file holds is not what it should be; names file and line.
         """
         index = 0
-        for source in self._opened:
-            for text in source.texts():
-                yield Document(text, source.label, index)
-                index += 1
+        for part in self.parts:
+            for document in part.documents(index):
+                yield document
+                index = document.index + 1
 
     @property
     def sources(self) -> list[str]:
@@ -68,10 +93,24 @@ class Corpus:
         Files count by all their bytes and by how these are cut into documents; a TFDS split by its
         version and its shards' names, lengths and size.
         """
-        digest = hashlib.sha256()
-        for source in self._opened:
-            digest.update(source.digest())
-        return digest.hexdigest()
+        return _sha256(digest for digests in self._digests for digest in digests)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether any part has a weight: then each is a corpus of its own."""
+        return any(part.weight is not None for part in self.parts)
+
+    @property
+    def weights(self) -> list[tuple[str, float]]:
+        """Fingerprint and weight of each part, 1 where none was said; empty if all are one."""
+        if not self.is_weighted:
+            return []
+        weights = [1.0 if part.weight is None else part.weight for part in self.parts]
+        return list(zip(map(_sha256, self._digests), weights, strict=True))
+
+    @functools.cached_property
+    def _digests(self) -> list[list[bytes]]:
+        return [[source.digest() for source in part.opened] for part in self.parts]
 
     def warnings(self) -> list[str]:
         """What is likely not meant: text files that are a single document each."""
@@ -96,6 +135,7 @@ def open_corpus(
     tfds_data_dir: str | None = None,
     txt_documents: str = BLANK_LINE,
     text_field: str = TEXT_FIELD,
+    takes_weights: bool = False,
 ) -> Corpus:
     """Opens sources of the forms in the module's docstring; the first document is read as a check.
 
@@ -104,18 +144,21 @@ def open_corpus(
         tfds_data_dir: where TFDS data sets lie prepared.
         txt_documents: what ends a document in a .txt file: `blank_line` or `line`.
         text_field: the field or column of text in .jsonl, parquet and Arrow files.
+        takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
 
     Raises:
-        BadInput: no source, a missing or unreadable one, one given twice, or no text in any.
+        BadInput: no source, a missing or unreadable one, one given twice, or no text in any; a
+            weight that cannot be, or where none is taken.
     """
     if not sources:
         raise BadInput("no --input: give a corpus, such as --input=corpus.jsonl")
-    opened: list[Source] = []
+    parts: list[Part] = []
     for source in sources:
-        if source.startswith(tfds_source.PREFIX):
-            opened += tfds_source.open_source(source, tfds_data_dir)
-        else:
-            opened += [_open_file(path, txt_documents, text_field) for path in _paths(source)]
+        place, weight = split_weight(source, SUFFIXES, tfds_source.PREFIX)
+        if weight is not None and not takes_weights:
+            raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
+        parts.append(Part(place, _open(place, tfds_data_dir, txt_documents, text_field), weight))
+    opened = [source for part in parts for source in part.opened]
     if tfds_data_dir and not any(isinstance(source, TfdsSource) for source in opened):
         raise BadInput(f"--tfds_data_dir={tfds_data_dir}: no --input is tfds:...: leave it out")
     for label, count in Counter(source.label for source in opened).items():
@@ -129,7 +172,22 @@ def open_corpus(
         raise BadInput(f"--text_field={text_field}: no --input has fields: leave it out")
     if not any(map(_has_text, opened)):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
-    return Corpus(opened)
+    return Corpus(parts)
+
+
+def _sha256(digests: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for one in digests:
+        digest.update(one)
+    return digest.hexdigest()
+
+
+def _open(
+    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str
+) -> tuple[Source, ...]:
+    if source.startswith(tfds_source.PREFIX):
+        return tuple(tfds_source.open_source(source, tfds_data_dir))
+    return tuple(_open_file(path, txt_documents, text_field) for path in _paths(source))
 
 
 def _has_text(source: Source) -> bool:

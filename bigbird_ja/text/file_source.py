@@ -26,7 +26,7 @@ BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
 
 # A document is handled whole, so that one has to end; lines of ten megabytes are common enough.
 MAX_DOCUMENT_BYTES = 64 << 20
-_BLOCK = 1 << 20
+_CHUNK = 1 << 20
 
 _NEWLINE = rb"(?:\r\n|\r(?!\n)|\n)"
 _WIDE_SPACE = "\u3000".encode()  # an ideographic space is white space, too
@@ -37,15 +37,15 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class _Line:
-    """The line in which blocks of text end: where it starts, and how long it is so far."""
+    """The line in which chunks of text end: where it starts, and how long it is so far."""
 
     start = _at = 0
 
-    def add(self, block: bytes) -> int:
-        """Its length after one more block."""
-        if last := max(block.rfind(b"\n"), block.rfind(b"\r")) + 1:
+    def add(self, chunk: bytes) -> int:
+        """Its length after one more chunk."""
+        if last := max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1:
             self.start = self._at + last
-        self._at += len(block)
+        self._at += len(chunk)
         return self._at - self.start
 
 
@@ -97,16 +97,16 @@ class FileSource:
             digest.update(f"text_field={self.text_field}\0".encode())
         line = _Line()
         with storage.open_read(self.path) as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-                if not self.path.endswith((".gz", ".zst")) and line.add(block) > MAX_DOCUMENT_BYTES:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                if not self.path.endswith((".gz", ".zst")) and line.add(chunk) > MAX_DOCUMENT_BYTES:
                     self._refuse_long(line.start)
         return digest.digest()
 
     def lines_of_single_document(self) -> int:
         """Lines in the first megabyte, if there are several and no blank one among them; else 0."""
         with _open(self.path) as stream:
-            head = next(_blocks(self.path, stream), b"")
+            head = next(_chunks(self.path, stream), b"")
         text = _trimmed(head)
         if _BLANK_LINES.search(text):
             return 0
@@ -115,16 +115,16 @@ class FileSource:
 
     def _begins_with(self, character: bytes) -> bool:
         with _open(self.path) as stream:
-            for block in _blocks(self.path, stream):
-                if block := block.removeprefix(_BOM).lstrip():
-                    return block.startswith(character)
+            for chunk in _chunks(self.path, stream):
+                if chunk := chunk.removeprefix(_BOM).lstrip():
+                    return chunk.startswith(character)
         return False
 
     def _records(self) -> Iterator[tuple[int, bytes]]:
         """Offset and bytes of each document, blank ones left out."""
         with _open(self.path) as stream:
-            blocks = _blocks(self.path, stream)
-            for offset, record in _lines(blocks) if self.is_by_line else _paragraphs(blocks):
+            chunks = _chunks(self.path, stream)
+            for offset, record in _lines(chunks) if self.is_by_line else _paragraphs(chunks):
                 if len(record) > MAX_DOCUMENT_BYTES:
                     self._refuse_long(offset)
                 if offset == 0 and record.startswith(_BOM):
@@ -191,10 +191,10 @@ def _import_pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _blocks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
     try:
-        while block := stream.read(_BLOCK):
-            yield block
+        while chunk := stream.read(_CHUNK):
+            yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(
             f"{path}: damaged or truncated gzip file ({error}): fetch or write it again"
@@ -207,15 +207,15 @@ def _blocks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
         ) from error
 
 
-def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+def _lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of each line."""
     at = 0
     pending: list[bytes] = []
     size = 0
-    for block in blocks:
-        if b"\r" in block:  # \r\n makes a blank line more, and those do not count
-            block = block.replace(b"\r", b"\n")
-        *whole, rest = block.split(b"\n")
+    for chunk in chunks:
+        if b"\r" in chunk:  # \r\n makes a blank line more, and those do not count
+            chunk = chunk.replace(b"\r", b"\n")
+        *whole, rest = chunk.split(b"\n")
         for line in whole:
             if pending:
                 line = b"".join([*pending, line])
@@ -229,10 +229,10 @@ def _lines(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     yield at, b"".join(pending)
 
 
-def _paragraphs(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+def _paragraphs(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of each run of lines without a blank one.
 
-    Each byte is looked at once, but for the white space at the end of a block: what comes next
+    Each byte is looked at once, but for the white space at the end of a chunk: what comes next
     decides whether that is a blank line. White space at the end of the file stays with the last
     document.
     """
@@ -241,12 +241,12 @@ def _paragraphs(blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     tail: list[bytes] = []  # white space that follows it
     ended: tuple[int, list[bytes]] | None = None  # the document before, and blank lines after it
     size = 0
-    for block in blocks:
-        tail.append(block)
-        size += len(block)
-        if size > MAX_DOCUMENT_BYTES + _BLOCK:
+    for chunk in chunks:
+        tail.append(chunk)
+        size += len(chunk)
+        if size > MAX_DOCUMENT_BYTES + _CHUNK:
             break
-        if not block.strip(_BLANK_BYTES):
+        if not chunk.strip(_BLANK_BYTES):
             continue
         text = b"".join(tail)
         done = 0
@@ -314,9 +314,9 @@ def _line_of(path: str, offset: int) -> int:
     """The line, from 1, of a byte; only for messages, so the file is read again."""
     line, last = 1, b""
     with _open(path) as stream:
-        while offset > 0 and (block := stream.read(min(_BLOCK, offset))):
-            offset -= len(block)
-            line += block.count(b"\n") + block.count(b"\r") - block.count(b"\r\n")
-            line -= last == b"\r" and block[:1] == b"\n"
-            last = block[-1:]
+        while offset > 0 and (chunk := stream.read(min(_CHUNK, offset))):
+            offset -= len(chunk)
+            line += chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
+            line -= last == b"\r" and chunk[:1] == b"\n"
+            last = chunk[-1:]
     return line

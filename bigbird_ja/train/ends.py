@@ -59,16 +59,19 @@ class Ends:
             known.results = self.results(known.reason)
             raise known from error
 
-    def reached(self, reason: str) -> dict[str, Any]:
-        """Records the end of a loop that came to one."""
-        self._recorder.ended(reason, None)
+    def reached(self, reason: str, is_new: bool = True) -> dict[str, Any]:
+        """Records the end of a run that came to one; not again where it is not `is_new`. Of
+        processes that hear of a request to stop at different instants the writer decides."""
+        reason = self._pod.share("end", lambda: reason)
+        if is_new:
+            self._recorder.ended(reason, None)
         self._pod.finish()
         if reason == "interrupted":
             step, model_dir = self._recorder.step, self._request.model_dir
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
-            stopped = Interrupted(f"{self._stop.name}: {what}")
+            stopped = Interrupted(f"{self._stop.name or 'asked by process 0'}: {what}")
             stopped.results = self.results(reason)
             raise stopped
         self.say_what_next()

@@ -8,7 +8,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.lease import RENEW_SECONDS, Lease
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Meta
 from bigbird_ja.train import engines, run_directory
 from bigbird_ja.train.beginning import COMPILED, Beginning
 from bigbird_ja.train.ends import Ends
@@ -67,8 +67,7 @@ class Part:
 
     def train(self) -> dict[str, Any]:
         """Trains, and records the end, whichever it is."""
-        self._stop.leave = lambda message: self._ends.leave("interrupted", message)
-        self._pod.leave = lambda error: self._ends.leave(error.reason, str(error))
+        self._listen_for_ends()
         with self._ends.recorded_failure(self._beginning):
             self._beginning.write()
             reason = "interrupted" if self._stop.is_set() else self._run_loop()
@@ -78,27 +77,41 @@ class Part:
     def complete(self) -> dict[str, Any]:
         """Nothing is left to train: makes up for what a kill after the last step has left undone,
         the last evaluation and the record of the end."""
-        from bigbird_ja.evaluation.forward import Forward
+        self._listen_for_ends()
+        step, checkpoint = self._found.step, self._found.checkpoint
+        self._evaluations.begin(step)
+        reason, is_new = "finished", False
+        if checkpoint is not None and self._evaluations.is_due(step):
+            is_new = True
+            with self._ends.recorded_failure(self._beginning):
+                self._evaluate(checkpoint)
+            if self._evaluations.is_due(step):  # someone asked to stop before it was made
+                self._stop.answered()
+                self._evaluations.join()
+                reason = "interrupted"
+        if not is_new:
+            is_new = not run_directory.is_recorded_as_finished(self._request.model_dir)
+        return self._ends.reached(reason, is_new)
+
+    def _listen_for_ends(self) -> None:
+        """From here on, ends that come from other threads are recorded as this run's."""
+        self._stop.leave = lambda message: self._ends.leave("interrupted", message)
+        self._pod.leave = lambda error: self._ends.leave(error.reason, str(error))
+
+    def _evaluate(self, checkpoint: Checkpoint) -> None:
+        """The evaluation of a finished run, on the devices that trained it."""
+        from bigbird_ja.data import verify
         from bigbird_ja.run.checkpoints import read_variables
         from bigbird_ja.run.names import parameters_of
 
-        step, checkpoint = self._found.step, self._found.checkpoint
-        self._evaluations.begin(step)
-        is_due = self._evaluations.is_due(step)
-        if checkpoint is not None and is_due:
-            with self._ends.recorded_failure(self._beginning):
-                params = parameters_of(read_variables(checkpoint.prefix))
-                found = self._evaluations.evaluate(step, Forward(self._config, params))
-                if found is None:
-                    self._stop.answered()
-                    self._evaluations.join()
-                    return self._ends.reached("interrupted")
+        step, request = self._found.step, self._request
+        damage = verify.named_damage(request.manifest, request.data_dir)
+        with self._watchdog, self._chores(), damage:
+            parameters = parameters_of(read_variables(checkpoint.prefix))
+            model = choice.model(request.engine, self._config, parameters)
+            found = self._evaluations.evaluate(step, model)
+            if found is not None:
                 self._recorder.evaluated(step, found)
-        self._pod.finish()
-        if is_due or not run_directory.is_recorded_as_finished(self._request.model_dir):
-            self._recorder.ended("finished", None)
-        self._ends.say_what_next()
-        return self._ends.results("finished")
 
     def _run_loop(self) -> str:
         from bigbird_ja.data import verify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,9 +16,17 @@ from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.pods.pod import Alone
 
 
+def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True  # a command that has failed does not wait for it
+    return timer
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """Log, clocks and the way out of the process; tests pass their own.
+
+    `timer` is given seconds and what to call after them: it has `start` and `cancel`.
 
     `mark` is called with the phase at the instants where a kill is interesting: "start-up",
     "compile", "input", "session", "step", "evaluate", "save", "between-files".
@@ -28,6 +37,7 @@ class Surroundings:
     monotonic: Callable[[], float] = time.monotonic
     mark: Callable[[str], None] = lambda phase: None
     leave: Callable[[int], Any] = os._exit
+    timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
 
 
 @dataclass(frozen=True)

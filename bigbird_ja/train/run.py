@@ -89,8 +89,7 @@ def _follow(
         recorder = Bystander(request, found, scratch)
         part = Part(request, stop, None, guard, store, scratch, found, recorder, warm_start)
         if found.step >= request.config.training.num_train_steps:
-            request.pod.finish()
-            return recorder.totals()
+            return part.complete()
         return part.train()
 
 

@@ -40,6 +40,7 @@ class StopRequest:
         self._answered = threading.Event()
         self._before: dict[int, Any] = {}
         self._asking = threading.Lock()
+        self._presses = False  # somebody asked who cannot wait
         self.name = ""  # of the first signal, or what else asked
         self.tell: Callable[[str], None] = lambda name: None  # told `name` too: for a whole pod
 
@@ -47,16 +48,27 @@ class StopRequest:
         """Whether someone asked to stop."""
         return self._asked.is_set()
 
-    def ask(self, name: str) -> None:
-        """Asks to stop, from any thread; `name` says who or what, for messages."""
+    def ask(self, name: str, is_pressing: bool = True) -> None:
+        """Asks to stop, from any thread.
+
+        Args:
+            name: who or what asks, for messages.
+            is_pressing: whether the machine is about to go, so that a main thread that does not
+                answer is not waited for.
+        """
         with self._asking:
-            if self._asked.is_set():
-                return
-            self.name = name
-            self._asked.set()
-        self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
-        threading.Thread(target=self._time_out, name="patience", daemon=True).start()
-        self.tell(name)
+            is_first = not self._asked.is_set()
+            if is_first:
+                self.name = name
+                self._asked.set()
+            starts_clock = is_pressing and not self._presses
+            self._presses = self._presses or is_pressing
+        if is_first:
+            self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
+        if starts_clock:
+            threading.Thread(target=self._time_out, name="patience", daemon=True).start()
+        if is_first:
+            self.tell(name)
 
     def answered(self) -> None:
         """The main thread has seen the request: from here on it may take the time to save."""
@@ -94,10 +106,10 @@ class StopRequest:
                     self._receive(number)
 
     def _receive(self, number: int) -> None:
-        if not self._asked.is_set():
-            self.ask(stop_signals.name_of(number))
-        elif number == signal.SIGINT:
+        if number == signal.SIGINT and self._asked.is_set():
             self.leave("interrupted again: left at once; the last checkpoint is good")
+        else:
+            self.ask(stop_signals.name_of(number))
 
     def _time_out(self) -> None:
         if not self._answered.wait(self._patience):

@@ -8,7 +8,7 @@ from absl import flags
 
 from bigbird_ja import cli, command_flags
 from bigbird_ja import config as config_lib
-from bigbird_ja.config.options import Option
+from bigbird_ja.options import Option
 from testkit.hostile.case import ANY, REFUSED, REMOTE, Case, commands, good_arguments, with_flag
 
 _NO_NUMBER = ("x", "", "nan", "NaN", "inf", "-inf", "1e999", "0x", "１２", "1,000", "--", "1_0_")

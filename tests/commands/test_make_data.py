@@ -39,10 +39,34 @@ def test_makes_says_and_finds_it_finished(tmp_path, inputs, run_cli):
     assert making.digests(str(tmp_path / "data")) == before
 
 
+def test_mixed_corpora_are_told_of_by_make_data_and_check_data(
+    tmp_path, sample_corpus, tokenizer_path, run_cli
+):
+    lines = Path(sample_corpus).read_text(encoding="utf-8").splitlines(keepends=True)
+    for name, part in (("news", lines[:20]), ("books", lines[20:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
+    made = run_cli(
+        "make-data", f"--input={tmp_path}/news.jsonl=2", f"--input={tmp_path}/books.jsonl",
+        f"--tokenizer={tokenizer_path}", *SMALL, f"--output_dir={tmp_path / 'data'}", "--json",
+    )  # fmt: skip
+    assert made.status == 0, made.stderr
+    news, books = made.json["corpora"]
+    assert (news["name"], news["weight"], news["documents"]) == ("news.jsonl", 2.0, 36)
+    assert (books["name"], books["weight"], books["documents"]) == ("books.jsonl", 1.0, 36)
+    assert news["eval_documents"] == 2 and news["share"] + books["share"] == pytest.approx(1)
+    assert made.json["train_sequences"] == news["sequences"] + books["sequences"]
+    checked = run_cli("check-data", f"--data_dir={tmp_path / 'data'}", "--json")
+    assert checked.status == 0 and checked.json["corpora"] == made.json["corpora"]
+    for ended in (made, checked):
+        assert f"{news['share']:.1%}" in ended.stderr and "books.jsonl" in ended.stderr
+
+
 @pytest.mark.parametrize(
     "change,says",
     [
         (["--input=/nowhere/x.jsonl"], "/nowhere/x.jsonl"),
+        (["--input=/nowhere/x.jsonl=2"], "/nowhere/x.jsonl"),
+        (["--input=/nowhere/x.jsonl=many"], "weight='many'"),
         (["--tokenizer=/nowhere/x.model"], "/nowhere/x.model"),
         (["--seq_length=4"], "seq_length"),
         (["--max_predictions_per_seq=500"], "max_predictions_per_seq"),

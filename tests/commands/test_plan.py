@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja import cli
+from bigbird_ja.console import LiveLine
 from tests.cloud.support import write_manifest
 
 
@@ -165,3 +166,20 @@ def test_bad_input(flags: list[str], words: str) -> None:
 def test_a_warm_up_that_does_not_end_is_said() -> None:
     status, text, _ = run("--num_train_steps=40")
     assert status == 0 and "warning: training.warmup_steps=10,000" in text
+
+
+def test_the_table_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LiveLine, "columns", lambda _: 79)
+    lines = run("--config=base-4096")[1].splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("machine"))
+    end = lines.index("", start)
+    assert end - start > 10 and max(map(len, lines[start:end])) <= 79
+    assert all(name in lines[start] for name in ("done after", "cost $", "note"))
+    # A long note stands once, below, and its number in the rows.
+    assert any(line.startswith("v5e-8    Kaggle") and line.endswith("(1)") for line in lines)
+    assert sum(line.startswith("(1) as of ") for line in lines) == 1
+
+
+def test_a_pipe_gets_every_column() -> None:
+    header = next(t for t in run("--config=base-4096")[1].splitlines() if t.startswith("machine"))
+    assert all(name in header for name in ("tokens/s", "rate from", "rented h", "$/h"))

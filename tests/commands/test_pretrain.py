@@ -18,7 +18,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.train.engines import choice
-from testkit import killing, synthetic
+from testkit import killing, profiles, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.runs import ENGINE
 from testkit.zygote import Ended, Zygote
@@ -132,6 +132,17 @@ def test_sigterm_saves_and_the_same_command_continues_bit_for_bit(
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     steps = [record["step"] for record in run_log.read_metrics(str(model))]
     assert steps == sorted({4, 8, 12, 16, 20, 24, 28, STEPS, step})
+
+
+def test_a_time_limit_saves_and_the_same_command_continues_bit_for_bit(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--json", "--max_train_minutes", "7.5"]
+    step = killing.stopped_by_its_time_limit(zygote, here, model)
+    ended = zygote.run(*here)
+    assert ended.status == 0 and ended.result["interruptions"] == 1, ended.err
+    assert 8 <= step < STEPS and killing.digest(str(model)) == killing.digest(str(finished[0]))
 
 
 def test_a_hang_up_during_start_up_is_75_and_trains_nothing(
@@ -354,7 +365,7 @@ def test_a_profile_is_captured_and_summed_up(
     model = tmp_path / "model"
     ended = zygote.run(*flags, "--model_dir", str(model), "--profile_steps", "10:14", "--json")
     assert ended.status == 0, ended.err
-    assert list(model.glob("plugins/profile/*/*.xplane.pb"))
+    assert b"MatMul" in profiles.opened(model)
     at = ended.err.index("profile of 5 steps")
     lines = ended.err[at:].splitlines()[:10]
     assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
@@ -498,6 +509,9 @@ def test_a_run_goes_on_with_another_rate_and_batch_and_without_its_config(
     ended = zygote.run(*here, "--num_train_steps=35", *asked)
     assert ended.status == 0, ended.err
     assert "ends at step 35, no longer at 30" in ended.err and str(model) in ended.err
+    # The run's own settings are what the change is told against; not all of them are listed.
+    assert "training.global_batch_size = 8  (run 4; from --continue_with)" in ended.err
+    assert "model.num_layers" not in ended.err
     recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
     assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]
     store = CheckpointStore(str(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from bigbird_ja import cli
 from bigbird_ja.errors import OutOfMemory
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
-from testkit import command_line, engine_runs, killing
+from testkit import command_line, engine_runs, killing, profiles
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Ended, Zygote
 
@@ -80,6 +81,32 @@ def test_evaluation_on_the_devices_is_evaluation(
     assert found[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 
 
+def test_a_missed_last_evaluation_is_made_on_the_devices(
+    finished: tuple[Path, Ended], flags: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: Any,
+) -> None:  # fmt: skip
+    """After a kill in it: nothing is left to train, and no TensorFlow model beside the devices."""
+    from bigbird_ja.evaluation import forward
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("evaluated in TensorFlow")
+
+    model = tmp_path / "model"
+    shutil.copytree(finished[0], model)
+    expected = run_log.read_evaluations(str(model))[-1]
+    (model / run_log.EVAL).unlink()
+    monkeypatch.setattr(forward.Forward, "metrics", refuse)
+    monkeypatch.setattr(forward.Forward, "log_probabilities", refuse)
+    again = [*flags, "--model_dir", str(model), "--mode", "train_and_eval"]
+    before = jax.config.jax_platforms
+    status = cli.run_command_line([*again, "--set", "training.eval_every_steps=16"])
+    jax.config.update("jax_platforms", before)
+    assert status == 0, capsys.readouterr().err
+    (made,) = run_log.read_evaluations(str(model))
+    assert made["step"] == STEPS
+    assert made["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
+
+
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_weights(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
@@ -100,6 +127,31 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights(
     if KEEPS_PROGRAMS:
         kept = [path.name for path in (model / "compiled").rglob("*replica_step*-cache")]
         assert len(kept) == 1, "each restart compiles again"
+
+
+def test_a_time_limit_saves_and_the_same_command_continues(
+    zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model), "--max_train_minutes", "7.5"]
+    step = killing.stopped_by_its_time_limit(zygote, here, model)
+    ended = zygote.run(*here)
+    assert ended.status == 0 and ended.result["interruptions"] == 1, ended.err
+    assert 8 <= step < STEPS and killing.digest(str(model)) == killing.digest(str(finished[0]))
+
+
+def test_a_time_limit_during_start_up_trains_nothing(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    running = zygote.start(
+        *flags, "--model_dir", str(model), "--max_train_minutes", "1", hang_at=["start-up", 1]
+    )
+    running.wait_for(running.hung)
+    running.hung.unlink()
+    ended = running.wait()
+    assert ended.status == 75 and "no step was made" in ended.err, ended.err
+    assert CheckpointStore(str(model)).steps() == []
 
 
 @pytest.mark.estimator
@@ -153,6 +205,7 @@ def test_a_profile_is_captured_as_tensorboard_reads_it(
     planes = xplane_pb2.XSpace.FromString(path.read_bytes()).planes
     events = {plane.name: sum(len(line.events) for line in plane.lines) for plane in planes}
     assert sum(events.values()) > 0, events
+    assert b"replica_step" in profiles.opened(model)
 
 
 @pytest.mark.slow

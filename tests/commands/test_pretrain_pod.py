@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,93 @@ def test_sigterm_to_one_saves_and_a_killed_one_ends_the_other(
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
 
 
+def test_a_missed_last_evaluation_is_made_by_all(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    """As after a kill in it: nothing is left to train, and each process has its part."""
+    model = tmp_path / "model"
+    shutil.copytree(finished[0], model)
+    (expected,) = run_log.read_evaluations(str(model))[1:]
+    (model / run_log.EVAL).unlink()
+    ended = pods.wait(pods.start(zygote, 2, *flags, "--model_dir", str(model)))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    assert [e.result["reason"] for e in ended] == ["finished"] * 2
+    (made,) = run_log.read_evaluations(str(model))
+    assert made["step"] == STEPS and made["predictions"] == expected["predictions"]
+    assert made["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
+    assert run_log.read_events(str(model))[-1]["event"] == "finished"
+
+
+@pytest.mark.slow
+def test_sigterm_in_an_evaluation_saves_the_same_step(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    """In one on the way, where also a process too many comes, and in that of the last step."""
+    model = tmp_path / "model"
+    here = [*flags, "--model_dir", str(model)]
+    for number in (1, 2):  # the second start first makes up for the evaluation of the first
+        running = pods.start(zygote, 2, *here, hang={1: ["evaluate", number]})
+        running[1].wait_for(running[1].hung, seconds=pods.PATIENCE)
+        if number == 1:
+            (address,) = {line for line in running[0].read("err").split() if "127.0.0.1:" in line}
+            late = zygote.run(*here, *pods.place(address, 2, 1), environ=pods.ENVIRON)
+            check_refused([late], "a process too many")
+        running[0].send(signal.SIGTERM)  # which has made its part, or soon has, and waits
+        running[1].wait_for(running[1].hung.with_name("err"), "SIGTERM in process 0")
+        running[1].hung.unlink()
+        ended = pods.wait(running)
+        assert [e.status for e in ended] == [75, 75], [e.err for e in ended]
+        (step,) = {e.result["global_step"] for e in ended}
+        assert CheckpointStore(str(model)).steps()[-1] == step
+        assert step == STEPS if number == 2 else 8 <= step < STEPS
+        assert not [e for e in run_log.read_evaluations(str(model)) if e["step"] == STEPS]
+    ended = pods.wait(pods.start(zygote, 2, *here))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    assert killing.digest(str(model)) == killing.digest(str(finished[0]))
+    (first, last) = run_log.read_evaluations(str(model))
+    assert 8 <= first["step"] < STEPS == last["step"]
+    expected = run_log.read_evaluations(str(finished[0]))[-1]["masked_lm_loss"]
+    assert last["masked_lm_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_nan_ends_all_with_its_step(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
+    wrong = ["training.adam_epsilon=1e-46", "training.weight_decay=0", "model.num_layers=1"]
+    sets = [flag for setting in wrong for flag in ("--set", setting)]
+    ended = pods.wait(pods.start(zygote, 2, *flags, "--model_dir", model, *sets))
+    assert [e.status for e in ended] == [70, 70], [e.err for e in ended]
+    for each in ended:
+        lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
+        assert len(lines) == 1 and "step 2: loss or gradients are NaN" in lines[0], each.err
+        assert each.result["reason"] == "diverged" and "Traceback" not in each.err
+    assert CheckpointStore(model).steps() == []
+    assert run_log.read_events(model)[-1]["reason"] == "diverged"
+
+
+@pytest.mark.slow
+def test_divided_state_gives_the_same_weights_and_checkpoints(
+    finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    """ZeRO-1 over all devices of a pod, from the first step on; then checkpoints of either kind
+    are gone on with by the other."""
+    divided = ["--set", "training.optimizer_sharding=true"]
+    model = tmp_path / "divided"
+    ended = pods.wait(pods.start(zygote, 2, *flags, *divided, "--model_dir", str(model)))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    assert apart(model, finished[0]) < 1e-5
+    for name, source, sets in (("whole", model, []), ("again", finished[0], divided)):
+        other = tmp_path / name
+        shutil.copytree(source, other)
+        for path in other.glob(f"model.ckpt-{STEPS}.*"):
+            path.unlink()
+        ended = pods.wait(pods.start(zygote, 2, *flags, *sets, "--model_dir", str(other)))
+        assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+        (resumed,) = [e for e in run_log.read_events(str(other)) if e["event"] == "resumed"]
+        assert 0 < resumed["global_step"] < STEPS
+        assert apart(other, finished[0]) < 1e-5
+
+
 @pytest.mark.slow
 def test_another_folder_under_the_same_name(
     zygote: Zygote, flags: list[str], tmp_path: Path
@@ -176,6 +264,17 @@ def test_a_coordinator_that_never_comes(zygote: Zygote, flags: list[str], tmp_pa
     check_refused([ended], "no process 0 there")
     ended = zygote.run(*here, *pods.place(pods.free_address(), 2, 0))
     check_refused([ended], "process 1 of 2 did not come")
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_same_process_twice(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+    here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "60"]
+    address = pods.free_address()
+    running = [
+        zygote.start(*here, *pods.place(address, 4, index), environ=pods.ENVIRON)
+        for index in (0, 1, 1)
+    ]
+    check_refused(pods.wait(running), "have the same --process_id")
     assert not (tmp_path / "model").exists()
 
 

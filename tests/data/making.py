@@ -28,15 +28,20 @@ def write_corpus(path: Path, texts: Sequence[str]) -> str:
 
 
 def request(
-    corpus: str, tokenizer_path: str, output: str, num_workers: int = 1, **changes: Any
+    corpus: str | Sequence[str],
+    tokenizer_path: str,
+    output: str,
+    num_workers: int = 1,
+    **changes: Any,
 ) -> build.Request:
     """What `make-data` would ask for."""
     options = {k: changes.pop(k) for k in ("overwrite", "work_dir") if k in changes}
     input_mask = changes.pop("input_mask", False)
-    opened = corpus_lib.open_corpus([corpus])
+    inputs = [corpus] if isinstance(corpus, str) else corpus
+    opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = tokenizer_lib.load(tokenizer_path)
     config = MakeDataConfig(**{**SMALL, **changes})
-    made = spec.spec_of(config, tokenizer, opened.fingerprint, input_mask)
+    made = spec.spec_of(config, tokenizer, opened, input_mask)
     return build.Request(opened, tokenizer, made, output, num_workers, **options)
 
 

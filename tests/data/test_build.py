@@ -323,7 +323,7 @@ def test_sigkill_at_random_instants_then_the_same_bytes(
     tmp_path, sample_corpus, tokenizer_path, run_cli
 ):
     flags = [
-        f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--seq_length=128",
+        f"--input={sample_corpus}=1.5", f"--tokenizer={tokenizer_path}", "--seq_length=128",
         "--max_predictions_per_seq=20", "--num_shards=16", "--num_workers=2",
         "--masking=static", "--dupe_factor=10",
     ]  # fmt: skip

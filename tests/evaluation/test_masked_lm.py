@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bigbird_ja import config as config_lib
+from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import examples, masked_lm, tensorboard
+from bigbird_ja.evaluation import evaluator, examples, masked_lm, tensorboard
 from bigbird_ja.evaluation.forward import Forward, padded_length
 from bigbird_ja.run.model import load_parameters
+from tests.data import making
 from tests.model.tiny import tiny_config
 
 
@@ -53,28 +55,62 @@ def test_max_batches_and_ticks(small_run):
     assert found["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
 
 
-def test_sub_corpora_and_next_sentences_are_told_where_known(small_run):
-    manifest = dataclasses.replace(
-        manifest_lib.load(small_run.data_dir),
-        statistics={
-            "eval_sub_corpora": [
-                {"name": "news", "first_record": 0, "records": 2},
-                {"name": "novels", "first_record": 2, "records": 1},
-            ]
-        },
-    )
+@pytest.fixture(scope="module")
+def mixed(small_run, tmp_path_factory):
+    """Data of two corpora for the small run's model: the manifest and where it lies."""
+    folder = tmp_path_factory.mktemp("mixed")
+    lines = Path(small_run.corpus).read_text(encoding="utf-8").splitlines(keepends=True)
+    inputs = []
+    for name, part, weight in (("news", lines[:25], 2), ("novels", lines[25:], 0.5)):
+        (folder / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
+        inputs.append(f"{folder}/{name}.jsonl={weight}")
+    request = making.request(
+        inputs, small_run.tokenizer, str(folder / "data"), seq_length=256,
+        max_predictions_per_seq=40,
+    )  # fmt: skip
+    return build.make_data(request)[0], str(folder / "data")
+
+
+def test_mixed_corpora_are_told_apart(small_run, mixed):
+    config, params, _ = load_parameters(small_run.model_dir)
+    manifest, directory = mixed
+    forward = Forward(config, params)
+    found = masked_lm.evaluate_model(forward, directory, manifest)
+    rows = found["by_sub_corpus"]
+    assert [row["name"] for row in rows] == ["news.jsonl", "novels.jsonl"]
+    # By hand, record after record: which corpus it is of, what its predictions cost.
+    sums = np.zeros((2, 3))
+    records = [0, 0]
+    for batch in pipeline.eval_batches(manifest, directory, batch_size=1):
+        corpus = int(batch.pop("corpus_ids")[0])
+        made = forward.metrics(batch)
+        weights = batch["masked_lm_weights"].numpy()
+        values = (made["masked_lm_losses"], made["masked_lm_correct"])
+        sums[corpus] += [weights.sum(), *((weights * value).sum() for value in values)]
+        records[corpus] += 1
+    assert records == [corpus.eval.sequences for corpus in manifest.corpora]
+    for row, (count, loss, correct) in zip(rows, sums, strict=True):
+        assert row["count"] == count
+        assert row["loss"] == pytest.approx(loss / count, rel=1e-4)
+        assert row["accuracy"] == pytest.approx(correct / count, rel=1e-4)
+    text = evaluator.as_text({"step": 1, **found})
+    assert "news.jsonl" in text and f"{rows[1]['loss']:.4g}" in text
+    scalars = tensorboard.scalars(found)
+    assert scalars["eval/by_corpus/news.jsonl"] == rows[0]["loss"]
+
+
+def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, result):
+    assert "by_sub_corpus" not in result
     collected = {
         "loss": np.array([1.0, 2.0, 4.0]), "accuracy": np.array([1.0, 0.0, 0.0]),
         "position": np.array([1, 2, 3]), "distance": np.array([1, 2, -1]),
-        "id": np.array([20, 21, 22]), "record": np.array([0, 1, 2]), "rows": np.arange(3),
+        "id": np.array([20, 21, 22]), "corpus": np.array([1, 1, 1]), "rows": np.arange(3),
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }  # fmt: skip
-    found = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
-    assert [(r["name"], r["count"], r["loss"]) for r in found["by_sub_corpus"]] == [
-        ("news", 2, 1.5),
-        ("novels", 1, 4.0),
-    ]
+    found = masked_lm.summarise(collected, mixed[0], np.full(mixed[0].vocab_size, 2))
+    assert [(r["name"], r["count"]) for r in found["by_sub_corpus"]] == [("novels.jsonl", 3)]
+    assert found["by_sub_corpus"][0]["loss"] == pytest.approx(7 / 3)
     assert found["next_sentence_accuracy"] == pytest.approx(2 / 3)
     assert found["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
 

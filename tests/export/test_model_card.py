@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.export import huggingface, model_card, source
 from bigbird_ja.export.source import Source
 
@@ -66,6 +67,25 @@ def test_the_folder_holds_no_path_of_this_machine(
     assert os.path.basename(small_run.corpus) in (folder / "README.md").read_text("utf-8")
     modes = {path.name: oct(path.stat().st_mode) for path in folder.iterdir()}
     assert len(set(modes.values())) == 1, modes
+
+
+def test_mixed_corpora_are_named_with_their_share_and_loss(trained: Source) -> None:
+    assert trained.manifest
+    taken = manifest_lib.Taken(3, trained.manifest.train.tokens // 4, 2)
+    corpora = tuple(
+        manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)
+        for name, weight in (("news", 2.0), ("books", 0.5))
+    )
+    row = {"name": "news.jsonl", "count": 5, "loss": 1.25, "accuracy": 0.5}
+    other = dataclasses.replace(
+        trained,
+        manifest=dataclasses.replace(trained.manifest, corpora=corpora),
+        evaluation={"masked_lm_loss": 2.0, "masked_lm_accuracy": 0.5, "by_sub_corpus": [row]},
+    )
+    data = model_card._data(other, model_card.Options("x"))
+    assert "news.jsonl (2 times per epoch, 25.0% of the tokens), books.jsonl (0.5 times" in data
+    assert "/home/me" not in data
+    assert "held-out text of news.jsonl: 1.2500 nats" in model_card._results(other)
 
 
 def test_a_loss_that_is_no_number_is_said(trained: Source) -> None:

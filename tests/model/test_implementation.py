@@ -50,10 +50,47 @@ def test_auto_takes_the_kernels_where_they_are_shown_cheaper(
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
 
 
-@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "v7x"])
-def test_kernel_is_taken_where_it_fits(versions: dict[str, Any], chip: str) -> None:
+@pytest.mark.parametrize(
+    ("chip", "auto"), [("v5e", "kernel"), ("v5p", "xla"), ("v6e", "kernel"), ("v7x", "xla")]
+)
+def test_kernel_is_taken_where_it_fits(versions: dict[str, Any], chip: str, auto: str) -> None:
     assert _resolved(_config(f"{KEY}=kernel"), "tpu", chip) == "kernel"
-    assert _resolved(_config(), "tpu", chip) == "xla"
+    assert _resolved(_config(), "tpu", chip) == auto
+
+
+REFUSALS = (
+    "INTERNAL: Failed to deserialize the Mosaic module: Unsupported version: expected <= 4",
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem.",
+)
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_where_the_compiler_refuses_the_kernels_auto_stays_with_xla(
+    versions: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = _config()
+    taken = implementation.resolved(asked, "tpu", "v5e")
+    found = implementation.without_kernels(asked, taken, ValueError(message))
+    assert found.model.attention_implementation == "xla"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ([f"{KEY}=kernel"], REFUSALS[0]),  # asked for by name
+        ([f"{KEY}=xla"], REFUSALS[0]),
+        ([], "INTERNAL: anything else"),
+        ([], "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_custom_call"),
+    ],
+)
+def test_other_failures_stay_failures(
+    versions: dict[str, Any], settings: list[str], message: str
+) -> None:
+    asked = _config(*settings)
+    taken = implementation.resolved(asked, "tpu", "v5e")
+    with pytest.raises(ValueError, match=message[:20]):
+        implementation.without_kernels(asked, taken, ValueError(message))
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,20 @@ def test_a_counter_that_is_kept_in_memory() -> None:
     assert bundles.runs(_listing(*_loop(kept, 12))).times[1] == 10
 
 
+def test_a_counter_that_is_moved_before_it_goes_round() -> None:
+    moved = (
+        "%s30_s3 = sphi %s10_s1, %s40_s4  ;;  %s20_s2 = sadd.s32 1, %s30_s3  ;;"
+        "  %s40_s4 = smov.u32 %s20_s2"
+    )
+    assert bundles.runs(_listing(*_loop(moved, 12))).times[1] == 10
+
+
+def test_a_start_that_is_set_where_the_loop_before_ends() -> None:
+    guarded = f"{PHI}  ;;  %s10_s1 = smov.u32 (%p7_p7), 3"
+    lines = [line.replace("%s10_s1 = smov.u32 2 ", "") for line in _loop(guarded, 12)]
+    assert bundles.runs(_listing(*lines)).times[1] == 9
+
+
 def test_a_start_that_is_not_known_is_zero() -> None:
     unknown = "%s30_s3 = sphi %s99_s9, %s20_s2  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
     found = bundles.runs(_listing(*_loop(unknown, 12)))
@@ -110,6 +124,17 @@ def _with_skip(predicate: str) -> list[str]:
 def test_what_a_branch_skips_runs_in_the_other_iterations(predicate: str, runs: int) -> None:
     found = bundles.runs(_listing(*_with_skip(predicate)))
     assert found.times == [1, 16, 16, 16, runs, runs, 16, 16, 1]
+
+
+def test_two_branches_that_lead_to_places_in_one_bundle() -> None:
+    lines = _with_skip("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12")
+    inner = "   0x4   : > { %82 = sbr.rel (!%p8_p0) target = $region26 }"
+    lines[4] = inner
+    lines[2] = lines[2].replace(" }", "  ;;  %p8_p0 = scmp.lt.s32.totalorder %s30_s3, 6 }")
+    lines[6] = lines[6].rstrip() + " /* Start/End empty region 26 :: End region 24 */"
+    # The outer one leaves 2 to 11, the inner one, of these, 2 to 5.
+    found = bundles.runs(_listing(*lines)).times
+    assert found == [1, 16, 16, 16, 10, 4, 16, 16, 1]
 
 
 def test_loops_inside_loops_multiply() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -37,6 +38,19 @@ def test_everything_is_there(runs):
         assert title in text, title
     assert '<tr class="differs"><th>training.learning_rate</th>' in text
     assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "<b>江戸</b>" not in text
+
+
+def test_mixed_corpora_have_bars_of_their_own(runs):
+    assert "Accuracy by corpus" not in page(*runs)
+    first = runs[0][0]
+    rows = [
+        {"name": name, "count": 5, "loss": 1.0, "accuracy": share}
+        for name, share in (("news.jsonl", 0.25), ("<books>", 0.5))
+    ]
+    last = {**first.evaluations[-1], "by_sub_corpus": rows}
+    mixed = dataclasses.replace(first, evaluations=[*first.evaluations[:-1], last])
+    text = page([mixed, runs[0][1]], runs[1])
+    assert "Accuracy by corpus" in text and "news.jsonl" in text and "&lt;books&gt;" in text
 
 
 def test_japanese_text_is_said_to_be_japanese(runs):

@@ -72,7 +72,7 @@ def test_blocks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     txt, jsonl = tmp_path / "a.txt", tmp_path / "a.jsonl"
     expected = texts(write(txt, content)), texts(write(jsonl, lines_of("ab", "c\n", "日本") * 3))
     for size in (1, 2, 3, 7):
-        monkeypatch.setattr(file_source, "_BLOCK", size)
+        monkeypatch.setattr(file_source, "_CHUNK", size)
         assert (texts(str(txt)), texts(str(jsonl))) == expected
 
 
@@ -176,7 +176,7 @@ def test_blocks_do_not_matter_wherever_they_end(
     )
     whole = list(source.texts())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(file_source, "_BLOCK", size)
+        patch.setattr(file_source, "_CHUNK", size)
         assert list(source.texts()) == whole
 
 
@@ -199,7 +199,7 @@ def test_white_space_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Monke
             self.searched += len(text)
             return self.pattern.finditer(text)
 
-    monkeypatch.setattr(file_source, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(file_source, "_CHUNK", 1 << 10)
     for filling in (" ", "\n", "\u3000", " \n", "あ"):
         content = ("最初" + filling * (1 << 16) + "\n\n最後").encode()
         source = file_source.FileSource(write(tmp_path / "a.txt", content))
@@ -213,7 +213,7 @@ def test_white_space_without_end_is_refused_and_what_follows_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 16)
-    monkeypatch.setattr(file_source, "_BLOCK", 1 << 10)
+    monkeypatch.setattr(file_source, "_CHUNK", 1 << 10)
     blank = b" " * (1 << 17)
     for name in ("a.txt", "a.jsonl"):
         path = write(tmp_path / name, lines_of("一") + b"\n" + blank + b"\n\n" + lines_of("二"))
@@ -260,7 +260,7 @@ def test_what_is_longer_than_a_document_may_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 20)
-    monkeypatch.setattr(file_source, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(file_source, "_CHUNK", 1 << 16)
     content = "短い\n\n".encode() + b"x\n" * (1 << 20)
     with pytest.raises(BadInput, match=r"a\.txt line 3: .*longer than 1 MB"):
         texts(write(tmp_path / "a.txt", content), write(tmp_path / "b.txt", b"x"))

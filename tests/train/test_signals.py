@@ -60,6 +60,15 @@ def test_without_an_answer_it_leaves_by_itself() -> None:
         assert heard.gone.wait(10) and "left without saving" in heard.left[0]
 
 
+def test_who_can_wait_is_kept_waiting_until_someone_comes_who_cannot() -> None:
+    with listening(patience=0.05) as (stop, heard):
+        stop.ask("a limit", is_pressing=False)
+        assert stop.is_set() and not heard.gone.wait(0.3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard.gone.wait(10) and "left without saving" in heard.left[0]
+        assert len(heard.said) == 1
+
+
 def test_an_answer_gives_it_the_time_to_save() -> None:
     with listening(patience=0.3) as (stop, heard):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -140,6 +140,7 @@ def _whole(
     scores, d_exact = ours.products(tiles.keys[tile], tiles.values[tile])
     yield
     exact, slopes = ours.weights(tiles.seen.tile(scores, query, tile), d_exact)
+    yield
     found.append(t.matmul(tiles.key[tile, own], slopes))
     d_keys, d_values = ours.to_keys(exact, slopes)
     yield
@@ -160,6 +161,7 @@ def _beside(
     yield
     scores = tiles.seen.outer(scores, j, near.after, near.before)
     exact, slopes = ours.weights(scores, d_exact)
+    yield
     key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
     found.append(t.matmul(key, slopes))
     parts = ours.to_keys(exact, slopes)

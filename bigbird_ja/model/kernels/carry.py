@@ -19,6 +19,10 @@ from jaxlib.mlir import ir
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 _TARGET = "tpu_custom_call"
+# The version of Mosaic in which kernels are written. jax writes what the libtpu of its own month
+# reads; images pair it with older ones (Kaggle's jax 0.7.2 with libtpu 0.0.17, which reads up to
+# 4), and newer compilers read old versions: 0.0.52 makes the same code of 4 as of its own.
+_FORMAT = 4
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
 
@@ -72,9 +76,28 @@ def carried(
     return list(found)
 
 
+@contextlib.contextmanager
+def _in_format(version: int) -> Iterator[None]:
+    """What is lowered in here is written in this version of Mosaic. jax has no setting for it; a
+    jax without the function that is replaced writes the version of its own choice."""
+    from jax._src import tpu_custom_call
+
+    name = "get_ir_version"
+    own = getattr(tpu_custom_call, name, None)
+    if own is None:
+        yield
+        return
+    setattr(tpu_custom_call, name, lambda *_: version)
+    try:
+        yield
+    finally:
+        setattr(tpu_custom_call, name, own)
+
+
 def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
     """What JAX hands to libtpu for a kernel."""
-    lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
+    with _in_format(_FORMAT):
+        lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")
     found: list[str] = []
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.config import Config
@@ -16,6 +16,11 @@ from bigbird_ja.errors import BadInput
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
 from bigbird_ja.train.engines.devices import Devices
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bigbird_ja.evaluation.forward import Model
 
 ENGINES = ("auto", "estimator", "pjrt")
 # The kinds of TPU that TensorFlow 2.15 is proven on.
@@ -112,6 +117,27 @@ def start(
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
     return EstimatorEngine(config, first_state, batches, choice.replicas, scratch, choice.use_tpu)
+
+
+def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
+    """A trained model where the chosen engine evaluates, when nothing is left to train.
+
+    Args:
+        choice: of `choose`.
+        config: completed by a data set.
+        parameters: by name, float32.
+    """
+    if choice.found is not None:
+        from bigbird_ja.train.engines.pjrt import keep_tensorflow_off_the_devices
+        from bigbird_ja.train.engines.pjrt_forward import PjrtForward
+
+        keep_tensorflow_off_the_devices()
+        forward = PjrtForward(config, choice.found.of_process())
+        forward.place(parameters)
+        return forward
+    from bigbird_ja.evaluation.forward import Forward
+
+    return Forward(config, parameters)
 
 
 def accelerator_type() -> str | None:

@@ -53,11 +53,10 @@ class PjrtEngine:
         devices: Devices,
         programs: CompiledPrograms | None = None,
     ) -> None:
-        config = implementation.resolved(config, devices.platform, devices.chip)
-        self._config, self._first_state, self._batches = config, first_state, batches
+        self._asked = config
+        self._first_state, self._batches = first_state, batches
         self._devices, self._programs = devices, programs
-        count = len(devices.devices)
-        self._program = Program(config, config.training.global_batch_size // count, count)
+        self._take(implementation.resolved(config, devices.platform, devices.chip))
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -74,9 +73,11 @@ class PjrtEngine:
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
-        with implementation.traced_for(self._config, self._devices.platform):
-            self._lowered = self._program.lower()
-        self._step = self._compile()
+        try:
+            self._step = self._compile()
+        except Exception as error:
+            self._take(implementation.without_kernels(self._asked, self._config, error))
+            self._step = self._compile()
         if self._programs is not None:
             self._programs.keep()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
@@ -146,12 +147,21 @@ class PjrtEngine:
         if self._feeder is not None:
             self._feeder.close()
 
+    def _take(self, config: Config) -> None:
+        """Makes the program of a resolved config."""
+        count = len(self._devices.devices)
+        self._config = config
+        self._program = Program(config, config.training.global_batch_size // count, count)
+
     def _compile(self) -> Step:
-        """Compiles ahead of the first step, so that what cannot run is known before it.
+        """Traces the step, and compiles it ahead of the first one, so that what cannot run is known
+        before it.
 
         Raises:
             OutOfMemory: the program does not fit.
         """
+        with implementation.traced_for(self._config, self._devices.platform):
+            self._lowered = self._program.lower()
         jitted = make_step(self._lowered, self._devices.platform, self._mesh)
         compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()
         self._check_memory(compiled)

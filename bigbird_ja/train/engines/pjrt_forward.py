@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.config import Config
 from bigbird_ja.evaluation.forward import inference_config, padded
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.train import program
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
@@ -44,6 +45,17 @@ class PjrtForward:
                 array.shape, everywhere, [part.data for part in array.addressable_shards]
             )
             for array in parameters
+        ]
+
+    def place(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Brings parameters to the devices, from the host and by name."""
+        everywhere = NamedSharding(self._mesh, P())
+        ordered = [
+            np.asarray(parameters[name], np.float32) for name in parameter_specs(self.config)
+        ]
+        self.parameters = [
+            jax.make_array_from_callback(value.shape, everywhere, value.__getitem__)
+            for value in ordered
         ]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ from typing import Any
 from bigbird_ja.errors import BadInput
 
 INT64_MAX = 2**63 - 1
+LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _METADATA = "option"
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
@@ -123,7 +124,7 @@ class Option:
             return
         prefix = f"{source}: " if source else ""
         if self.choices and value not in self.choices:
-            from bigbird_ja.config.names import nearest
+            from bigbird_ja.names import nearest
 
             raise BadInput(
                 f"{prefix}{self.key}={shortened(value)}{nearest(str(value), self.choices)}:"

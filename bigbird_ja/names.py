@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bigbird_ja.config.options import Option
+    from bigbird_ja.options import Option
 
 _MOST = 3  # suggestions
 
@@ -26,6 +26,28 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 def is_used(key: str, uses: Sequence[str]) -> bool:
     """Whether a command that uses these sections and keys uses this setting."""
     return key in uses or key.partition(".")[0] in uses
+
+
+def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
+    """Sections and keys that a command uses, as briefly as can be said: `model.*`, a section
+    without few of its keys, or the keys.
+
+    Args:
+        uses: sections and keys.
+        known: the keys of all settings.
+    """
+    sections: dict[str, list[str]] = {}
+    for key in known:
+        sections.setdefault(key.partition(".")[0], []).append(key)
+    found = []
+    for section, keys in sections.items():
+        used = [key for key in keys if is_used(key, uses)]
+        unused = [key.partition(".")[2] for key in keys if key not in used]
+        if len(unused) >= len(used):
+            found += used
+        else:
+            found.append(f"{section}.*" + (f" but {', '.join(unused)}" if unused else ""))
+    return "; ".join(found) if any(" but " in text for text in found) else ", ".join(found)
 
 
 def near_settings(name: str, options: Mapping[str, Option]) -> list[str]:

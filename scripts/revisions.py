@@ -1,0 +1,107 @@
+"""Times a command of this tree against the same command of an earlier commit, in pairs.
+
+The two take turns, and so does which of them is first: what else the machine does meets both alike.
+Processor seconds tell more than the clock on a machine that is busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from testkit import ROOT
+
+TOLERANCE = 1.05  # of "as fast as before"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a command took, with its children."""
+
+    seconds: float  # by the clock
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rounds of a command, before and now."""
+
+    name: str
+    before: list[Taken]
+    now: list[Taken]
+
+    def ratio(self, kind: str) -> float:
+        """The median over the pairs of now / before; `kind` is a field of `Taken`."""
+        pairs = zip(self.before, self.now, strict=True)
+        return statistics.median(getattr(n, kind) / getattr(b, kind) for b, n in pairs)
+
+    def row(self) -> list[object]:
+        """The line of the table; see `HEADER`."""
+        cpu = [min(taken.cpu_seconds for taken in side) for side in (self.before, self.now)]
+        return [
+            self.name, len(self.now), *(f"{seconds:.2f}" for seconds in cpu),
+            f"{self.ratio('cpu_seconds'):.3f}", f"{self.ratio('seconds'):.3f}",
+        ]  # fmt: skip
+
+
+HEADER = ["now / before", "pairs", "cpu s before", "cpu s now", "ratio of cpu", "of the clock"]
+
+
+@contextlib.contextmanager
+def tree_of(revision: str) -> Iterator[str]:
+    """The files of a commit in a folder that goes away, compiled as those of this tree are."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision]
+    archive = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if archive.returncode:
+        raise SystemExit(f"--rev={revision}: git has no such commit here")
+    with tempfile.TemporaryDirectory(prefix="before-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+            tar.extractall(folder, filter="data")
+        for tree in (folder, str(ROOT)):
+            subprocess.run(
+                [sys.executable, "-m", "compileall", "-q", f"{tree}/bigbird_ja"], check=True
+            )
+        yield folder
+
+
+def timed(command: Sequence[str], tree: str | None = None) -> Taken:
+    """Runs a command to its end, with the packages of `tree` if one is given."""
+    environ = dict(os.environ)
+    if tree is not None:
+        environ["PYTHONPATH"] = tree
+    start, before = time.monotonic(), os.times()
+    subprocess.run(
+        command, check=True, cwd=tree, env=environ, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    seconds, after = time.monotonic() - start, os.times()
+    cpu = after.children_user + after.children_system
+    return Taken(seconds, cpu - before.children_user - before.children_system)
+
+
+def compare(
+    name: str, before: str, rounds: int, command: Callable[[str], Sequence[str]]
+) -> Comparison:
+    """Times a command in two trees, one after the other, `rounds` times.
+
+    Args:
+        name: of the comparison.
+        before: the tree of the earlier commit.
+        rounds: pairs.
+        command: given "before0", "now0", ...: what to run, in a place of that name.
+    """
+    trees = {"before": before, "now": str(ROOT)}
+    taken: dict[str, list[Taken]] = {side: [] for side in trees}
+    for number in range(rounds):
+        for side in sorted(trees, reverse=bool(number % 2)):
+            taken[side].append(timed(command(f"{side}{number}"), trees[side]))
+    return Comparison(name, taken["before"], taken["now"])

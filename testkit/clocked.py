@@ -1,0 +1,66 @@
+"""`bigbird-ja` with a clock of the test's own: time limits end at a step and not by the minute.
+
+`python -m testkit.clocked WORDS...` runs a command; where ENDS_AT_STEP is set, `pretrain`'s
+--max_train_minutes are over once that many steps were made by this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+
+class Limits:
+    """Time limits that are over when the test says so."""
+
+    def __init__(self) -> None:
+        self._acts: list[Callable[[], None]] = []
+
+    def timer(self, seconds: float, act: Callable[[], None]) -> Limit:
+        """In the place of `Surroundings.timer`."""
+        return Limit(self._acts, act)
+
+    def end(self) -> None:
+        """Ends those that run."""
+        for act in self._acts:
+            act()
+
+
+class Limit:
+    """One of them."""
+
+    def __init__(self, running: list[Callable[[], None]], act: Callable[[], None]) -> None:
+        self._running, self._act = running, act
+
+    def start(self) -> None:
+        """The limit holds from here on."""
+        self._running.append(self._act)
+
+    def cancel(self) -> None:
+        """And no longer."""
+        self._running.remove(self._act)
+
+
+def main() -> None:
+    """Runs the command of this process's arguments."""
+    from bigbird_ja import cli
+    from bigbird_ja.commands import pretrain
+    from bigbird_ja.train.request import Surroundings
+
+    limits, marks = Limits(), 0
+
+    def mark(phase: str) -> None:
+        nonlocal marks
+        marks += phase == "step"
+        if marks == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step
+            limits.end()
+
+    if "ENDS_AT_STEP" in os.environ:
+        around = Surroundings(mark=mark, timer=limits.timer)
+        pretrain.run = lambda args: pretrain.run_with(args, around)
+    cli.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Several corpora with weights: what an epoch takes of each, and which records are whose."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.data import blocks, build, full_check, pipeline, records_tf, shards
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.errors import BadInput
+from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text.corpus import Document
+from tests.data import making
+from tests.data.test_build import Killed, small_blocks  # noqa: F401  (a fixture)
+
+HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory) -> tuple[str, str]:
+    """80 documents of hiragana, 60 of katakana, so that a token tells whose it is."""
+    folder, draw = tmp_path_factory.mktemp("corpora"), random.Random(3)
+    paths = []
+    for name, letters, number in (("a", HIRAGANA, 80), ("b", KATAKANA, 60)):
+        texts = [
+            "。".join("".join(draw.choices(letters, k=9)) for _ in range(draw.randrange(1, 60)))
+            for _ in range(number)
+        ]
+        paths.append(making.write_corpus(folder / f"{name}.jsonl", texts))
+    return paths[0], paths[1]
+
+
+def make(corpora, tokenizer_path, output, weights=("=2.5", "=0.25"), workers=1, **changes):
+    inputs = [path + weight for path, weight in zip(corpora, weights, strict=True)]
+    request = making.request(inputs, tokenizer_path, str(output), workers, **changes)
+    return build.make_data(request)[0]
+
+
+@pytest.fixture(scope="module")
+def made(corpora, tokenizer_path, tmp_path_factory, small_blocks):  # noqa: F811
+    output = tmp_path_factory.mktemp("made") / "data"
+    return make(corpora, tokenizer_path, output), str(output)
+
+
+def documents(name: str, number: int) -> list[Document]:
+    return [Document(f"{name}{i}", name, i) for i in range(number)]
+
+
+@pytest.mark.parametrize("weight", [0.0001, 0.01, 0.25, 0.9, 1, 1.001, 2.5, 3, 12.75])
+@pytest.mark.parametrize("eval_fraction", [0.0, 0.1])
+def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
+    number = 20_000
+    cut = blocks.cut_mixture(
+        [(documents("a", number), weight), (documents("b", 100), 1.0)], 128, eval_fraction, seed=5
+    )
+    times: dict[str, Counter[int]] = {}
+    numbers: dict[str, list[int]] = {"train": [], "eval": []}
+    for block in cut:
+        numbers[block.split].append(block.number)
+        assert {text[0] for text in block.texts} == {"ab"[block.corpus]}
+        for text in block.texts:
+            assert text not in times.setdefault(block.split, Counter())
+            times[block.split][text] = block.times
+    for found in numbers.values():
+        assert found == list(range(len(found)))
+    assert set(times.get("eval", Counter()).values()) <= {1}
+    held_out = sum(text[0] == "a" for text in times.get("eval", ()))
+    assert held_out == number * eval_fraction
+    trained = {text: count for text, count in times["train"].items() if text[0] == "a"}
+    assert abs(sum(trained.values()) - weight * (number - held_out)) <= 1
+    assert set(trained.values()) <= {int(weight), int(weight) + 1}
+    assert not trained.keys() & times.get("eval", Counter()).keys()
+
+
+def test_which_documents_a_fraction_takes_is_drawn_by_the_seed():
+    def taken(seed):
+        cut = blocks.cut_into_blocks(documents("a", 5000), 128, 0.0, seed, 0.3)
+        return {int(text[1:]) for block in cut for text in block.texts}
+
+    assert taken(1) == taken(1) != taken(2)
+    numbers = np.array(sorted(taken(1)))
+    assert len(set(np.diff(numbers))) > 3  # not every n-th one
+    assert abs(numbers.mean() - 2500) < 50
+
+
+def parsed_records(manifest, output, split):
+    for shard in manifest.shards(split):
+        data = tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64)
+        for batch in data:
+            parsed = records_tf.parse_dynamic(manifest, batch)
+            yield from zip(parsed["tokens"].numpy(), parsed["corpus_ids"].numpy(), strict=True)
+
+
+def script_of(tokens, tokenizer) -> set[int]:
+    """The corpora of which there are letters in a record."""
+    text = "".join(tokenizer.pieces[token] for token in tokens)
+    return {i for i, letters in enumerate((HIRAGANA, KATAKANA)) if set(text) & set(letters)}
+
+
+def test_each_record_is_of_one_corpus_and_says_of_which(made, tokenizer_path):
+    manifest, output = made
+    tokenizer = tokenizer_lib.load(tokenizer_path)
+    for split in build.SPLITS:
+        counts: Counter[int] = Counter()
+        seen: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
+        for tokens, corpus in parsed_records(manifest, output, split):
+            assert script_of(tokens, tokenizer) == {corpus}
+            counts[int(corpus)] += 1
+            seen[int(corpus)][tokens.tobytes()] += 1
+        stated = [getattr(corpus, split).sequences for corpus in manifest.corpora]
+        assert [counts[0], counts[1]] == stated and all(stated)
+        expected = {2, 3} if split == "train" else {1}
+        assert set(seen[0].values()) == expected and set(seen[1].values()) == {1}
+    assert full_check.full_check(manifest, output)[0] == []
+
+
+def test_the_manifest_names_them_with_what_an_epoch_takes(made, corpora):
+    manifest, output = made
+    a, b = manifest.corpora
+    assert (a.name, a.weight, b.name, b.weight) == (corpora[0], 2.5, corpora[1], 0.25)
+    assert a.train.documents == 180 and a.eval.documents == 8  # 72 of 80 are trained on
+    assert b.train.documents == 14 and b.eval.documents == 6  # 54 of 60: 13.5
+    for split in build.SPLITS:
+        for name in ("documents", "tokens", "sequences"):
+            whole = getattr(getattr(manifest, split), name)
+            assert whole == sum(getattr(getattr(c, split), name) for c in (a, b))
+    rows = manifest.portions()
+    assert [row.name for row in rows] == ["a.jsonl", "b.jsonl"]
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert rows[0].share == a.train.tokens / manifest.train.tokens
+    raw = json.loads((Path(output) / "manifest.json").read_text(encoding="utf-8"))
+    assert [row["weight"] for row in raw["corpora"]] == [2.5, 0.25]
+    assert manifest_lib.load(output) == manifest
+
+
+def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
+    manifest, _ = made
+    moved = dataclasses.replace(
+        manifest,
+        corpora=tuple(
+            dataclasses.replace(corpus, name=f"/{folder}/x.jsonl")
+            for corpus, folder in zip(manifest.corpora, "pq", strict=True)
+        ),
+    )
+    assert moved.fingerprint == manifest.fingerprint
+    assert moved.corpus_names == ("/p/x.jsonl", "/q/x.jsonl")
+    fewer = dataclasses.replace(manifest.corpora[0], weight=2.0)
+    changed = dataclasses.replace(manifest, corpora=(fewer, manifest.corpora[1]))
+    assert changed.fingerprint != manifest.fingerprint
+
+
+def test_held_out_records_are_the_same_whatever_the_weights(
+    tmp_path, corpora, tokenizer_path, made, small_blocks  # noqa: F811
+):  # fmt: skip
+    other = make(corpora, tokenizer_path, tmp_path / "data", ("", "=3"))
+    assert [s.sha256 for s in other.eval_shards] == [s.sha256 for s in made[0].eval_shards]
+    assert [s.sha256 for s in other.train_shards] != [s.sha256 for s in made[0].train_shards]
+
+
+def test_without_a_weight_all_inputs_are_one_corpus_as_ever(tmp_path, corpora, tokenizer_path):
+    lines = "".join(Path(path).read_text(encoding="utf-8") for path in corpora)
+    one = tmp_path / "one.jsonl"
+    one.write_text(lines, encoding="utf-8")
+    joined = build.make_data(making.request(str(one), tokenizer_path, str(tmp_path / "joined")))[0]
+    apart = make(corpora, tokenizer_path, tmp_path / "apart", ("", ""))
+    for split in build.SPLITS:
+        assert [s.sha256 for s in apart.shards(split)] == [s.sha256 for s in joined.shards(split)]
+    assert apart.mixture == apart.corpora == ()
+    text = (tmp_path / "apart/manifest.json").read_text(encoding="utf-8")
+    assert '"mixture"' not in text and '"corpora"' not in text
+
+
+def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
+    tmp_path, corpora, tokenizer_path
+):
+    manifest = make(
+        corpora, tokenizer_path, tmp_path / "data", ("=2", "=1"), masking="static", dupe_factor=3
+    )
+    masked: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
+    for shard in manifest.train_shards:
+        for batch in tf.data.TFRecordDataset(f"{tmp_path}/data/{shard.name}").batch(64):
+            parsed = records_tf.parse_static(manifest, batch)
+            for ids, corpus in zip(
+                parsed["input_ids"].numpy(), parsed["corpus_ids"].numpy(), strict=True
+            ):
+                masked[int(corpus)][ids.tobytes()] += 1
+    for number, times in ((0, 6), (1, 3)):
+        stated = manifest.corpora[number].train.sequences
+        assert sum(masked[number].values()) == stated and stated % times == 0
+        assert len(masked[number]) > 0.99 * stated
+    assert full_check.full_check(manifest, str(tmp_path / "data"))[0] == []
+
+
+@pytest.mark.parametrize("changes", [{}, {"nsp": True, "masking": "static", "dupe_factor": 2}])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(
+    tmp_path, corpora, tokenizer_path, changes
+):
+    for workers in (1, 2):
+        make(corpora, tokenizer_path, tmp_path / str(workers), workers=workers, **changes)
+    assert making.digests(str(tmp_path / "1")) == making.digests(str(tmp_path / "2"))
+
+
+@pytest.mark.parametrize("survives", [0, 2, 5, 8])
+def test_stopped_after_any_file_it_goes_on_with_the_same_bytes(
+    tmp_path, made, corpora, tokenizer_path, small_blocks, monkeypatch, survives  # noqa: F811
+):  # fmt: skip
+    left = survives
+
+    def counted(function):
+        def write(*arguments):
+            nonlocal left
+            if not left:
+                raise Killed
+            left -= 1
+            return function(*arguments)
+
+        return write
+
+    monkeypatch.setattr(build.blocks_lib, "write_block", counted(build.blocks_lib.write_block))
+    monkeypatch.setattr(shards, "write_shard", counted(shards.write_shard))
+    with pytest.raises(Killed):
+        make(corpora, tokenizer_path, tmp_path / "data")
+    with pytest.raises(BadInput, match=r"unfinished work of other settings.*weights"):
+        make(corpora, tokenizer_path, tmp_path / "data", ("=2", "=0.25"))
+    left = 1000
+    make(corpora, tokenizer_path, tmp_path / "data")
+    assert making.digests(str(tmp_path / "data")) == making.digests(made[1])
+
+
+def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
+    _, output = made
+    before = making.digests(output)
+    for weights, said in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
+        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {said} asked for"):
+            make(corpora, tokenizer_path, output, weights)
+    assert making.digests(output) == before
+
+
+def test_a_corpus_of_which_nothing_would_be_trained_on_is_refused(
+    tmp_path, corpora, tokenizer_path
+):
+    with pytest.raises(BadInput, match=r"b\.jsonl=0\.0001: none of its documents"):
+        make(corpora, tokenizer_path, tmp_path / "data", ("=1", "=0.0001"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_records_of_other_corpora_than_stated_are_found(tmp_path, made):
+    manifest, output = made
+    a, b = manifest.corpora
+    wrong = dataclasses.replace(b.eval, sequences=b.eval.sequences + 1)
+    stated = dataclasses.replace(manifest, corpora=(a, dataclasses.replace(b, eval=wrong)))
+    problems, _ = full_check.full_check(stated, output)
+    assert len(problems) == 1 and "sequences of" in problems[0] and "b.jsonl" in problems[0]
+    one = dataclasses.replace(manifest, corpora=(a,))
+    assert any("is of no corpus" in problem for problem in full_check.full_check(one, output)[0])
+
+
+def test_training_batches_have_the_features_that_they_always_had(made):
+    manifest, output = made
+    which = {"seed": 1, "global_batch_size": 4, "num_steps": 1}
+    assert "corpus_ids" not in next(iter(pipeline.batches(manifest, output, **which)))
+    held_out = next(iter(pipeline.eval_batches(manifest, output, batch_size=4)))
+    assert held_out["corpus_ids"].shape == [4]

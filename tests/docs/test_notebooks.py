@@ -1,0 +1,217 @@
+"""The notebooks of the free TPUs: their commands parse, and two sessions make one run."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import string
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bigbird_ja import cli, command_flags
+from bigbird_ja.run import log as run_log
+from scripts.kaggle_service import with_parameters
+from testkit import ROOT, killing
+
+NAMES = ("kaggle-v5e-8", "colab-v5e-1")
+STEPS = 24
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads(Path(ROOT, "notebooks", f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def cells(name: str, kind: str) -> list[str]:
+    return ["".join(c["source"]) for c in read(name)["cells"] if c["cell_type"] == kind]
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """The values of the cell that users change."""
+    (cell,) = [c for c in read(name)["cells"] if c["metadata"].get("tags") == ["parameters"]]
+    values: dict[str, Any] = {}
+    exec("".join(cell["source"]), values)
+    del values["__builtins__"]
+    return values
+
+
+def shell_lines(name: str) -> list[str]:
+    lines = [line.strip() for cell in cells(name, "code") for line in cell.splitlines()]
+    return [line[1:] for line in lines if line.startswith("!")]
+
+
+def commands(name: str) -> list[list[str]]:
+    """Words of each command of ours, with the notebook's own values in their places."""
+    made = {"DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
+    values = {**parameters(name), **made}
+    lines = [re.sub(r"\{round\(MINUTES, 2\)\}", "510.5", line) for line in shell_lines(name)]
+    ours = [line.partition(" > ")[0] for line in lines if line.startswith("bigbird-ja")]
+    return [shlex.split(string.Formatter().vformat(line, (), values))[1:] for line in ours]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_parse_and_train_on_the_runtime_that_is_there(name: str) -> None:
+    found = {}
+    for words in commands(name):
+        if words != ["--version"]:
+            found[words[0]] = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+    assert set(found) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
+    args = found["pretrain"]
+    assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510.5
+    training = command_flags.resolve(args)[0].training
+    chips = int(name.rpartition("-")[2])
+    assert training.global_batch_size % (chips * training.gradient_accumulation_steps) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_is_there_is_replaced(name: str) -> None:
+    installs = [line for line in shell_lines(name) if " pip " in line]
+    assert installs and all("--constraint {TEMP}/there.txt" in line for line in installs)
+    assert not [line for line in installs if re.search(r"jax|libtpu|upgrade|2\.15", line)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_python_without_outputs_and_says_when_and_where_limits_were_seen(name: str) -> None:
+    notebook = read(name)
+    assert notebook["nbformat"] == 4 and notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert "kaggle" not in notebook["metadata"], "would pin an image without TPU (kaggle-cli#1197)"
+    for cell in cells(name, "code"):
+        lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
+        ast.parse("\n".join(lines))
+    assert not any(c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
+    texts = cells(name, "markdown")
+    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", texts[0], re.S) and "概要" in texts[1]
+    limits = [line for cell in cells(name, "code") for line in cell.splitlines() if "as of" in line]
+    assert [line for line in limits if line.startswith("HOURS_PER_SESSION = ")]
+
+
+def test_the_notebooks_share_their_cells() -> None:
+    """What is the same in both is the same to the letter."""
+    first, second = (cells(name, "code") for name in NAMES)
+    heads = ("import glob", "PLACES =", "if IS_BUCKET or", "FIGURES =", "MINUTES =", "if IS_DONE")
+    for head in heads:
+        (one,), (other,) = ([c for c in found if c.startswith(head)] for found in (first, second))
+        assert one == other
+
+
+CONFIG = {
+    **killing.CONFIG,
+    "tokenize": {"vocab_size": 1200},
+    "make_data": {"seq_length": 128, "max_predictions_per_seq": 20, "mask_unit": "subword",
+                  "eval_fraction": 0.05, "num_shards": 2},
+    "training": {**killing.CONFIG["training"], "num_train_steps": STEPS},
+}  # fmt: skip
+
+
+class Sessions:
+    """Executes a notebook's real cells with the parameters replaced, as sessions on a CPU."""
+
+    def __init__(self, folder: Path, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._patch = folder, monkeypatch
+        config = folder / "small.yaml"
+        config.write_text(yaml.safe_dump(CONFIG))
+        self._replaced = {"CONFIG": str(config), "INPUT": corpus, "SETTINGS": "", "SOURCE": "",
+                          "DEVICE": "--nouse_tpu"}  # fmt: skip
+        program = folder / "bin/bigbird-ja"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m testkit.clocked "$@"\n')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    def run(self, name: str, ends_at: int | None = None, **places: Any) -> str:
+        """One session; what its cells printed.
+
+        Args:
+            name: of the notebook.
+            ends_at: the step at which its time is over.
+            places: parameters that differ from session to session.
+        """
+        import nbclient
+        import nbformat
+
+        if ends_at is None:
+            self._patch.delenv("ENDS_AT_STEP", raising=False)
+        else:
+            self._patch.setenv("ENDS_AT_STEP", str(ends_at))
+        values = {**self._replaced, **places}
+        text = json.dumps(with_parameters(read(name), values))
+        notebook = nbformat.reads(text, as_version=4)
+        nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+        streams = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
+        return "".join(o.get("text", "") for o in streams)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    pytest.importorskip("nbclient", reason="needs the dev extra")
+    pytest.importorskip("ipykernel", reason="needs the dev extra")
+    pytest.importorskip("libtpu", reason="preflight needs the TPU compiler")
+    return Sessions(tmp_path, sample_corpus, monkeypatch)
+
+
+def undisturbed(tmp_path: Path, data: Path) -> str:
+    """Digest of the same run in one go."""
+    model = tmp_path / "undisturbed"
+    status = killing.run_to_end(
+        ["--config", str(tmp_path / "small.yaml"), "--data_dir", str(data), "--model_dir",
+         str(model), "--engine", "pjrt", "--set", "checkpoints.keep_last=2"],
+        tmp_path / "undisturbed.log",
+    )  # fmt: skip
+    assert status == 0, (tmp_path / "undisturbed.log").read_text()[-2000:]
+    return killing.digest(str(model))
+
+
+def check_first(printed: str, root: Path) -> int:
+    """A session that ended by its clock; the step that it saved."""
+    result = json.loads((root / "session.json").read_text())
+    assert result["reason"] == "interrupted" and 0 < result["global_step"] < STEPS, printed
+    assert re.search(r"preflight, one chip.*: about 1 sessions of \d", printed, re.S), printed
+    assert "status 75 (interrupted)" in printed and "to go on: " in printed
+    assert not (root / "huggingface").exists()
+    return result["global_step"]
+
+
+def check_last(printed: str, root: Path, step: int) -> None:
+    result = json.loads((root / "session.json").read_text())
+    assert (result["reason"], result["global_step"]) == ("finished", STEPS), printed
+    events = run_log.read_events(str(root / "model"))
+    (resumed,) = [event for event in events if event["event"] == "resumed"]
+    assert resumed["global_step"] == step and printed.rstrip().endswith("finished")
+    assert (root / "huggingface/model.safetensors").exists() and "[MASK]" in printed
+
+
+@pytest.mark.slow
+def test_two_sessions_on_kaggle_make_one_run(sessions: Sessions, tmp_path: Path) -> None:
+    first, second, saved = (tmp_path / place for place in ("first", "second", "saved"))
+    saved.mkdir()
+    step = check_first(sessions.run("kaggle-v5e-8", 5, ROOT=str(first), SAVED=str(saved)), first)
+    files = json.loads((first / "files.json").read_text())["files"]
+    there = {str(p.relative_to(first)) for p in first.rglob("*") if p.is_file()}
+    assert set(files) == there - {"files.json"}
+    # As `kaggle_run` brings them: the data set's files as they are, the run as an archive.
+    shutil.move(first / "data", saved / "data")
+    shutil.make_archive(str(saved / "run"), "tar", first, "model")
+    printed = sessions.run("kaggle-v5e-8", ROOT=str(second), SAVED=str(saved), EXPECTED_STEP=step)
+    check_last(printed, second, step)
+    assert not (second / "data").exists(), "what lies among the inputs is not made again"
+    assert killing.digest(str(second / "model")) == undisturbed(tmp_path, saved / "data")
+
+
+@pytest.mark.slow
+def test_two_sessions_on_colab_make_one_run(sessions: Sessions, tmp_path: Path) -> None:
+    root = tmp_path / "drive"
+    places = {"ROOT": str(root), "SCRATCH": str(tmp_path / "scratch")}
+    step = check_first(sessions.run("colab-v5e-1", 5, **places), root)
+    shutil.rmtree(tmp_path / "scratch")  # a new machine
+    check_last(sessions.run("colab-v5e-1", **places), root, step)
+    assert killing.digest(str(root / "model")) == undisturbed(tmp_path, root / "data")

@@ -1,0 +1,53 @@
+"""The learning benchmarks' data, and their curves, which are kept to be drawn again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bigbird_ja.data import manifest as manifest_lib
+from scripts import bench_patterns, bench_precision, learning
+
+
+def test_the_data_is_made_with_the_tasks_settings(tmp_path: Path) -> None:
+    # Settings of three commands, each of which refuses those of the others.
+    task = learning.Task(
+        "small",
+        "tiny-cpu",
+        ("make_data.seq_length=256", "make_data.max_predictions_per_seq=40", "model.num_layers=1"),
+        ("--documents=150",),
+    )
+    data_dir = learning.generated_data(str(tmp_path), task)
+    assert manifest_lib.load(data_dir).fixed()["data.seq_length"] == 256
+    config = learning.config_for(data_dir, task, "training.num_train_steps=7")
+    assert (config.model.num_layers, config.training.num_train_steps) == (1, 7)
+
+
+@pytest.mark.parametrize("bench", [bench_precision, bench_patterns])
+def test_a_picture_is_drawn_again_without_training(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "curves.png"
+    # bfloat16 half as far from float32 as another seed is; `rolled` as good as `independent`.
+    losses = {
+        "float32, seed 0": 4.0, "float32, seed 1": 6.0,
+        "bfloat16, seed 0": 5.0, "bfloat16, seed 1": 7.0,
+    }  # fmt: skip
+    kept: dict[str, Any] = {
+        f"{task.name}, {name}": [loss] * 200
+        for task in bench_precision.TASKS
+        for name, loss in losses.items()
+    }
+    kept |= {
+        f"{pattern}, seed {seed}": {"losses": [2.0 + seed] * 200, "recall": 0.5}
+        for pattern in bench_patterns.PATTERNS
+        for seed in range(3)
+    }
+    picture.with_suffix(".json").write_text(json.dumps(kept))
+    monkeypatch.setattr("sys.argv", ["bench", "--redraw", f"--plot={picture}"])
+    assert bench.main() == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
