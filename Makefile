@@ -13,7 +13,8 @@ WORKERS := -n 2 --dist loadfile
 .PHONY: help install demo test test-slow test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks size
+	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
+	bench-recipe bench-warm-start size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -109,6 +110,12 @@ bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails
 
 bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_patterns
+
+bench-recipe: $(STAMP) ## mask rates, first values, schedules, packing, short sequences first: what is worth it (hours)
+	@$(BIN)/python -m scripts.bench_recipe
+
+bench-warm-start: $(STAMP) ## a tenth of the steps from a model of short sequences, against all from scratch
+	@$(BIN)/python -m scripts.bench_warm_start
 
 bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_precision

@@ -182,10 +182,10 @@ def with_parameters(notebook: dict[str, Any], values: Mapping[str, Any]) -> dict
     text = "".join(cell["source"])
     for name, value in values.items():
         lines = text.splitlines()
-        (place,) = [n for n, line in enumerate(lines) if line.startswith(f"{name} = ")] or [None]
-        if place is None:
+        places = [n for n, line in enumerate(lines) if line.startswith(f"{name} = ")]
+        if len(places) != 1:
             raise KeyError(name)
-        lines[place] = f"{name} = {value!r}"
+        lines[places[0]] = f"{name} = {value!r}"
         text = "\n".join(lines)
     cell["source"] = text.splitlines(keepends=True)
     return notebook

@@ -1,4 +1,4 @@
-"""What the learning benchmarks share: data from the generated corpus, and one training loop.
+"""What the learning benchmarks share: data, generated or real, and one training loop.
 
 The step is the one that `pretrain` runs, as a graph, as there; there is no engine around it.
 """
@@ -24,8 +24,9 @@ from bigbird_ja import cli, console
 from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.train import reading
+from bigbird_ja.train.lengths import repeated
 from bigbird_ja.train.step import initial_slots, train_step
 
 Batch = dict[str, np.ndarray]
@@ -38,7 +39,7 @@ class Task:
     name: str
     preset: str
     sets: tuple[str, ...]  # `section.key=value`
-    sample: tuple[str, ...]  # flags of `bigbird-ja sample`
+    sample: tuple[str, ...] = ()  # flags of `bigbird-ja sample`
 
 
 TINY = Task("tiny preset", "tiny-cpu", (), ("--documents=1200",))
@@ -61,23 +62,32 @@ def generated_data(work_dir: str, task: Task) -> str:
 
     Running again continues.
     """
+    pathlib.Path(work_dir).mkdir(parents=True, exist_ok=True)
+    corpus = str(pathlib.Path(work_dir) / "corpus.jsonl")
+    bigbird_ja("sample", "--output", corpus, *task.sample)
+    return data_of(work_dir, task, corpus)
+
+
+def data_of(work_dir: str, task: Task, corpus: str) -> str:
+    """Makes a corpus's tokenizer and data set, once; returns DATA_DIR. Running again continues."""
     root = pathlib.Path(work_dir)
     root.mkdir(parents=True, exist_ok=True)
-    corpus, prefix, data = str(root / "corpus.jsonl"), str(root / "tokenizer"), str(root / "data")
-    common = [f"--config={task.preset}"]
-    # Each command refuses the settings of the others.
-    making = [f"--set={item}" for item in task.sets if item.startswith("make_data.")]
-    for arguments in (
-        ["sample", "--output", corpus, *task.sample],
-        ["tokenize", *common, f"--input={corpus}", f"--output_prefix={prefix}"],
-        ["make-data", *common, *making, f"--input={corpus}"]
-        + [f"--tokenizer={prefix}.model", f"--output_dir={data}"],
-    ):
-        with contextlib.redirect_stdout(io.StringIO()):
-            status = cli.run_command_line(arguments)
-        if status:
-            raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
+    # A file, since commands refuse a --set that they do not use.
+    settings, prefix, data = str(root / "task.yaml"), str(root / "tokenizer"), str(root / "data")
+    config, _ = config_lib.resolve(config_lib.preset_path(task.preset), list(task.sets))
+    pathlib.Path(settings).write_text(config_lib.to_yaml(config), "utf-8")
+    common = [f"--config={settings}", f"--input={corpus}"]
+    bigbird_ja("tokenize", *common, f"--output_prefix={prefix}")
+    bigbird_ja("make-data", *common, f"--tokenizer={prefix}.model", f"--output_dir={data}")
     return data
+
+
+def bigbird_ja(*arguments: str) -> None:
+    """Runs a command in this process; ends the script where it fails."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        status = cli.run_command_line(list(arguments))
+    if status:
+        raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
 
 
 def config_for(data_dir: str, task: Task, *sets: str) -> Config:
@@ -86,10 +96,17 @@ def config_for(data_dir: str, task: Task, *sets: str) -> Config:
     return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
 
 
-def training_batches(config: Config, data_dir: str) -> Iterator[Batch]:
-    """The batches that `pretrain` would see, from step 0 on."""
-    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir)
+def training_batches(config: Config, data_dir: str, **which: Any) -> Iterator[Batch]:
+    """The batches that `pretrain` would see, from step 0 on; `which` as of `reading.batches`."""
+    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir, **which)
     return batches.as_numpy_iterator()
+
+
+def one_core_each(processes: int | None = None) -> concurrent.futures.ProcessPoolExecutor:
+    """A pool of as many processes as cores, or as said: a model this small does not fill two."""
+    context = multiprocessing.get_context("spawn")
+    workers = processes or os.cpu_count()
+    return concurrent.futures.ProcessPoolExecutor(workers, context, _use_one_core)
 
 
 def arguments(purpose: str, name: str, seeds: int, steps: int) -> argparse.ArgumentParser:
@@ -122,9 +139,7 @@ def learn(
     if options.redraw:
         return json.loads(kept.read_text("utf-8"))
     runs = work()
-    context = multiprocessing.get_context("spawn")
-    jobs = options.jobs or os.cpu_count()
-    with concurrent.futures.ProcessPoolExecutor(jobs, context, _use_one_core) as processes:
+    with one_core_each(options.jobs) as processes:
         pending = {processes.submit(make, *call): name for name, (make, call) in runs.items()}
         found = {}
         for run in concurrent.futures.as_completed(pending):
@@ -151,6 +166,9 @@ def smooth(values: Sequence[float], width: int) -> np.ndarray:
     return np.convolve(values, np.ones(width) / width, mode="valid")
 
 
+State = tuple[dict[str, tf.Variable], dict[str, dict[str, tf.Variable]]]  # parameters, slots
+
+
 def train(
     config: Config,
     batches: Iterator[Batch],
@@ -163,6 +181,30 @@ def train(
         batches: one per step.
         each_step: told the step (from 1) and its metrics.
     """
+    state = new_state(config)
+    train_steps(config, state, batches, range(config.training.num_train_steps), each_step)
+    return state[0]
+
+
+def train_in_phases(
+    config: Config, data_dir: str, each_step: Callable[[int, dict[str, float]], None]
+) -> dict[str, tf.Variable]:
+    """As `train`, on the data set's own batches, and on short sequences first where the config has
+    `training.first_seq_length`."""
+    phase, change = config_lib.first_phase(config), config.training.first_seq_length_steps or 0
+    state, steps = new_state(config), config.training.num_train_steps
+    if phase is not None:
+        batches = training_batches(config, data_dir, in_first_phase=True)
+        train_steps(phase, state, batches, range(change), each_step)
+        for table in (values[POSITIONS] for values in (state[0], *state[1].values())):
+            table.assign(repeated(table.numpy()[: phase.data.seq_length], len(table)))
+    batches = training_batches(config, data_dir, start_step=change)
+    train_steps(config, state, batches, range(change, steps), each_step)
+    return state[0]
+
+
+def new_state(config: Config) -> State:
+    """Parameters and slots before the first step."""
     params = {
         name: tf.Variable(value)
         for name, value in initial_parameters(config, config.training.seed).items()
@@ -171,6 +213,18 @@ def train(
         slot: {name: tf.Variable(value) for name, value in values.items()}
         for slot, values in initial_slots(params).items()
     }
+    return params, slots
+
+
+def train_steps(
+    config: Config,
+    state: State,
+    batches: Iterator[Batch],
+    steps: range,
+    each_step: Callable[[int, dict[str, float]], None],
+) -> None:
+    """Trains for some steps, in place."""
+    params, slots = state
 
     # Not compiled by XLA: on a CPU it runs what is not a product on one core.
     @tf.function(reduce_retracing=True)
@@ -182,8 +236,7 @@ def train(
                 slots[slot][name].assign(new_slots[slot][name])
         return metrics
 
-    for number in range(config.training.num_train_steps):
+    for number in steps:
         batch = {name: tf.constant(value) for name, value in next(batches).items()}
         metrics = step(tf.constant(number, tf.int64), batch)
         each_step(number + 1, {name: float(value) for name, value in metrics.items()})
-    return params

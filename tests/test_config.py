@@ -179,6 +179,37 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
         completed(rates[0], "training.masked_lm_prob_steps=50")
 
 
+def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
+    def completed(*sets: str) -> Config:
+        return config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+
+    assert config_lib.first_phase(completed()) is None
+    both = ["training.first_seq_length=512", "training.first_seq_length_steps=90000"]
+    config = completed(*both)
+    phase = config_lib.first_phase(config)
+    assert phase is not None
+    assert (phase.data.seq_length, phase.training.global_batch_size) == (512, 128)
+    assert phase.model == config.model, "the model is the same, positions included"
+    assert (config_lib.train_predictions(phase), config_lib.train_predictions(config)) == (75, 600)
+    rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
+    phase = config_lib.first_phase(completed(*both, *rates))
+    assert phase is not None and config_lib.train_predictions(phase) == 154
+    assert config_lib.first_phase(phase) is None
+    with pytest.raises(BadInput, match=r"set training\.first_seq_length_steps too"):
+        completed(both[0])
+    with pytest.raises(BadInput, match=r"no effect without training\.first_seq_length:"):
+        completed(both[1])
+    for length in (4096, 8192, 500):
+        with pytest.raises(BadInput, match="use 2048, or another length that divides it"):
+            completed(f"training.first_seq_length={length}", both[1])
+    with pytest.raises(BadInput, match="without --nsp"):
+        completed(*both, "make_data.nsp=true")
+    with pytest.raises(BadInput, match="--masking=dynamic"):
+        completed(*both, "make_data.masking=static")
+    late = config_lib.warnings(completed(both[0], "training.first_seq_length_steps=500000"))
+    assert "no step is on whole sequences" in late[0]
+
+
 def test_the_data_set_completes_the_config() -> None:
     config, overrides = config_lib.resolve(None, ["data.seq_length=256"])
     complete = config_lib.with_data_set(config, FIXED, overrides, "data/manifest.json")

@@ -12,7 +12,7 @@ from bigbird_ja.cloud import cost, hardware
 from bigbird_ja.cloud.cost import Overheads
 from bigbird_ja.cloud.hardware import Machine
 from bigbird_ja.cloud.prices import PRICINGS, Prices
-from bigbird_ja.config import Config
+from bigbird_ja.config import Config, first_phase
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 
@@ -34,6 +34,7 @@ class Rate:
 
     tokens_per_second: float  # of the whole machine
     source: str
+    in_first_phase: float | None = None  # on short sequences; None: not known, or there is none
 
 
 @dataclass(frozen=True)
@@ -93,22 +94,20 @@ class Figures:
     chips: Sequence[Mapping[str, Any]] = ()  # `chip`, `fits`, `tokens_per_second_per_core`
     slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
 
-    def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, float | None, str]:
-        """The entry for a machine, its tokens per second, and what they are by.
+    def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, Rate | None]:
+        """The entry for a machine, and how fast it is by that, where it fits.
 
         A whole slice is compiled with the sums over its devices, so it goes before a single chip.
         """
         for entry in self.slices:
             if hardware.of_topology(str(entry["topology"])) == machine:
-                share, basis = _basis(entry)
-                rate = entry.get("tokens_per_second")
-                return entry, rate and rate * share, f"preflight {entry['topology']}, {basis}"
+                source = f"preflight {entry['topology']}"
+                return entry, _rate(entry, "tokens_per_second", 1, source)
         for entry in self.chips:
             if entry["chip"] == machine.chip:
-                share, basis = _basis(entry)
-                rate = entry.get("tokens_per_second_per_core")
-                return entry, rate and rate * machine.units * share, f"preflight, one chip, {basis}"
-        return None, None, ""
+                key, source = "tokens_per_second_per_core", "preflight, one chip"
+                return entry, _rate(entry, key, machine.units, source)
+        return None, None
 
     def compiled(self) -> list[Machine]:
         """The slices that were compiled."""
@@ -129,19 +128,35 @@ def _basis(entry: Mapping[str, Any]) -> tuple[float, str]:
     return 1.0, "priced cycles"
 
 
+def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate | None:
+    """The rate of a whole machine of so many units, by one entry of `preflight`."""
+    if not entry.get(key):
+        return None
+    share, basis = _basis(entry)
+    phase = entry.get("first_phase", {})
+    first = phase.get(key)
+    in_first_phase = first and first * units * _basis(phase)[0]
+    return Rate(entry[key] * units * share, f"{source}, {basis}", in_first_phase)
+
+
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
     """Tokens per second: by preflight where it was run, else by an assumed share of the peak.
 
     Args:
         mfu: what the user states for all machines (`--mfu`), or None for the table's own.
     """
-    _, measured, source = figures.of(machine)
-    if measured:
-        return Rate(float(measured), source)
-    share = mfu or machine.mfu
-    per_token = model_flops(config, 1) / int(config.data.seq_length or 1)
-    basis = "" if mfu else ", priced cycles"  # the table's shares are by them: hardware._MFU
-    return Rate(machine.peak_flops * share / per_token, f"assumed MFU {share:.0%}{basis}")
+    _, measured = figures.of(machine)
+    if measured is not None:
+        return measured
+    share, phase = mfu or machine.mfu, first_phase(config)
+    rates = [
+        machine.peak_flops * share * int(one.data.seq_length or 1) / model_flops(one, 1)
+        for one in (config, phase)
+        if one is not None
+    ]
+    basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
+    in_first_phase = rates[1] if phase else None
+    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", in_first_phase)
 
 
 @dataclass(frozen=True)
@@ -239,13 +254,16 @@ def _free_row(run: Run, who: str) -> Row:
 
 
 def _training_hours(run: Run, rate: Rate) -> float:
-    tokens = run.steps * cost.tokens_per_step(run.config)
-    return tokens / rate.tokens_per_second / cost.SECONDS_PER_HOUR
+    short = min(run.steps, run.config.training.first_seq_length_steps or 0)
+    tokens = cost.tokens_per_step(run.config)  # the same in both phases
+    seconds = tokens * short / (rate.in_first_phase or rate.tokens_per_second)
+    seconds += tokens * (run.steps - short) / rate.tokens_per_second
+    return seconds / cost.SECONDS_PER_HOUR
 
 
 def _doubts(run: Run, machine: Machine, *notes: str) -> dict[str, Any]:
     """What speaks against a row: the last fields of `Row`."""
-    entry, _, _ = run.figures.of(machine)
+    entry, _ = run.figures.of(machine)
     fits = None if entry is None else bool(entry.get("fits", True))
     training = run.config.training
     parts = machine.devices * training.gradient_accumulation_steps

@@ -138,6 +138,8 @@ def _examine(
             result = examine(resolved, target, batch)
         if args.search_batch:
             result["largest_batch_per_core"] = _search(resolved, target, result, settings)
+        if (phase := _first_phase(config, target, batch, settings)) is not None:
+            result["first_phase"] = phase
         results.append(result)
         print(text.describe(result), "\n")
     if config.training.masked_lm_prob is not None:
@@ -155,6 +157,24 @@ def _examine(
     if args.plot:
         plot.draw(args.plot, results, _title(config))
     return output
+
+
+def _first_phase(
+    config: Config, target: Target, batch: int, settings: Settings
+) -> dict[str, Any] | None:
+    """What a step on short sequences takes, with the same tokens; None where there is none."""
+    from bigbird_ja import config as config_lib
+    from bigbird_ja.model import implementation
+    from bigbird_ja.preflight import estimate
+
+    phase = config_lib.first_phase(config)
+    if phase is None:
+        return None
+    phase = implementation.resolved(phase, "tpu", target.chip.name)
+    pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
+    settings.log(f"compiling the first phase for {target.name} ...")
+    settings = dataclasses.replace(settings, machine_code=False, dump_dir=None)
+    return estimate.examine(phase, target, batch * pieces, settings)
 
 
 def _batch(config: Config, target: Target) -> int:

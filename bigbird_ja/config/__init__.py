@@ -39,6 +39,7 @@ from bigbird_ja.config.schema import (
 from bigbird_ja.config.validate import validate, warnings
 from bigbird_ja.config.values import (
     copy,
+    first_phase,
     flatten,
     get,
     mask_rates,
@@ -68,6 +69,7 @@ __all__ = [
     "digest",
     "echo",
     "fingerprint",
+    "first_phase",
     "flatten",
     "from_dict",
     "get",

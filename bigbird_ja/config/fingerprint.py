@@ -38,6 +38,14 @@ _ALWAYS_COUNTED = frozenset(
 )
 
 
+# The seed; and the change of length, at which the position table is made from its first rows.
+_OF_THE_WHOLE_RUN = (
+    "training.seed",
+    "training.first_seq_length",
+    "training.first_seq_length_steps",
+)
+
+
 def fingerprint(config: Config) -> str:
     """SHA-256 (hex) of all that must not change between restarts of one run."""
     kept = {key: value for key, value in flatten(config).items() if not is_free(key)}
@@ -74,9 +82,9 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 def may_change_in_mid_run(key: str) -> bool:
-    """Whether `pretrain --continue_with` may give a run another value: what neither the shape of
-    its state nor the order of its data depends on."""
-    return OPTIONS[key].section == "training" and key != "training.seed"
+    """Whether `pretrain --continue_with` may give a run another value: what neither its state nor
+    the order of its data depends on."""
+    return OPTIONS[key].section == "training" and key not in _OF_THE_WHOLE_RUN
 
 
 def is_free(key: str) -> bool:
@@ -98,6 +106,7 @@ def check_mid_run(keys: Iterable[str]) -> None:
             )
         if not may_change_in_mid_run(key):
             raise BadInput(
-                f"--continue_with {key}: only the settings of `training`, but for its seed, can"
-                " change in mid run: start another run with --init_from and another --model_dir"
+                f"--continue_with {key}: only the settings of `training`, but for its seed and"
+                " first sequence length, can change in mid run: start another run with --init_from"
+                " and another --model_dir"
             )

@@ -286,6 +286,17 @@ class TrainingConfig:
         None, "Step from which on the share is training.final_masked_lm_prob.", unit="steps",
         low=1, high=_STEPS, none="training.num_train_steps", also=("mask_rate_steps",),
     )  # fmt: skip
+    first_seq_length: int | None = option(
+        None, "Length of a sequence at first: each record is cut into as many sequences as it holds"
+        " of this length, so a step has the same tokens. It divides the data's length.",
+        unit="tokens", low=8, high=1_000_000, none="the data's, at every step",
+        only_with="data.masking=dynamic",
+        also=("length_schedule", "curriculum", "short_sequences", "progressive_length"),
+    )  # fmt: skip
+    first_seq_length_steps: int | None = option(
+        None, "Step from which on sequences are whole.", unit="steps", low=1, high=_STEPS,
+        none="there is no training.first_seq_length", also=("length_schedule_steps",),
+    )  # fmt: skip
     gradient_checkpointing: bool = option(
         False, "Computes each layer again in the backward pass: less memory, more time.",
         also=("remat", "recompute", "activation_checkpointing"),

@@ -48,10 +48,43 @@ def validate(config: Config) -> None:
             f"training.masked_lm_prob_steps={training.masked_lm_prob_steps} has no effect without"
             " training.final_masked_lm_prob: add that, or leave it out"
         )
+    _validate_length_schedule(config)
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"
             f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+        )
+
+
+def _validate_length_schedule(config: Config) -> None:
+    """What of the data is not known yet (None) is checked once it is."""
+    data, length = config.data, config.training.first_seq_length
+    if length is None:
+        if config.training.first_seq_length_steps is not None:
+            raise BadInput(
+                f"training.first_seq_length_steps={config.training.first_seq_length_steps} has no"
+                " effect without training.first_seq_length: add that, or leave it out"
+            )
+        return
+    name = f"training.first_seq_length={length}"
+    if config.training.first_seq_length_steps is None and data.seq_length is not None:
+        raise BadInput(
+            f"{name}: until which step is not said: set training.first_seq_length_steps too"
+        )
+    if data.seq_length is not None and (length >= data.seq_length or data.seq_length % length):
+        raise BadInput(
+            f"{name} does not cut the data's sequences of {data.seq_length} tokens into equal"
+            f" parts: use {data.seq_length // 2}, or another length that divides it"
+        )
+    if data.nsp:
+        raise BadInput(
+            f"{name} would cut segment B from segment A: make the data without --nsp, or leave the"
+            " setting out"
+        )
+    if data.masking == "static" and data.seq_length is not None:
+        raise BadInput(
+            f"{name} needs masks that are drawn while training: make the data with"
+            " --masking=dynamic, or leave the setting out"
         )
 
 
@@ -77,5 +110,11 @@ def warnings(config: Config) -> list[str]:
             f"training.warmup_steps={training.warmup_steps:,} is not below"
             f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
             f" {reached:.1%} of training.learning_rate at the end, and never decays"
+        )
+    until = training.first_seq_length_steps
+    if until is not None and until >= training.num_train_steps:
+        found.append(
+            f"training.first_seq_length_steps={until:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: no step is on whole sequences"
         )
     return found

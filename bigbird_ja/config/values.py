@@ -62,6 +62,27 @@ def train_predictions(config: Config) -> int:
     return _enough(config.data.seq_length or 0, max(rates[:2]))
 
 
+def first_phase(config: Config) -> Config | None:
+    """The steps before `training.first_seq_length_steps`, on cut records, as a config of their own:
+    shorter sequences, as many more of them in a batch, and their share of the predictions.
+
+    None where all sequences are whole. `model.max_position_embeddings` stays: the model is the
+    same. Call it with a completed config.
+    """
+    length, whole = config.training.first_seq_length, config.data.seq_length or 0
+    if length is None:
+        return None
+    phase = copy(config)
+    most = config.data.max_predictions_per_seq or 0
+    phase.data.seq_length = length
+    phase.data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
+    phase.training.global_batch_size *= whole // length
+    phase.training.first_seq_length = phase.training.first_seq_length_steps = None
+    if phase.model.attention_implementation == "kernel":  # short sequences may have none
+        phase.model.attention_implementation = "auto"
+    return phase
+
+
 def predictions_of(making: MakeDataConfig) -> int:
     """Most predictions in a sequence: as stated, else what a full sequence needs for its share."""
     if making.max_predictions_per_seq is not None:

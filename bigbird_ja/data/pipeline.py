@@ -39,6 +39,7 @@ def batches(
     mask_unit: str | None = None,
     mask_rate: MaskRate | None = None,
     max_predictions: int | None = None,
+    seq_length: int | None = None,
     first_step: int | None = None,
     **which: Any,
 ) -> tf.data.Dataset:
@@ -48,12 +49,15 @@ def batches(
         manifest, data_dir, seed, which: as of `record_batches`.
         mask_unit, max_predictions: override the manifest's (dynamic data only).
         mask_rate: the share of predicted tokens by step, in place of the manifest's.
+        seq_length: cuts dynamic records into sequences of that length, which divides theirs, and
+            masks each by itself; `max_predictions` is then of each.
         first_step: of the run, that the first batch is for; by default its number, `start_step`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
         `segment_ids`, `document_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]. Of cut records
+        there are as many more rows, all of a record side by side.
 
     Raises:
         BadInput: hosts that divide neither readers nor batch, or another masking of static data.
@@ -66,7 +70,7 @@ def batches(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = None if mask_rate is None else masking_tf.rate_at(mask_rate, step)
-        features = to_features(manifest, rule, seed, *batch, prob)
+        features = to_features(manifest, rule, seed, *batch, prob, seq_length)
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features
 
@@ -175,13 +179,17 @@ def to_features(
     epoch: tf.Tensor,
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
+    seq_length: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
-    `prob` as of `masking_tf.mask`."""
+    `prob` as of `masking_tf.mask`, `seq_length` as of `batches`."""
     if manifest.masking == "static":
         features = records_tf.parse_static(manifest, serialized)
     else:
         parsed = records_tf.parse_dynamic(manifest, serialized)
+        if seq_length is not None:
+            parsed = records_tf.cut(manifest, parsed, seq_length)
+            epoch, record = _of_pieces(epoch, record, manifest.seq_length // seq_length)
         features = masking_tf.mask(
             parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule, prob
         )
@@ -191,6 +199,12 @@ def to_features(
                 features[name] = parsed[name]
     features["document_ids"] = records_tf.document_ids(manifest, features["input_ids"])
     return features
+
+
+def _of_pieces(epoch: tf.Tensor, record: tf.Tensor, pieces: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """The keys of masks of records that are cut into pieces: each piece has a number of its own."""
+    numbers = record[:, None] * pieces + tf.range(pieces, dtype=tf.int64)
+    return tf.repeat(epoch, pieces), tf.reshape(numbers, [-1])
 
 
 @tf.autograph.experimental.do_not_convert

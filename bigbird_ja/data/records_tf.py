@@ -60,6 +60,32 @@ def parse_dynamic(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Ten
     return result
 
 
+def cut(manifest: Manifest, parsed: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
+    """Cuts dynamic records into sequences of `length` tokens, which divides theirs.
+
+    Each begins with [CLS] and ends with [SEP], in the place of the token that stood there; what is
+    all padding stays so.
+
+    Args:
+        manifest: whose special ids they are.
+        parsed: as `parse_dynamic` has it, without next-sentence labels that mean anything.
+
+    Returns:
+        The same features, [b * S / length, length]: all of the first record before the second.
+    """
+    tokens, starts = (tf.reshape(parsed[name], [-1, length]) for name in ("tokens", "word_starts"))
+    special, places = manifest.special_ids, tf.range(length)[None, :]
+    is_text = tf.not_equal(tokens, manifest.pad_id)
+    tokens = tf.where(is_text & tf.equal(places, length - 1), special["sep"], tokens)
+    tokens = tf.where(is_text & tf.equal(places, 0), special["cls"], tokens)
+    return {
+        "tokens": tokens,
+        "word_starts": starts,
+        "segment_ids": tf.zeros_like(tokens),
+        "next_sentence_labels": tf.zeros_like(tokens[:, 0]),
+    }
+
+
 def parse_static(manifest: Manifest, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses static records (the classic features) into what a model reads, without document ids.
 

@@ -7,6 +7,9 @@ folder): logits equal the trainer's. Attention takes memory in proportion to the
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
 
+With `attn_implementation="flex_attention"` a GPU runs it in one compiled kernel with a block mask.
+Otherwise, and on a CPU, each block's keys are gathered for scaled-dot-product attention.
+
 `attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
 are told apart by other numbers: tokens of different numbers do not see each other
 (`document_numbers` makes them from `input_ids`). Encoders only: no cache, no cross-attention, no
@@ -15,17 +18,21 @@ attention probabilities. Needs torch, transformers and numpy; imports nothing of
 
 from __future__ import annotations
 
+import functools
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import flex_attention as flex
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.big_bird import modeling_big_bird as big_bird
 
 from .pattern import block_mask, is_full, shortest_sparse
 
+_FLEX_TILE = 128  # the largest tile of PyTorch's kernels for A100 and H100, forward and backward
 _MOST_PLANS = 4  # that a model keeps, one for each length and device
 
 
@@ -56,10 +63,58 @@ class Plan:
         for layer in range(0 if self.is_full else settings.model.num_layers):
             sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
             most = int(sees.sum(-1).max())
-            # Seen blocks first, in their order; the rest of a row is filled with unseen ones.
-            there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
+            there, blocks = _seen_first(sees)
             kept = blocks[..., :most].to(device), there[..., :most].bool().to(device)
             self.layers.append(kept)
+        self._settings, self._length, self._device = settings, length, device
+        self._rows: dict[int, tuple[torch.Tensor, ...]] = {}  # of `flex_attention`, by layer
+
+    def flex_mask(self, layer: int, numbers: torch.Tensor) -> flex.BlockMask:
+        """The same as a block mask, of tiles of `_FLEX_TILE`: kernels work on so many at a time.
+
+        Args:
+            layer: which layer's plan.
+            numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
+        """
+        rows, length = self.block_size, self._length
+        tile = math.lcm(_FLEX_TILE, rows)
+        if layer not in self._rows:
+            sees = torch.from_numpy(block_mask(self._settings, layer, length))
+            tiles, each = -(-length // tile), tile // rows
+            missing = tiles * each - length // rows
+            whole = functional.pad(sees, (0, missing, 0, missing))
+            seen = whole.view(len(sees), tiles, each, tiles, each).any(4).any(2)
+            made = sees, seen.sum(-1).int()[None], _seen_first(seen)[1].int()[None]
+            self._rows[layer] = tuple(part.to(self._device) for part in made)
+        sees, counts, blocks = self._rows[layer]
+
+        # Exact within the tiles; uncompiled, `flex_attention` goes by this alone.
+        def mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
+            own, other = numbers[batch, query], numbers[batch, key]
+            return sees[head, query // rows, key // rows] & (own == other) & (other > 0)
+
+        return flex.BlockMask.from_kv_blocks(
+            counts, blocks, BLOCK_SIZE=tile, mask_mod=mask, seq_lengths=(length, length)
+        )
+
+
+def _seen_first(sees: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(whether, which) for each row of blocks: seen ones first, in their order, then the others."""
+    there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
+    return there, blocks
+
+
+def _flex_serves(*tensors: torch.Tensor) -> bool:
+    """PyTorch's has no gradients on a CPU."""
+    return all(x.device.type != "cpu" or not x.requires_grad for x in tensors)
+
+
+@functools.cache
+def _flex_attention(device_type: str) -> Any:
+    """Compiled, which is what it is for; on a CPU plain: to check it, in memory of the square."""
+    if device_type == "cpu":
+        return flex.flex_attention
+    return torch.compile(flex.flex_attention, dynamic=False)
 
 
 def attend(
@@ -69,6 +124,7 @@ def attend(
     numbers: torch.Tensor,
     plan: Plan,
     layer: int,
+    flexes: bool = False,
 ) -> torch.Tensor:
     """Scaled dot-product attention over the blocks of a plan.
 
@@ -76,12 +132,16 @@ def attend(
         query, key, value: [b, heads, S, size], S as the plan's.
         numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
         plan, layer: which blocks see which.
+        flexes: whether `flex_attention` does it, where it can.
 
     Returns:
         [b, heads, S, size]; zero for queries that see nothing.
     """
     if plan.is_full:
         return _masked(query, key, value, numbers, numbers[:, None])
+    if flexes and _flex_serves(query, key, value):
+        mask = plan.flex_mask(layer, numbers)
+        return _flex_attention(query.device.type)(query, key, value, block_mask=mask)
     rows, (blocks, there) = plan.block_size, plan.layers[layer]
     batch, heads, length, size = query.shape
     count = length // rows
@@ -138,6 +198,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
     """transformers' `BigBirdModel` with the attention that the model was trained with."""
 
     _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
+    _supports_sdpa = _supports_flex_attn = True
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
         super().__init__(config, add_pooling_layer=add_pooling_layer)
@@ -179,8 +240,9 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         numbers = functional.pad(attention_mask.long(), (0, padded - length))
         plan = self._plan(padded, hidden.device)
         states = [hidden]
+        flexes = self.config._attn_implementation == "flex_attention"
         for number, layer in enumerate(self.encoder.layer):
-            arguments = layer, hidden, numbers, plan, number
+            arguments = layer, hidden, numbers, plan, number, flexes
             if self.gradient_checkpointing and self.training:
                 hidden = checkpoint(self._layer, *arguments, use_reentrant=False)
             else:
@@ -213,7 +275,12 @@ class BigBirdJaModel(big_bird.BigBirdModel):
 
     @staticmethod
     def _layer(
-        layer: Any, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan, number: int
+        layer: Any,
+        hidden: torch.Tensor,
+        numbers: torch.Tensor,
+        plan: Plan,
+        number: int,
+        flexes: bool,
     ) -> torch.Tensor:
         """One of transformers' layers, with our attention."""
         own, (batch, length, width) = layer.attention.self, hidden.shape
@@ -224,7 +291,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
             return filled.view(batch, length + missing, heads, width // heads).transpose(1, 2)
 
         query, key, value = (split(part(hidden)) for part in (own.query, own.key, own.value))
-        context = attend(query, key, value, numbers, plan, number).transpose(1, 2)
+        context = attend(query, key, value, numbers, plan, number, flexes).transpose(1, 2)
         context = context.reshape(batch, length + missing, width)[:, :length]
         attended = layer.attention.output(context, hidden)
         return layer.output(layer.intermediate(attended), attended)
@@ -234,7 +301,10 @@ def _with_head(stock: Any) -> Any:
     """transformers' model for a task, on `BigBirdJaModel`."""
 
     def begin(self: Any, config: Any, **options: Any) -> None:
+        # The stock model, which makes room for ours here, knows one kind of attention alone.
+        wanted, config._attn_implementation = config._attn_implementation, "eager"
         stock.__init__(self, config, **options)
+        config._attn_implementation = wanted
         has_pooler = self.bert.pooler is not None
         self.bert = BigBirdJaModel(config, add_pooling_layer=has_pooler)
         self.post_init()
@@ -245,6 +315,8 @@ def _with_head(stock: Any) -> Any:
         "__doc__": text,
         "__module__": __name__,
         "_auto_class": stock.__name__.replace("BigBird", "AutoModel"),
+        "_supports_sdpa": True,
+        "_supports_flex_attn": True,
     }
     return type(stock.__name__.replace("BigBird", "BigBirdJa"), (stock,), about)
 

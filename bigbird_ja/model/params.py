@@ -17,6 +17,7 @@ from bigbird_ja.model import mimetic
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
+POSITIONS = "bert/embeddings/position_embeddings"
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,8 @@ def _add_layer_norm(specs: dict[str, ParameterSpec], scope: str, size: int) -> N
 
 def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
     """First values, float32: each parameter's depend on (seed, its name, its shape) alone."""
-    deviation = config.model.initializer_range
     params = {
-        name: _initial(name, spec, deviation, seed)
+        name: initial_value(config, name, spec, seed)
         for name, spec in parameter_specs(config).items()
     }
     if config.model.initializer == "mimetic":
@@ -88,7 +88,8 @@ def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
     return params
 
 
-def _initial(name: str, spec: ParameterSpec, deviation: float, seed: int) -> np.ndarray:
+def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> np.ndarray:
+    """First values of one parameter, before `model.initializer=mimetic` changes some."""
     if spec.kind == "zeros":
         return np.zeros(spec.shape, np.float32)
     if spec.kind == "ones":
@@ -101,7 +102,7 @@ def _initial(name: str, spec: ParameterSpec, deviation: float, seed: int) -> np.
     while outside.any():
         values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
         outside = np.abs(values) > 2
-    return values * np.float32(deviation)
+    return values * np.float32(config.model.initializer_range)
 
 
 def count_parameters(config: Config) -> int:

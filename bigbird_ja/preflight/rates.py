@@ -31,6 +31,13 @@ class _Cycles(TypedDict, total=False):
     code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
 
 
+class PhaseResult(_Cycles, total=False):
+    """What of a result's first phase, on short sequences, `plan` reads."""
+
+    tokens_per_second_per_core: Rate | None
+    tokens_per_second: Rate | None
+
+
 class ChipResult(_Chip, _Cycles, total=False):
     """What of a chip's result `plan` reads; some keys are absent where the program does not fit."""
 
@@ -38,6 +45,7 @@ class ChipResult(_Chip, _Cycles, total=False):
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     tokens_per_second_per_core: Rate | None
+    first_phase: PhaseResult
 
 
 class _Slice(_Chip):
@@ -52,6 +60,7 @@ class SliceResult(_Slice, _Cycles, total=False):
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     devices: Annotated[int, Meta(ge=1, le=1 << 20)]
     tokens_per_second: Rate | None
+    first_phase: PhaseResult
 
 
 @dataclass(frozen=True)

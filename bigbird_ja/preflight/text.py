@@ -29,7 +29,20 @@ def describe(result: Mapping[str, Any]) -> str:
         lines.append(
             "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
         )
+    if "first_phase" in result:
+        lines.append(_of_first_phase(result))
     return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def _of_first_phase(result: Mapping[str, Any]) -> str:
+    """What a step of the first phase takes, against one of the second, which has as many tokens."""
+    phase = result["first_phase"]
+    name = f"first phase, {phase['batch_per_core']} x {phase['seq_length']} tokens:"
+    if not phase["fits"]:
+        return f"{name} does not fit: {human_bytes(phase['hbm_peak_bytes'])} of HBM"
+    against = f" ({phase['step_ms'] / result['step_ms']:.2f} x)" if result["fits"] else ""
+    peak = human_bytes(phase["hbm_peak_bytes"])
+    return f"{name} {phase['step_ms']:.0f} ms{against}, HBM peak {peak}"
 
 
 def chip_of(result: Mapping[str, Any]) -> Chip:

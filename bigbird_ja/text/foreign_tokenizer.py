@@ -79,6 +79,26 @@ def adapt(
     """
     if model_proto.settings(model).model_type not in (model_proto.UNIGRAM, model_proto.BPE):
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
+    pieces, changes, pad = _with_ours(model, parts, markers)
+    if pad:
+        changes["<pad>"] = f"at id 0; {pieces[pad].name}, which was there, has id {pad}"
+    return model_proto.with_pieces(model, pieces), changes
+
+
+def old_ids(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...]) -> list[int | None]:
+    """For each id of what `adapt` makes of a model, the model's own; None for an added piece."""
+    pieces, _, pad = _with_ours(model, parts, markers)
+    count = len(model_proto.pieces(model))
+    ids = [place if place < count else None for place in range(len(pieces))]
+    ids[0], ids[pad] = ids[pad], ids[0]
+    return ids
+
+
+def _with_ours(
+    model: bytes, parts: Mapping[str, str], markers: tuple[str, ...]
+) -> tuple[list[Piece], dict[str, str], int]:
+    """The pieces that `adapt` makes, what was changed but for the place of padding, and the id
+    with whose piece padding at id 0 was exchanged."""
     pieces = model_proto.pieces(model)
     changes: dict[str, str] = {}
     for name, (part, others) in _PARTS.items():
@@ -98,10 +118,9 @@ def adapt(
             changes[name] = f"added with id {len(pieces) - 1}"
         elif pieces[known[name]].kind != USER_DEFINED:
             pieces[known[name]] = Piece(name, pieces[known[name]].score, USER_DEFINED)
-    if pad := next(i for i, piece in enumerate(pieces) if piece.name == "<pad>"):
-        pieces[0], pieces[pad] = pieces[pad], pieces[0]
-        changes["<pad>"] = f"at id 0; {pieces[pad].name}, which was there, has id {pad}"
-    return model_proto.with_pieces(model, pieces), changes
+    pad = next(i for i, piece in enumerate(pieces) if piece.name == "<pad>")
+    pieces[0], pieces[pad] = pieces[pad], pieces[0]
+    return pieces, changes, pad
 
 
 def _find(

@@ -245,6 +245,27 @@ def load_any(path: str) -> Tokenizer:
     return tokenizer
 
 
+def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
+    """For each id of a tokenizer that was made of a folder's by `load_any`, the folder's own.
+
+    Args:
+        folder: of Hugging Face.
+        adapted_sha256: of the tokenizer in use.
+
+    Returns:
+        None for an id that the folder's does not have; and None where there is nothing to map: the
+        folder holds no SentencePiece model, or the tokenizer in use is not made of it.
+    """
+    found = foreign_tokenizer.read_folder(folder)
+    if found is None or not _is_model(found[0]) or _has_ours(found[0]):
+        return None
+    model, path, parts = found
+    adapted, _ = foreign_tokenizer.adapt(model, parts, USER_PIECES, path)
+    if hashlib.sha256(adapted).hexdigest() != adapted_sha256:
+        return None
+    return foreign_tokenizer.old_ids(model, parts, USER_PIECES)
+
+
 def _is_model(model: bytes) -> bool:
     try:
         return bool(model) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bigbird_ja import storage
-from bigbird_ja.config import OPTIONS, Config, get, train_predictions
+from bigbird_ja.config import OPTIONS, Config, first_phase, get, train_predictions
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.errors import BadInput
@@ -29,7 +29,9 @@ def check(request: Request) -> DataGuard:
         request.engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    _check_length(config)
+    phase = first_phase(config)
+    for one in (config, phase) if phase else (config,):
+        _check_length(one)
     for setting in without_effect(config, request.engine.name):
         request.surroundings.log(f"{setting} has no effect under the engine {request.engine.name}")
     if request.wandb:
@@ -43,6 +45,9 @@ def check(request: Request) -> DataGuard:
     is_on_host = not request.engine.use_tpu and not is_there(GPU_FILES)
     if is_on_host and request.engine.name == "estimator":  # the other asks its compiler
         memory.check(config, sequences)
+        if phase is not None:
+            more = phase.training.global_batch_size // config.training.global_batch_size
+            memory.check(phase, sequences * more)
     return guard
 
 

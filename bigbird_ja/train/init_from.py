@@ -1,16 +1,19 @@
 """Warm start: parameters of a finished model as the first values of a new run.
 
-Three kinds of source: a Hugging Face folder (`model.safetensors`), a MODEL_DIR of ours, and a
-TensorFlow checkpoint with the names of Google's BigBird. Optimiser state is never taken: resuming
-is another thing. What a source lacks keeps its random first value; a table says which came whence,
-and a warning below it what stays random.
+Three kinds of source: a Hugging Face folder (`model.safetensors`) of a BigBird or a BERT, a
+MODEL_DIR of ours, and a TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's
+positions are repeated end to end, and the other weights are the same. Optimiser state is never
+taken: resuming is another thing. What a source lacks keeps its random first value; a table says
+which came whence, and a warning below it what stays random.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +22,17 @@ from bigbird_ja.config import Config
 from bigbird_ja.console import table
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import ParameterSpec, parameter_specs
+from bigbird_ja.model.params import POSITIONS, ParameterSpec, initial_value, parameter_specs
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.text import tokenizer
+from bigbird_ja.train.lengths import repeated
 
 _WEIGHTS = "model.safetensors"
 _MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
 _INITIAL = "random first value"
-_POSITIONS = "bert/embeddings/position_embeddings"
+_BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
 # have the first layer norm where BERT has it.
@@ -49,14 +54,19 @@ class Found:
     kind: str
     values: Mapping[str, np.ndarray]
     theirs: Mapping[str, str]  # our name -> the source's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source says
 
 
-def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], str]:
+def load_initial(
+    source: str, config: Config, tokenizer_sha256: str = ""
+) -> tuple[dict[str, np.ndarray], str]:
     """First values from another model.
 
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
         config: of the new run, completed by a data set.
+        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, the word
+            embeddings follow their pieces to other ids.
 
     Returns:
         The parameters that the source has, float32 by our names, and for people the table, with a
@@ -66,7 +76,7 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    found = _read(source, specs)
+    found = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -79,7 +89,28 @@ def load_initial(source: str, config: Config) -> tuple[dict[str, np.ndarray], st
     header = f"first values from {source} ({found.kind}):"
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
-    return taken, text + _warning(lacking, len(specs))
+    return taken, text + _warning(lacking, len(specs)) + _other_settings(found, config)
+
+
+def _with_our_ids(found: Found, source: str, config: Config, tokenizer_sha256: str) -> Found:
+    """The source with its rows of pieces where the data set's tokenizer has them; what `make-data
+    --tokenizer` added to the source's tokenizer gets random first values."""
+    if not found.settings:  # of Hugging Face's folders alone
+        return found
+    ids = tokenizer.old_ids_in(source, tokenizer_sha256)
+    if ids is None:
+        return found
+    values, theirs, specs = dict(found.values), dict(found.theirs), parameter_specs(config)
+    for name in (n for n in _BY_PIECE if n in values):
+        old, count = np.asarray(values[name]), len(values[name])
+        new = initial_value(config, name, specs[name], config.training.seed)
+        places = [(i, k) for i, k in enumerate(ids) if k is not None and k < count]
+        to, at = map(list, zip(*places, strict=True))
+        if len(ids) == len(new) and old.shape[1:] == new.shape[1:]:
+            new[to] = old[at]
+            values[name] = new
+            theirs[name] = f"{theirs[name]}: {len(to):,} of {len(ids):,} pieces"
+    return dataclasses.replace(found, values=values, theirs=theirs)
 
 
 def _warning(lacking: list[str], count: int) -> str:
@@ -89,6 +120,15 @@ def _warning(lacking: list[str], count: int) -> str:
     named = ", ".join(lacking[:_NAMES_IN_WARNING])
     more = f" and {len(lacking) - _NAMES_IN_WARNING} more" * (len(lacking) > _NAMES_IN_WARNING)
     return f"\nwarning: {len(lacking)} of {count} variables keep random first values: {named}{more}"
+
+
+def _other_settings(found: Found, config: Config) -> str:
+    """A line for each setting that no shape tells and in which the source differs."""
+    return "".join(
+        f"\nwarning: the source has model.{name}={value}, this config {own}: use the source's"
+        for name, value in found.settings.items()
+        if value is not None and value != (own := getattr(config.model, name))
+    )
 
 
 def _take(name: str, spec: ParameterSpec, found: Found) -> tuple[np.ndarray | None, str]:
@@ -102,18 +142,12 @@ def _take(name: str, spec: ParameterSpec, found: Found) -> tuple[np.ndarray | No
         value = value.reshape(spec.shape)  # attention kernels with the head axis split
     if value.shape == spec.shape:
         return value, theirs
-    if name == _POSITIONS and value.shape[1:] == spec.shape[1:]:
-        return _fit_positions(value, spec.shape[0]), (
+    if name == POSITIONS and value.shape[1:] == spec.shape[1:]:
+        return repeated(value, spec.shape[0]), (
             f"{theirs}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
         )
     return None, f"{_INITIAL} ({theirs} has shape {'x'.join(map(str, value.shape))})"
-
-
-def _fit_positions(value: np.ndarray, count: int) -> np.ndarray:
-    """Fewer positions: the first ones. More: repeated end to end, as `export --max_position`."""
-    copies = -(-count // len(value))
-    return np.tile(value, (copies, 1))[:count]
 
 
 def _check(source: str, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]) -> None:
@@ -194,16 +228,30 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found
         state = load(storage.read_bytes(path, _MOST_WEIGHTS))
     except (SafetensorError, KeyError) as error:
         raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
-    kind = _model_type(source)
-    if kind != "big_bird":
-        raise BadInput(f"--init_from {source}: a {kind} model; a big_bird one is needed")
+    found = _hugging_face_config(source)
+    if found.model_type not in ("big_bird", "bert"):
+        raise BadInput(
+            f"--init_from {source}: a {found.model_type} model; a big_bird or bert one is needed"
+        )
     values, theirs = {}, {}
     for name in specs:
-        theirs[name] = hf_names.hugging_face_name(name)
+        usual = hf_names.hugging_face_name(name)
+        theirs[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
         if theirs[name] in state:
             value = state[theirs[name]]
             values[name] = value.T if hf_names.is_transposed(name) else value
-    return Found("a Hugging Face folder", values, theirs)
+    settings = {name: getattr(found, name) for name in _SETTINGS}
+    return Found(f"a Hugging Face folder, {found.model_type}", values, theirs, settings)
+
+
+def _hugging_face_names(usual: str) -> list[str]:
+    """What a parameter may be called: BERT's pooler is a layer deeper, a model that was saved
+    without its heads has no `bert.`, and old ones have the layer norms' names of TensorFlow."""
+    names = [usual, usual.replace("bert.pooler.", "bert.pooler.dense.")]
+    if "LayerNorm" in usual:
+        stem, _, part = usual.rpartition(".")
+        names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
+    return [*names, *(name.removeprefix("bert.") for name in names)]
 
 
 _ASK = "is this a Hugging Face folder?"
@@ -214,12 +262,19 @@ class _HuggingFaceConfig:
     """What of `config.json` is read."""
 
     model_type: str = "unknown"
+    hidden_act: str | None = None
+    num_attention_heads: int | None = None
+    layer_norm_eps: float | None = None
 
 
-def _model_type(source: str) -> str:
+# What no shape tells.
+_SETTINGS = ("hidden_act", "num_attention_heads", "layer_norm_eps")
+
+
+def _hugging_face_config(source: str) -> _HuggingFaceConfig:
     path = storage.join(source, "config.json")
     try:
-        return typed.read_json(path, _HuggingFaceConfig, _ASK).model_type
+        return typed.read_json(path, _HuggingFaceConfig, _ASK)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {_ASK}") from error
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from bigbird_ja import config as config_lib
 from bigbird_ja import storage
+from bigbird_ja.config import Config
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Meta
-from bigbird_ja.train import engines, run_directory
+from bigbird_ja.train import engines, lengths, run_directory
 from bigbird_ja.train.beginning import COMPILED, Beginning
 from bigbird_ja.train.ends import Ends
 from bigbird_ja.train.engines import choice
@@ -153,34 +156,73 @@ class Part:
         return reason
 
     def _engine(self) -> engines.Engine:
+        step, change = self._found.step, self._config.training.first_seq_length_steps
+        if change is None or not lengths.is_in_first_phase(self._config, step):
+            if step == change:
+                self._tell_length()
+            return self._start_engine(self._first_state, step)
+        from bigbird_ja.train.engines.phased import PhasedEngine
+
+        self._around.log(lengths.words(self._config, step) or "")
+        phase = config_lib.first_phase(self._config)
+        last = min(change, self._config.training.num_train_steps)
+        return PhasedEngine(
+            self._start_engine(self._first_state, step, phase, last),
+            lambda state: self._start_engine(state, change, place="whole"),
+            change,
+            lambda state: lengths.lengthened(self._config, state),
+            self._tell_length,
+        )
+
+    def _start_engine(
+        self,
+        first_state: Callable[[], Mapping[str, Any]],
+        first_step: int,
+        phase: Config | None = None,
+        last_step: int | None = None,
+        place: str = "",
+    ) -> engines.Engine:
+        """An engine, not yet begun, from `first_step` on; `place` is a folder of its own."""
+
+        def batches(host: int, count: int) -> Any:
+            from bigbird_ja.train import reading
+
+            self._around.mark("input")
+            return reading.batches(
+                self._config,
+                self._request.manifest,
+                self._request.data_dir,
+                start_step=self._found.next_batch + first_step - self._found.step,
+                first_step=first_step,
+                num_hosts=count,
+                host_index=host,
+                in_first_phase=phase is not None,
+            )
+
         return choice.start(
             self._request.engine,
             self._config,
-            self._first_state,
-            self._batches,
-            self._scratch,
+            first_state,
+            batches,
+            os.path.join(self._scratch, place) if place else self._scratch,
             storage.join(self._request.model_dir, COMPILED),
             self._around.log,
+            phase,
+            last_step,
         )
 
     def _first_state(self) -> Mapping[str, Any]:
         from bigbird_ja.train.state import first_state
 
-        return first_state(self._config, self._found.checkpoint, self._warm_start)
+        state = first_state(self._config, self._found.checkpoint, self._warm_start)
+        if self._found.step == self._config.training.first_seq_length_steps:
+            return lengths.lengthened(self._config, state)  # a checkpoint is of before the change
+        return state
 
-    def _batches(self, host: int, count: int) -> Any:
-        from bigbird_ja.train import reading
-
-        self._around.mark("input")
-        return reading.batches(
-            self._config,
-            self._request.manifest,
-            self._request.data_dir,
-            start_step=self._found.next_batch,
-            first_step=self._found.step,
-            num_hosts=count,
-            host_index=host,
-        )
+    def _tell_length(self) -> None:
+        """Sequences are whole from here on."""
+        self._recorder.lengthened()
+        self._watchdog.tick()
 
     def _profiler(self, engine: engines.Engine) -> Any:
         if not self._request.profile_steps or not self._pod.is_writer:

@@ -64,7 +64,7 @@ class TrainProgress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pace, self._before = pace, train_seconds
+        self.pace, self._before = pace, train_seconds
         self._live = LiveLine(stream)
         self._clock = clock
         self._start = self._last_time = clock()
@@ -93,20 +93,20 @@ class TrainProgress:
             return 0.0
         each, before = seconds / steps, self._seconds_per_step
         self._seconds_per_step = each if before is None else before + _NEWEST * (each - before)
-        return steps * self._pace.tokens_per_step / seconds
+        return steps * self.pace.tokens_per_step / seconds
 
     def eta_seconds(self, step: int) -> float | None:
         """Seconds to the last step at the smoothed rate; None before the first measurement."""
         if self._seconds_per_step is None:
             return None
-        return max(self._pace.num_train_steps - step, 0) * self._seconds_per_step
+        return max(self.pace.num_train_steps - step, 0) * self._seconds_per_step
 
     def mfu(self, tokens_per_second: float) -> float | None:
         """Model FLOPs utilisation of a core, 0 to 1; None where the peak is not known."""
-        if not self._pace.peak_flops:
+        if not self.pace.peak_flops:
             return None
-        steps_per_second = tokens_per_second / self._pace.tokens_per_step
-        return steps_per_second * self._pace.flops_per_core_step / self._pace.peak_flops
+        steps_per_second = tokens_per_second / self.pace.tokens_per_step
+        return steps_per_second * self.pace.flops_per_core_step / self.pace.peak_flops
 
     def line(self, metrics: Mapping[str, float], columns: int | None = None) -> str:
         """The line for one logged step.
@@ -115,8 +115,8 @@ class TrainProgress:
             metrics: keys as in `metrics.jsonl`.
             columns: room for it; what matters least is left out. None: all of it.
         """
-        step, total = int(metrics["step"]), self._pace.num_train_steps
-        rate, cores = metrics["tokens_per_second"], self._pace.cores
+        step, total = int(metrics["step"]), self.pace.num_train_steps
+        rate, cores = metrics["tokens_per_second"], self.pace.cores
         eta = self.eta_seconds(step)
         parts = [
             (0, f"step {step:,} of {total:,}"),

@@ -20,6 +20,7 @@ def batches(
     first_step: int | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
+    in_first_phase: bool = False,
 ) -> Any:
     """`data.pipeline.batches` as a run with this config reads them.
 
@@ -29,7 +30,9 @@ def batches(
         start_step: the number of the first batch.
         first_step: of the run, that it is for; after a change of batch size the two differ.
         num_hosts, host_index: whose part.
+        in_first_phase: cut to `training.first_seq_length`.
     """
+    phase = config_lib.first_phase(config) if in_first_phase else None
     rates = config_lib.mask_rates(config)
     return pipeline.batches(
         manifest,
@@ -41,7 +44,8 @@ def batches(
         shuffle_window=config.data.shuffle_window,
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,
-        max_predictions=config_lib.train_predictions(config),
+        max_predictions=config_lib.train_predictions(phase or config),
+        seq_length=phase.data.seq_length if phase else None,
         num_hosts=num_hosts,
         host_index=host_index,
     )

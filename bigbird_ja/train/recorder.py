@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bigbird_ja import config as config_lib
 from bigbird_ja import storage
 from bigbird_ja.lease import LeaseLost
 from bigbird_ja.run import log as run_log
-from bigbird_ja.train.progress import TrainProgress, pace_of
+from bigbird_ja.train import lengths
+from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.run_directory import Resumption
 from bigbird_ja.train.wandb_log import WandbLog, load_library
@@ -31,12 +33,7 @@ class Recorder:
         self.step = found.step
         self._metrics = self._open_metrics()
         self.loss: float | None = (self._metrics.last or {}).get("loss")
-        self._pace = pace_of(
-            request.config,
-            request.manifest.density,
-            request.engine.replicas,
-            request.engine.peak_flops,
-        )
+        self._pace = self._pace_at(found.step)
         self.progress = TrainProgress(
             self._pace, found.step, found.train_seconds, clock=self._around.monotonic
         )
@@ -44,6 +41,13 @@ class Recorder:
         self._board: EventWriter | None = None
         self._wandb: WandbLog | None = None
         self._wandb_library = load_library() if request.wandb else None
+
+    def _pace_at(self, step: int) -> Pace:
+        """What a step is worth that follows `step`; short sequences need fewer FLOPs."""
+        config, engine = self._request.config, self._request.engine
+        if lengths.is_in_first_phase(config, step):
+            config = config_lib.first_phase(config) or config
+        return pace_of(config, self._request.manifest.density, engine.replicas, engine.peak_flops)
 
     def _open_metrics(self) -> run_log.MetricsLog:
         return run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), self._found.step)
@@ -60,6 +64,15 @@ class Recorder:
     def event(self, event: str, **fields: Any) -> None:
         """Adds a line to events.jsonl."""
         run_log.append_event(self._dir, event, self._around.clock, **fields)
+
+    def lengthened(self) -> None:
+        """Sequences are whole from here on."""
+        training, now = self._request.config.training, self._request.config.data.seq_length
+        step, was = training.first_seq_length_steps or 0, training.first_seq_length
+        self._around.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
+        self.event(lengths.CHANGED, global_step=step, was=was, now=now)
+        self._pace = self.progress.pace = self._pace_at(step)
+        self.progress.restart_clock(self.step)
 
     def tokens_seen(self) -> int:
         """Tokens trained on so far, padding left out (by the data set's density)."""

@@ -102,6 +102,8 @@ def _load_warm_start(request: Request) -> Mapping[str, Any] | None:
         return None
     from bigbird_ja.train.init_from import load_initial
 
-    params, table = load_initial(request.init_from, request.config)
+    params, table = load_initial(
+        request.init_from, request.config, request.manifest.tokenizer_sha256
+    )
     request.surroundings.log(table)
     return params

@@ -77,6 +77,24 @@ def test_a_rate_says_what_it_is_by(
     assert found == plan.Rate(8 * rate, f"preflight v5e:2x4, {basis}")
 
 
+def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
+    sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
+    found = config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+    machine = hardware.find("v3-8")
+    chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
+    chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}
+    run = run_of(found, figures=plan.Figures([chip]))
+    rate = plan.rate_of(machine, found, run.figures, None)
+    assert (rate.tokens_per_second, rate.in_first_phase) == (80_000.0, 128_000.0)
+    seconds = 65_536 * (9000 / 128_000 + 1000 / 80_000)
+    assert plan._training_hours(run, rate) == pytest.approx(seconds / 3600)
+    assumed = plan.rate_of(machine, found, plan.Figures(), None)
+    assert assumed.in_first_phase is not None, "full attention over 512 tokens needs less"
+    assert assumed.in_first_phase > assumed.tokens_per_second
+    shorter = run_of(found, steps=100, figures=run.figures)
+    assert plan._training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
+
+
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> None:
     chips = [{"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True}]
     slices = [

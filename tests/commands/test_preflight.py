@@ -43,8 +43,9 @@ def test_figures_files_and_picture(
     output, plot = os.path.join(tmp_path, "o.json"), os.path.join(tmp_path, "p.png")
     dump = os.path.join(tmp_path, "hlo")
     status, result, printed = _run(
-        capsys, "--chip", "v3", "--output", output, "--plot", plot, "--dump_hlo", dump
-    )
+        capsys, "--chip", "v3", "--output", output, "--plot", plot, "--dump_hlo", dump,
+        "--set", "training.first_seq_length=64", "--set", "training.first_seq_length_steps=9",
+    )  # fmt: skip
     assert status == 0
     (chip,) = result["chips"]
     assert chip.keys() >= KEYS
@@ -63,6 +64,11 @@ def test_figures_files_and_picture(
     assert [chip["tokens_per_second_per_core"] for chip in rates.load(output).chips] == [
         chip["tokens_per_second_per_core"] for chip in result["chips"]
     ]
+    phase = chip["first_phase"]
+    assert (phase["seq_length"], phase["batch_per_core"]) == (64, 2 * chip["batch_per_core"])
+    assert f"first phase, 2 x 64 tokens: {phase['step_ms']:.0f} ms" in printed
+    kept = rates.load(output).chips[0]["first_phase"]
+    assert kept["tokens_per_second_per_core"] == phase["tokens_per_second_per_core"]
     assert os.path.getsize(plot) > 1000
     assert sorted(os.listdir(dump)) == [
         f"step-batch1.v3.{name}" for name in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")

@@ -298,3 +298,38 @@ def test_the_same_shards_make_different_orders_with_another_seed(data):
         for s in (1, 2)
     ]
     assert orders[0] != orders[1]
+
+
+def test_cut_records_are_all_of_the_text_as_sequences_of_their_own(data):
+    manifest, directory = data
+    how = {"seed": 5, "global_batch_size": 4, "seq_length": 16, "max_predictions": 3}
+    whole = next(iter(pipeline.batches(manifest, directory, seed=5, global_batch_size=4)))
+    pieces = next(iter(pipeline.batches(manifest, directory, **how)))
+
+    def text(batch):
+        ids = batch["input_ids"].numpy()
+        rows, columns = np.nonzero(batch["masked_lm_weights"].numpy() > 0)
+        places = batch["masked_lm_positions"].numpy()[rows, columns]
+        ids[rows, places] = batch["masked_lm_ids"].numpy()[rows, columns]
+        return ids
+
+    wanted, found = text(whole).reshape(16, 16), text(pieces)
+    pad, cls, sep = (synthetic.SPECIAL_IDS[name] for name in ("pad", "cls", "sep"))
+    is_text = wanted != pad
+    np.testing.assert_array_equal(found[:, 1:-1], wanted[:, 1:-1])
+    np.testing.assert_array_equal(found[:, 0], np.where(is_text[:, 0], cls, pad))
+    np.testing.assert_array_equal(found[:, -1], np.where(is_text[:, -1], sep, pad))
+    predicted = pieces["masked_lm_weights"].numpy().sum(1)
+    has_text = (found >= len(synthetic.NAMES)).any(1)
+    assert has_text.any() and not has_text.all(), "both kinds of pieces"
+    np.testing.assert_array_equal(predicted > 0, has_text)
+    np.testing.assert_array_equal(pieces["document_ids"].numpy() > 0, found != pad)
+    later = pipeline.batches(manifest, directory, **how, start_step=1)
+    second = list(pipeline.batches(manifest, directory, **how).take(2))[1]
+    np.testing.assert_array_equal(next(iter(later))["input_ids"], second["input_ids"])
+    hosts = [
+        next(iter(pipeline.batches(manifest, directory, **how, num_hosts=2, host_index=host)))
+        for host in (0, 1)
+    ]
+    every = {row.tobytes() for batch in hosts for row in batch["input_ids"].numpy()}
+    assert every == {row.tobytes() for row in pieces["input_ids"].numpy()}

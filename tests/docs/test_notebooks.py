@@ -21,6 +21,7 @@ from bigbird_ja import cli, command_flags
 from bigbird_ja.run import log as run_log
 from scripts.kaggle_service import with_parameters
 from testkit import ROOT, killing
+from testkit.zygote import Zygote
 
 NAMES = ("kaggle-v5e-8", "colab-v5e-1")
 STEPS = 24
@@ -48,9 +49,10 @@ def shell_lines(name: str) -> list[str]:
     return [line[1:] for line in lines if line.startswith("!")]
 
 
-def commands(name: str) -> list[list[str]]:
-    """Words of each command of ours, with the notebook's own values in their places."""
-    made = {"DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
+def commands(name: str, run: str) -> list[list[str]]:
+    """Words of each command of ours, with the notebook's own values in their places, and in that
+    of its settings the file `run`."""
+    made = {"RUN": run, "DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
     values = {**parameters(name), **made}
     lines = [re.sub(r"\{round\(MINUTES, 2\)\}", "510.5", line) for line in shell_lines(name)]
     ours = [line.partition(" > ")[0] for line in lines if line.startswith("bigbird-ja")]
@@ -58,11 +60,19 @@ def commands(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_parse_and_train_on_the_runtime_that_is_there(name: str) -> None:
-    found = {}
-    for words in commands(name):
-        if words != ["--version"]:
-            found[words[0]] = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+def test_commands_parse_and_train_on_the_runtime_that_is_there(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, found = tmp_path / "settings.yaml", {}
+    for words in commands(name, str(run)):
+        if words[0] == "config":
+            assert cli.run_command_line(words) == 0
+            run.write_text(capsys.readouterr().out, encoding="utf-8")
+        elif words != ["--version"]:
+            args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+            if "config" in args:
+                command_flags.resolve(args)
+            found[words[0]] = args
     assert set(found) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
     args = found["pretrain"]
     assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510.5
@@ -159,16 +169,15 @@ def sessions(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch
     return Sessions(tmp_path, sample_corpus, monkeypatch)
 
 
-def undisturbed(tmp_path: Path, data: Path) -> str:
+def undisturbed(zygote: Zygote, tmp_path: Path, data: Path) -> str:
     """Digest of the same run in one go."""
-    model = tmp_path / "undisturbed"
-    status = killing.run_to_end(
-        ["--config", str(tmp_path / "small.yaml"), "--data_dir", str(data), "--model_dir",
-         str(model), "--engine", "pjrt", "--set", "checkpoints.keep_last=2"],
-        tmp_path / "undisturbed.log",
+    model = str(tmp_path / "undisturbed")
+    ended = zygote.run(
+        "pretrain", "--config", str(tmp_path / "small.yaml"), "--data_dir", str(data),
+        "--model_dir", model, "--engine", "pjrt", "--json",
     )  # fmt: skip
-    assert status == 0, (tmp_path / "undisturbed.log").read_text()[-2000:]
-    return killing.digest(str(model))
+    assert ended.status == 0, ended.err
+    return killing.digest(model)
 
 
 def check_first(printed: str, root: Path) -> int:
@@ -191,7 +200,9 @@ def check_last(printed: str, root: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_sessions_on_kaggle_make_one_run(sessions: Sessions, tmp_path: Path) -> None:
+def test_two_sessions_on_kaggle_make_one_run(
+    sessions: Sessions, zygote: Zygote, tmp_path: Path
+) -> None:
     first, second, saved = (tmp_path / place for place in ("first", "second", "saved"))
     saved.mkdir()
     step = check_first(sessions.run("kaggle-v5e-8", 5, ROOT=str(first), SAVED=str(saved)), first)
@@ -204,14 +215,16 @@ def test_two_sessions_on_kaggle_make_one_run(sessions: Sessions, tmp_path: Path)
     printed = sessions.run("kaggle-v5e-8", ROOT=str(second), SAVED=str(saved), EXPECTED_STEP=step)
     check_last(printed, second, step)
     assert not (second / "data").exists(), "what lies among the inputs is not made again"
-    assert killing.digest(str(second / "model")) == undisturbed(tmp_path, saved / "data")
+    assert killing.digest(str(second / "model")) == undisturbed(zygote, tmp_path, saved / "data")
 
 
 @pytest.mark.slow
-def test_two_sessions_on_colab_make_one_run(sessions: Sessions, tmp_path: Path) -> None:
+def test_two_sessions_on_colab_make_one_run(
+    sessions: Sessions, zygote: Zygote, tmp_path: Path
+) -> None:
     root = tmp_path / "drive"
     places = {"ROOT": str(root), "SCRATCH": str(tmp_path / "scratch")}
     step = check_first(sessions.run("colab-v5e-1", 5, **places), root)
     shutil.rmtree(tmp_path / "scratch")  # a new machine
     check_last(sessions.run("colab-v5e-1", **places), root, step)
-    assert killing.digest(str(root / "model")) == undisturbed(tmp_path, root / "data")
+    assert killing.digest(str(root / "model")) == undisturbed(zygote, tmp_path, root / "data")

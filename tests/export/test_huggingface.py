@@ -106,6 +106,8 @@ def test_the_card_says_what_the_files_say(exported):
 def test_without_pytorch_the_report_says_so(exported, tmp_path, monkeypatch):
     _, _, trained = exported
     monkeypatch.setitem(sys.modules, "torch", None)
+    # transformers 5 asks once, at its import, and keeps the answer.
+    monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
     report = huggingface.fill(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")

@@ -14,14 +14,19 @@ import numpy as np
 import pytest
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.data import records_tf
+from bigbird_ja.data import pipeline, records_tf
+from bigbird_ja.evaluation import masked_lm
+from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.model import pattern
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
+from scripts.bench_export_memory import WAYS, build  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,10 @@ def test_attention_is_the_dense_references(length, random_pattern):
     plan = modeling.Plan(settings, length, query.device)
     for layer in (0, 1):
         found = modeling.attend(query, key, value, numbers, plan, layer)
+        parts = query.detach(), key.detach(), value.detach()
+        flexed = modeling.attend(*parts, numbers, plan, layer, flexes=True)
+        assert plan.is_full or layer in plan._rows
+        torch.testing.assert_close(flexed, found, atol=1e-5, rtol=1e-5)
         seen = torch.from_numpy(pattern.dense_mask(settings, layer, length))[None]
         same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers[:, None, :] > 0)
         scores = query @ key.transpose(-1, -2) / 2.0
@@ -79,6 +88,23 @@ def test_attention_is_the_dense_references(length, random_pattern):
         for mine, other in zip(ours, theirs, strict=True):
             assert torch.isfinite(mine).all()
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("block_size", [8, 48, 64])
+def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
+    """Compiled kernels visit these alone; on a CPU, uncompiled, they are not looked at."""
+    settings, length = settings_of(block_size=block_size), 20 * block_size
+    plan = modeling.Plan(settings, length, torch.device("cpu"))
+    numbers = torch.ones(1, length, dtype=torch.long)
+    for layer in (0, 1):
+        found = plan.flex_mask(layer, numbers)
+        dense = torch.from_numpy(pattern.dense_mask(settings, layer, length))
+        (size, other) = found.BLOCK_SIZE
+        assert size == other and size % 128 == 0 and found.seq_lengths == (length, length)
+        tiles = -(-length // size)
+        whole = torch.nn.functional.pad(dense, (0, tiles * size - length) * 2)
+        expected = whole.view(len(dense), tiles, size, tiles, size).any(4).any(2)
+        assert torch.equal(found.to_dense()[0].bool(), expected)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +134,14 @@ def test_logits_are_the_trainers(trained, tmp_path, settings):
     ours = parity._our_scores(changed, "block_sparse", batch)
     found = parity._difference(ours, theirs, batch)
     assert found["agrees"], found
+    flexing = modeling.BigBirdJaForMaskedLM.from_pretrained(
+        folder, attn_implementation="flex_attention"
+    ).eval()
+    with torch.no_grad():
+        again = flexing(input_ids=ids, attention_mask=numbers).logits.numpy()
+    assert not flexing.bert._plan(ids.shape[1], torch.device("cpu")).is_full
+    assert flexing.bert._plan(ids.shape[1], torch.device("cpu"))._rows, "went the other way"
+    np.testing.assert_allclose(again, logits, atol=1e-4)
     assert abs(parity._loss(ours, batch) - parity._loss(theirs, batch)) < 1e-3
 
 
@@ -141,6 +175,46 @@ def test_any_length_checkpointing_and_gradients(trained, tmp_path):
     torch.testing.assert_close(*gradients)
     with pytest.raises(ValueError, match="this model takes 256"):
         model(torch.ones(1, 300, dtype=torch.long))
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the most elements that any tensor has which is made meanwhile."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        found = function(*arguments, **(named or {}))
+        for tensor in found if isinstance(found, (tuple, list)) else [found]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return found
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square():
+    largest = {}
+    for way in WAYS[0], WAYS[2]:
+        for length in (1024, 4096):
+            model = build(way, length)
+            with _Largest() as seen:
+                model(torch.ones(1, length, dtype=torch.long)).last_hidden_state.sum().backward()
+            largest[way, length] = seen.elements
+    ours, full = ([largest[way, n] for n in (1024, 4096)] for way in (WAYS[0], WAYS[2]))
+    assert ours[1] < 4.6 * ours[0] and full[1] > 15 * full[0]
+
+
+def test_evaluate_finds_the_loss_of_the_exported_code(trained, tmp_path):
+    """Over all held-out records."""
+    folder, changed = exported(trained, tmp_path / "hf")
+    forward = Forward(changed.config, changed.params)
+    ours = masked_lm.evaluate_model(forward, changed.data_dir, changed.manifest)["masked_lm_loss"]
+    model = modeling.BigBirdJaForMaskedLM.from_pretrained(folder).eval()
+    total = weight = 0.0
+    for batch in pipeline.eval_batches(changed.manifest, changed.data_dir, batch_size=4):
+        arrays = {name: value.numpy() for name, value in batch.items()}
+        scores = parity._their_scores(model, arrays)
+        counted = arrays["masked_lm_weights"].sum()
+        total, weight = total + parity._loss(scores, arrays) * counted, weight + counted
+    assert weight > 50 and abs(ours - total / weight) < 1e-3
 
 
 _LOAD = """

@@ -69,6 +69,26 @@ def test_ids_stay_but_for_special_pieces(name, models, sample_corpus, tmp_path):
     assert ours.encode("_START_ARTICLE_")[-1] == ours.special.article
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
+    path = tmp_path / "spiece.model"
+    path.write_bytes(models[name])
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    ours = tokenizer_lib.load_any(str(tmp_path))
+    ids = tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256)
+    assert ids is not None and len(ids) == ours.vocab_size
+    known = [i for i in ids if i is not None]
+    assert sorted(known) == list(range(theirs.vocab_size())), "each of theirs once"
+    for i, old in enumerate(ids):
+        if old is None or ours.pieces[i] in foreign_tokenizer._PARTS:
+            continue  # added, or renamed
+        assert ours.pieces[i] == theirs.id_to_piece(old)
+    assert (ids[0] is None) == (theirs.pad_id() < 0), "padding is new, or theirs"
+    assert tokenizer_lib.old_ids_in(str(tmp_path), "0" * 64) is None, "made of another"
+    (tmp_path / "spiece.model").write_bytes(ours.model_bytes)
+    assert tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256) is None, "nothing to map"
+
+
 def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
     (tmp_path / "spiece.model").write_bytes(models["plain"])
     said = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from bigbird_ja.errors import BadInput
+from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.run import checkpoints, model
+from bigbird_ja.train import init_from
 from bigbird_ja.train.init_from import load_initial
 from tests.model.tiny import tiny_config
 
@@ -104,6 +108,66 @@ def test_a_run_of_ours(small_run):
     for name, value in params.items():
         np.testing.assert_array_equal(found[name], value)
     assert "a run of ours, step 6" in table
+
+
+@pytest.mark.parametrize("form", ["with heads", "the encoder alone", "old names"])
+def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
+    safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
+    short = tiny_config(48, **{"make_data.nsp": True})
+    params = initial_parameters(short, seed=3)
+    state = {}
+    for name, value in hf_names.to_hugging_face(params).items():
+        name = name.replace("bert.pooler.", "bert.pooler.dense.")
+        if form == "the encoder alone":
+            if name.startswith("cls."):
+                continue
+            name = name.removeprefix("bert.")
+        if form == "old names" and "LayerNorm" in name:
+            name = name.replace("weight", "gamma").replace("bias", "beta")
+        state[name] = value
+    (tmp_path / "model.safetensors").write_bytes(safetensors.save(state))
+    kind = {"model_type": "bert", "hidden_act": "gelu", "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(kind))
+    config = tiny_config(192, **{"make_data.nsp": True})
+    found, text = load_initial(str(tmp_path), config)
+    positions = "bert/embeddings/position_embeddings"
+    np.testing.assert_array_equal(found[positions], np.tile(params[positions], (4, 1)))
+    wanted = {n for n in params if form != "the encoder alone" or n.startswith("bert/")}
+    assert found.keys() == wanted
+    for name in wanted - {positions}:
+        np.testing.assert_array_equal(found[name], params[name])
+    assert "a Hugging Face folder, bert" in text and "48 positions repeated" in text
+    (line,) = [line for line in text.splitlines() if "the source has" in line]
+    assert "model.hidden_act=gelu, this config gelu_new" in line
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises(BadInput, match="a roberta model; a big_bird or bert one is needed"):
+        load_initial(str(tmp_path), config)
+
+
+def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
+    safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
+    params = initial_parameters(tiny_config(48), seed=3)
+    state = safetensors.save(hf_names.to_hugging_face(params))
+    (tmp_path / "model.safetensors").write_bytes(state)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    # 60 pieces of theirs; padding was at 1 and is at 0, two pieces are new.
+    ids = [1, 0, *range(2, 60), None, None]
+    asked = []
+
+    def old_ids_in(folder, sha256):
+        asked.append((folder, sha256))
+        return ids
+
+    monkeypatch.setattr(init_from.tokenizer, "old_ids_in", old_ids_in)
+    config = tiny_config(48, **{"tokenize.vocab_size": 62})
+    found, text = load_initial(str(tmp_path), config, "abc")
+    assert asked == [(str(tmp_path), "abc")]
+    fresh = initial_parameters(config, config.training.seed)
+    for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
+        np.testing.assert_array_equal(found[name][:2], params[name][[1, 0]])
+        np.testing.assert_array_equal(found[name][2:60], params[name][2:])
+        np.testing.assert_array_equal(found[name][60:], fresh[name][60:])
+    assert "60 of 62 pieces" in text
 
 
 def test_what_is_no_model_is_refused(tmp_path):

@@ -42,6 +42,13 @@ class Engine(Protocol):
 
     ahead: int  # steps that one `advance` dispatches beyond the last finished one, at most
 
+    def prepare(self) -> None:
+        """Builds of the program what can be built before the state is there; `begin` does so too.
+
+        Raises:
+            OutOfMemory: the program does not fit.
+        """
+
     def begin(self) -> None:
         """Builds the program and brings the state to the device.
 

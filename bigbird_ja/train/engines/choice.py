@@ -98,6 +98,8 @@ def start(
     scratch: str,
     compiled: str,
     log: Callable[[str], None],
+    phase: Config | None = None,
+    last_step: int | None = None,
 ) -> Engine:
     """The chosen engine, not yet begun.
 
@@ -107,16 +109,20 @@ def start(
         scratch: local directory for an engine's own files.
         compiled: where compiled programs are kept for the next start, on disk or gs://.
         log: for people.
+        phase: of the steps, where they differ from the run's (`config.first_phase`).
+        last_step: where the engine ends; by default the run's end.
     """
     if choice.found is not None:
         from bigbird_ja.train.engines.compiled import CompiledPrograms
         from bigbird_ja.train.engines.pjrt import PjrtEngine
 
         programs = CompiledPrograms(compiled, scratch, choice.found.platform, log)
-        return PjrtEngine(config, first_state, batches, choice.found, programs)
+        return PjrtEngine(config, first_state, batches, choice.found, programs, phase)
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
-    return EstimatorEngine(config, first_state, batches, choice.replicas, scratch, choice.use_tpu)
+    return EstimatorEngine(
+        config, first_state, batches, choice.replicas, scratch, choice.use_tpu, phase, last_step
+    )
 
 
 def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:

@@ -42,6 +42,8 @@ class EstimatorEngine:
         replicas: TPU cores; 1 on CPU and GPU.
         scratch: local directory for TPUEstimator's own files.
         use_tpu: trains on the configured TPU.
+        phase: config of the steps, where it differs from the run's.
+        last_step: where the session ends; by default at the run's end.
     """
 
     ahead = 0  # a device loop ends where it was told to
@@ -54,17 +56,24 @@ class EstimatorEngine:
         replicas: int,
         scratch: str,
         use_tpu: bool,
+        phase: Config | None = None,
+        last_step: int | None = None,
     ) -> None:
         self._config, self._scratch, self._use_tpu = config, scratch, use_tpu
+        self._step_config = phase or config
+        self._last_step = last_step or config.training.num_train_steps
         one_session = OneSession()
         quiet_logging(one_session.causes)
-        self._graph = TrainGraph(config, first_state, one_session)
+        self._graph = TrainGraph(self._step_config, first_state, one_session)
         self._input_fn = make_input_fn(batches, replicas, use_tpu)
         self._hook = _Handover()
         self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
         self._error: BaseException | None = None
         self._step = 0
         self._every = config.training.log_every_steps
+
+    def prepare(self) -> None:
+        """TPUEstimator builds all of it in its session."""
 
     def begin(self) -> None:
         """Builds the graph and the session, and gives the variables their values."""
@@ -122,7 +131,7 @@ class EstimatorEngine:
                 raise self._error
             raise StorageError(  # a session ends silently when its input does
                 f"the input ended at step {self._step}, before"
-                f" {self._config.training.num_train_steps}: check the data with"
+                f" {self._last_step}: check the data with"
                 " `bigbird-ja check-data`"
             )
 
@@ -132,7 +141,8 @@ class EstimatorEngine:
                 self._graph.model_fn,
                 self._input_fn,
                 self._hook,
-                self._config,
+                self._step_config,
+                self._last_step,
                 scratch=self._scratch,
                 use_tpu=self._use_tpu,
             )
@@ -267,11 +277,12 @@ def _run_estimator(
     input_fn: Callable[..., Any],
     hook: Any,
     config: Config,
+    last_step: int,
     *,
     scratch: str,
     use_tpu: bool,
 ) -> None:
-    """Runs the steps up to `training.num_train_steps`.
+    """Runs the steps up to `last_step`.
 
     Raises:
         BadInput: the TPU cannot be reached.
@@ -302,7 +313,7 @@ def _run_estimator(
         ),
     )
     try:
-        estimator.train(input_fn, hooks=[hook], max_steps=config.training.num_train_steps)
+        estimator.train(input_fn, hooks=[hook], max_steps=last_step)
     except ValueError as error:
         if "num_shards" not in str(error):
             raise

@@ -43,6 +43,7 @@ class PjrtEngine:
         batches: the input.
         devices: to train on; the global batch divides over them.
         programs: where compiled programs are kept, or None.
+        phase: config of the steps, where it differs from the run's.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class PjrtEngine:
         batches: MakeBatches,
         devices: Devices,
         programs: CompiledPrograms | None = None,
+        phase: Config | None = None,
     ) -> None:
-        self._asked = config
+        self._config, self._asked = config, phase or config
         self._first_state, self._batches = first_state, batches
         self._devices, self._programs = devices, programs
-        self._take(implementation.resolved(config, devices.platform, devices.chip))
+        self._take(implementation.resolved(self._asked, devices.platform, devices.chip))
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -65,21 +67,29 @@ class PjrtEngine:
         self._last: tuple[int, Notes] | None = None
         self._feeder: Feeder | None = None
         self._forward: Any = None
+        self._step: Step | None = None  # compiled
 
     ahead = _AHEAD + 1
 
-    def begin(self) -> None:
-        """Traces and compiles the step, and brings the state to the devices."""
+    def prepare(self) -> None:
+        """Traces and compiles the step, once."""
+        if self._step is not None:
+            return
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
         try:
             self._step = self._compile()
         except Exception as error:
-            self._take(implementation.without_kernels(self._asked, self._config, error))
+            self._take(implementation.without_kernels(self._asked, self._step_config, error))
             self._step = self._compile()
         if self._programs is not None:
             self._programs.keep()
+
+    def begin(self) -> None:
+        """Traces and compiles the step, where that is not done, and brings the state to the
+        devices."""
+        self.prepare()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = placement.place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
@@ -150,7 +160,7 @@ class PjrtEngine:
     def _take(self, config: Config) -> None:
         """Makes the program of a resolved config."""
         count = len(self._devices.devices)
-        self._config = config
+        self._step_config = config
         self._program = Program(config, config.training.global_batch_size // count, count)
 
     def _compile(self) -> Step:
@@ -160,7 +170,7 @@ class PjrtEngine:
         Raises:
             OutOfMemory: the program does not fit.
         """
-        with implementation.traced_for(self._config, self._devices.platform):
+        with implementation.traced_for(self._step_config, self._devices.platform):
             self._lowered = self._program.lower()
         jitted = make_step(self._lowered, self._devices.platform, self._mesh)
         compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()
@@ -201,6 +211,7 @@ class PjrtEngine:
                 f" {self._config.training.num_train_steps}: check the data with"
                 " `bigbird-ja check-data`"
             )
+        assert self._step is not None
         self._state, notes = self._step(self._state, batch)
         self._dispatched += 1
         self._under_way.append((self._dispatched, notes))

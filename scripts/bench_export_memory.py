@@ -1,0 +1,149 @@
+"""Memory of an exported model in PyTorch against its length: our code, and transformers' own.
+
+    .venv/bin/python -m scripts.bench_export_memory [--lengths 1024,2048,4096,8192,16384]
+
+One layer of two heads of 64 (what a layer needs grows with its heads alone), forward and backward,
+float32, one sequence; each length and way in a process of its own. Counted is the peak above what
+the process held before the step: on a CPU the resident memory (Linux), with `--device cuda` what
+PyTorch allocates, and then `flex_attention` is measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bigbird_ja import console
+
+HEADS, SIZE, BLOCK, RANDOM = 2, 64, 64, 3
+OURS, FLEX = "own code", "own code, flex"
+WAYS = (OURS, "transformers, block-sparse", "transformers, full")
+_PATIENCE = 1800.0  # seconds for one measurement
+
+
+def build(way: str, length: int) -> Any:
+    """The model of a way, for sequences of a length.
+
+    Raises:
+        ImportError: no torch or transformers.
+    """
+    from transformers.models import big_bird
+
+    from bigbird_ja.model import modeling_bigbird_ja as ours
+
+    config = big_bird.BigBirdConfig(
+        vocab_size=1000, hidden_size=HEADS * SIZE, num_hidden_layers=1, num_attention_heads=HEADS,
+        intermediate_size=4 * HEADS * SIZE, max_position_embeddings=length, block_size=BLOCK,
+        num_random_blocks=RANDOM, attention_probs_dropout_prob=0.0,
+        attention_type="original_full" if way.endswith("full") else "block_sparse",
+        bigbird_ja={"random_pattern": "rolled", "pattern_seed": 0},
+    )  # fmt: skip
+    if way == FLEX:
+        config._attn_implementation = "flex_attention"
+    kind = ours.BigBirdJaModel if way in (OURS, FLEX) else big_bird.BigBirdModel
+    return kind(config, add_pooling_layer=False)
+
+
+def measure(way: str, length: int, device: str) -> dict[str, float]:
+    """Megabytes (10^6) above the start, and seconds, of one step in this process."""
+    import torch
+
+    torch.manual_seed(0)
+    model = build(way, length).to(device).train()
+    ids = torch.randint(1, 1000, (1, length), device=device)
+    if device == "cuda":  # compiled first, and the allocator warm
+        model(ids).last_hidden_state.sum().backward()
+        model.zero_grad()
+    before = _start_peak(device)
+    began = time.monotonic()
+    model(ids).last_hidden_state.sum().backward()
+    peak = _peak(device) - before
+    return {"megabytes": peak / 1e6, "seconds": time.monotonic() - began}
+
+
+def _start_peak(device: str) -> int:
+    """Forgets the peak so far; bytes held now."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return _peak(device)
+
+
+def _peak(device: str) -> int:
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+def main() -> int:
+    """Measures every way at every length, and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # way:length, in a process of its own
+    options = parser.parse_args()
+    if options.one:
+        way, _, length = options.one.rpartition(":")
+        print(json.dumps(measure(way, int(length), options.device)))
+        return 0
+    lengths = [int(word) for word in options.lengths.split(",")]
+    ways = (OURS, FLEX, *WAYS[1:]) if options.device == "cuda" else WAYS
+    found = {
+        way: {length: _apart(way, length, options.device) for length in lengths} for way in ways
+    }
+    if options.json:
+        print(json.dumps(found))
+    else:
+        print(report(found))
+    return 0
+
+
+def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
+    """`measure` in a new process; None where it did not come to an end."""
+    words = [sys.executable, "-m", "scripts.bench_export_memory", "--device", device]
+    done = subprocess.run(
+        [*words, "--one", f"{way}:{length}"], capture_output=True, text=True, timeout=_PATIENCE,
+        env={**os.environ, "USE_TF": "0"},  # transformers 4 would import TensorFlow too
+    )  # fmt: skip
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        console.log(f"{way} at {length:,}: {last[:200]}")
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def report(found: dict[str, dict[int, dict[str, float] | None]]) -> str:
+    """A table of megabytes, and how often ours goes into the others'."""
+    rows = []
+    for length, base in found[OURS].items():
+        cells = [_cell(by_length[length], base) for by_length in found.values()]
+        rows.append((f"{length:,}", *cells))
+    heads = [f"{way}, MB" if way == OURS else f"{way}, MB (x ours)" for way in found]
+    return console.table(rows, ("tokens", *heads))
+
+
+def _cell(one: dict[str, float] | None, base: dict[str, float] | None) -> str:
+    if one is None:
+        return "did not run"
+    ratio = "" if base is None or one is base else f" ({one['megabytes'] / base['megabytes']:.1f})"
+    return f"{one['megabytes']:,.0f}{ratio}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""`pretrain` on short sequences first: the change, and kills before, at and after it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigbird_ja import cli
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
+from bigbird_ja.run.names import SLOTS, slot_name
+from testkit import killing, pods, synthetic
+from testkit.zygote import Zygote
+from tests.commands.test_pretrain_pod import apart
+
+STEPS, CHANGE, SHORT, WHOLE = 12, 6, 64, 256
+POSITIONS = "bert/embeddings/position_embeddings"
+ENGINES = [
+    pytest.param("estimator", marks=pytest.mark.estimator),
+    pytest.param(
+        "pjrt", marks=[pytest.mark.slow, pytest.mark.timeout(900)]
+    ),  # compiles seven times
+]
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"), WHOLE)
+    return [
+        "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
+        "--num_train_steps", str(STEPS), "--set", f"training.first_seq_length={SHORT}",
+        "--set", f"training.first_seq_length_steps={CHANGE}", "--set", "checkpoints.keep_last=20",
+        "--set", "checkpoints.save_every_steps=1", "--set", "training.masked_lm_prob=0.3",
+        "--set", "training.final_masked_lm_prob=0.15",
+    ]  # fmt: skip
+
+
+def variables(model: Path, step: int) -> dict[str, np.ndarray]:
+    return read_variables(str(model / f"model.ckpt-{step}"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_around_the_change_it_ends_with_the_same_weights(
+    zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
+) -> None:
+    if engine == "pjrt":
+        pytest.importorskip("jax")
+    here = [*flags, "--engine", engine, "--model_dir"]
+    model = tmp_path / "model"
+    ended = zygote.run(*here, str(model))
+    assert ended.status == 0, ended.err
+    assert "16 sequences of 64 tokens, then on 4 of 256: 1,024 positions each" in ended.err
+    assert f"from step {CHANGE} on sequences have 256 tokens, no longer 64" in ended.err
+    (told,) = [e for e in run_log.read_events(str(model)) if e["event"].startswith("sequence_")]
+    assert (told["global_step"], told["was"], told["now"]) == (CHANGE, SHORT, WHOLE)  # type: ignore[typeddict-item]
+
+    # Only the first positions are trained at first; at the change the others begin with them.
+    before, after = variables(model, CHANGE), variables(model, CHANGE + 1)
+    slot = slot_name(POSITIONS, SLOTS[0])
+    assert not before[slot][SHORT:].any() and before[slot][:SHORT].any()
+    repeated = np.tile(before[POSITIONS][:SHORT], (WHOLE // SHORT, 1))
+    assert 0 < np.abs(after[POSITIONS] - repeated).max() < 0.01, (
+        "one step of training from the first positions repeated"
+    )
+
+    for step in (CHANGE - 1, CHANGE, CHANGE + 1):
+        killed = Path(shutil.copytree(model, tmp_path / f"killed-{step}"))
+        for later in (n for n in CheckpointStore(str(killed)).steps() if n > step):
+            for file in killed.glob(f"model.ckpt-{later}.*"):
+                file.unlink()
+        resumed = zygote.run(*here, str(killed))
+        assert resumed.status == 0 and f"checkpoint {step} verified" in resumed.err, resumed.err
+        assert killing.digest(str(killed)) == killing.digest(str(model)), f"killed at step {step}"
+        assert resumed.result["tokens_seen"] == ended.result["tokens_seen"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_processes_change_at_the_same_step(
+    zygote: Zygote, flags: list[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("jax")
+    here = [*flags, "--engine", "pjrt", "--set", "model.hidden_dropout_prob=0", "--model_dir"]
+    ended = pods.wait(pods.start(zygote, 2, *here, str(tmp_path / "pod")))
+    assert [e.status for e in ended] == [0, 0], [e.err for e in ended]
+    environ = {"XLA_FLAGS": pods.ENVIRON["XLA_FLAGS"].replace("count=2", "count=4")}
+    alone = zygote.run(*here, str(tmp_path / "alone"), environ=environ)
+    assert alone.status == 0, alone.err
+    assert apart(tmp_path / "pod", tmp_path / "alone") < 1e-5
+
+
+def test_what_has_no_first_phase_is_refused(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def refused(*more: str) -> str:
+        model = tmp_path / "model"
+        assert cli.run_command_line([*flags, "--model_dir", str(model), *more]) == 2
+        assert not model.exists()
+        return str(capsys.readouterr().err.strip().splitlines()[-1])
+
+    assert "use 128, or another length that divides it" in refused(
+        "--set", "training.first_seq_length=100"
+    )
+    for name, data in (("pairs", {"nsp": True}), ("static", {"masking": "static"})):
+        directory = tmp_path / name
+        synthetic.write(directory, seq_length=WHOLE, **data)  # type: ignore[arg-type]
+        assert "first_seq_length=64" in refused("--data_dir", str(directory))
+    # 480 tokens are whole tiles of two blocks of 8, and 120 are not.
+    synthetic.write(tmp_path / "long", seq_length=480)
+    line = refused(
+        "--data_dir", str(tmp_path / "long"), "--set", "model.block_size=8",
+        "--set", "training.first_seq_length=120",
+    )  # fmt: skip
+    assert "sequences of 120 tokens are not a multiple of two attention blocks" in line
