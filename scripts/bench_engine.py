@@ -26,7 +26,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -228,22 +227,22 @@ def measure_restart(directory: Path, times: int) -> dict[str, Any]:
 def _until_step(arguments: list[str], model: Path, more: int) -> float:
     """Starts `pretrain`, kills it once it has saved some steps more, and says how long its first
     new step took from the start of the process."""
-    began = time.time()
-    running = subprocess.Popen(
-        _command(arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    said, began = model.with_suffix(".err"), time.time()
+    with open(said, "w", encoding="utf-8") as stream:
+        running = subprocess.Popen(
+            _command(arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=stream
+        )
     try:
         while True:
             new = [line for line in _lines(model) if line["time"] > began]
             if len(new) >= more and list(model.glob(f"model.ckpt-{new[-2]['step']}.json")):
                 return float(new[0]["time"] - began)
             if running.poll() is not None or time.time() - began > _PATIENCE:
-                _, said = running.communicate()
-                raise SystemExit(f"pretrain ended with {running.returncode}:\n{said}")
+                raise SystemExit(f"pretrain ended with {running.poll()}:\n{said.read_text()}")
             time.sleep(0.05)
     finally:
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
+        running.kill()
+        running.wait()
 
 
 def _lines(model: Path) -> list[Any]:
