@@ -17,6 +17,7 @@ from bigbird_ja import cleanup, processes
 
 PREFIX = "bigbird-ja-"
 _OWNER = "owner.json"  # the process that made the folder
+_MOST_BYTES = 4096  # of it
 
 
 @contextlib.contextmanager
@@ -53,6 +54,9 @@ def _sweep(parent: str, prefix: str, is_ours_alone: bool, is_shared: bool) -> No
             is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
             if not is_ours or not entry.is_dir(follow_symlinks=False):
                 continue
+            if is_ours_alone and _is_unsaid(entry.path):
+                shutil.rmtree(entry.path, ignore_errors=True)
+                continue
             with open(os.path.join(entry.path, _OWNER), encoding="utf-8") as file:
                 owner = json.load(file)
             if isinstance(owner, dict) and (
@@ -62,3 +66,17 @@ def _sweep(parent: str, prefix: str, is_ours_alone: bool, is_shared: bool) -> No
                 or (not is_shared and processes.is_of_another_boot(owner))
             ):
                 shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_unsaid(path: str) -> bool:
+    """Whether a process was killed here between making the folder and saying whose it is."""
+    names = os.listdir(path)
+    if names != [_OWNER]:
+        return not names
+    with open(os.path.join(path, _OWNER), encoding="utf-8") as file:
+        text = file.read(_MOST_BYTES)
+    try:
+        json.loads(text)
+    except ValueError:
+        return len(text) < _MOST_BYTES
+    return False
