@@ -146,7 +146,7 @@ class History:
         return self.verdict(unending)
 
     def _answers(self, zone: str) -> bool:
-        """Whether a zone can be listed now: what is in another, unbilled, only `down` finds later."""
+        """Whether a zone can be listed now: what another holds, unbilled, `down` finds later."""
         return not any(
             one.act == "list" and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
             for one in self.troubles
