@@ -27,6 +27,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import tensorflow_env
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.console import log, table
+from bigbird_ja.model import implementation
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, machine_code, targets
 from bigbird_ja.train.lowered import LoweredStep
@@ -125,8 +126,9 @@ class Measured:
         key = (sets, layers, target.name, batch)
         if key not in self._results:
             log(f"{target.name}, {layers} layers, {batch} sequences, {' '.join(sets)} ...")
-            config = config_of(sets, layers)
-            step = (sets, layers, batch, target.devices)
+            config = implementation.resolved(config_of(sets, layers), "tpu", target.chip.name)
+            way = config.model.attention_implementation
+            step = (sets, layers, batch, target.devices, way)
             if step not in self._steps:
                 self._steps[step] = estimate.trace(config, batch, target.devices)
             self._results[key] = estimate.examine(

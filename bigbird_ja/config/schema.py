@@ -166,7 +166,8 @@ class ModelConfig:
     )  # fmt: skip
     attention_implementation: str = option(
         "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
-        " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper.",
+        " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e,"
+        " v6e).",
         choices=("auto", "xla", "kernel"), changeable=True,
         only_with="model.attention_type=block_sparse",
         also=("pallas", "mosaic", "flash_attention", "fused_attention", "splash_attention"),

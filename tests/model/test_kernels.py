@@ -28,6 +28,7 @@ SHAPES = {
     "larger": (8, 16, 3, 2, 16),
     "long": (4, 22, 2, 2, 16),
     "three shifts": (4, 24, 5, 4, 64),
+    "several tiles at once": (4, 34, 3, 2, 16),  # one alone, then three at a time
 }
 FAST = {("group", True)}
 

@@ -21,6 +21,7 @@ RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
 # The step whose cycles by machine code are on record, where libtpu lists it: on v5e, two sequences.
 BY_CODE, CODE_CHIP, CODE_KEY = "by code", "v5e", "code_cycles"
+KERNEL_BY_CODE = "by code, with the kernels"  # the same step with attention in kernels
 
 _SIZE = (
     "model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4",
@@ -56,9 +57,10 @@ def lists_code() -> bool:
     return machine_code.is_there(CODE_CHIP, compiler())
 
 
-def measure_by_code(layers: int = 1) -> dict[str, Any]:
-    """All figures of the step whose machine code is on record, or of one with more layers."""
-    sets = [*_TINY, f"model.num_layers={layers}"]
+def measure_by_code(name: str = BY_CODE, layers: int = 1) -> dict[str, Any]:
+    """All figures of a step whose machine code is on record, or of one with more layers."""
+    way = "kernel" if name == KERNEL_BY_CODE else "xla"
+    sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = config_lib.without_data_set(config_lib.resolve(None, sets)[0])
     target = targets.of_chip(CHIPS[CODE_CHIP])
     return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
@@ -79,7 +81,8 @@ def compiler() -> str:
 def main() -> None:
     measured = {name: measure(name) for name in STEPS}
     if lists_code():
-        measured[BY_CODE] = {CODE_KEY: measure_by_code()[CODE_KEY]}
+        for name in (BY_CODE, KERNEL_BY_CODE):
+            measured[name] = {CODE_KEY: measure_by_code(name)[CODE_KEY]}
     record = recorded() | {compiler(): measured}
     with open(RECORD, "w", encoding="utf-8") as stream:
         json.dump(record, stream, indent=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 
 import pytest
 
@@ -33,12 +34,13 @@ def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
 
 
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
-def test_cycles_by_machine_code_stay_within_the_record() -> None:
-    found = small_steps.measure_by_code()
+@pytest.mark.parametrize("name", [small_steps.BY_CODE, small_steps.KERNEL_BY_CODE])
+def test_cycles_by_machine_code_stay_within_the_record(name: str) -> None:
+    found = small_steps.measure_by_code(name)
     assert found["code_coverage"] >= 0.9  # 0.984 of base-4096, where scatters are less of it
     assert all(op["bound_by"] for op in found["top_ops"] if op["bundle_cycles"])
     assert {op["bound_by"] for op in found["top_ops"]} & {"HBM", "matrix unit", "vector unit"}
-    record = small_steps.recorded().get(small_steps.compiler(), {}).get(small_steps.BY_CODE)
+    record = small_steps.recorded().get(small_steps.compiler(), {}).get(name)
     if record is None:
         pytest.skip(f"libtpu {small_steps.compiler()} has no code on record")
     key = small_steps.CODE_KEY
@@ -48,11 +50,20 @@ def test_cycles_by_machine_code_stay_within_the_record() -> None:
     )
 
 
+@pytest.mark.skipif(
+    tuple(map(int, version("jax").split(".")[:2])) < (0, 7), reason="the kernels want jax 0.7"
+)
+def test_every_compiler_takes_the_kernels() -> None:
+    """`auto` takes them on Kaggle's image too, whose libtpu is older than its jax expects."""
+    found = small_steps.measure_by_code(small_steps.KERNEL_BY_CODE)
+    assert found["fits"] and found["attention_implementation"] == "kernel"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
 def test_a_layer_many_times_and_the_rest_are_the_whole() -> None:
     one, two, six = (
-        small_steps.measure_by_code(layers)[small_steps.CODE_KEY] for layers in (1, 2, 6)
+        small_steps.measure_by_code(layers=layers)[small_steps.CODE_KEY] for layers in (1, 2, 6)
     )
     assert one + 5 * (two - one) == pytest.approx(six, rel=0.03)
 

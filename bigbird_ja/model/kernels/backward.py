@@ -113,17 +113,26 @@ def _kernel(shape: Shape, *refs: Any) -> None:
     heads = range(shape.group)
     first = [tiles.queries(0, head) for head in heads]
 
-    def step(j: Any, d_first: list[jax.Array]) -> list[jax.Array]:
+    def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
         added: list[list[jax.Array]] = [[summed] for summed in d_first]
-        pieces = [_whole(tiles, first[head], 0, j, head, added[head]) for head in heads]
-        _one_tile(tiles, t.Neighbours(shape, shifts, j), j, pieces, d_query)
-        return [functools.reduce(jnp.add, found) for found in added]
+        pieces: list[Iterator[None]] = []
+        found: list[list[list[jax.Array]]] = []
+        for j in these:
+            found.append([[] for _ in heads])
+            pieces += _one_tile(tiles, t.Neighbours(shape, shifts, j), j, found[-1])
+            pieces += [_whole(tiles, first[head], 0, j, head, added[head]) for head in heads]
+        t.staggered(pieces)
+        for j, of_heads in zip(these, found, strict=True):
+            for head in heads:
+                summed = functools.reduce(jnp.add, of_heads[head]) * t.LN_2
+                d_query[j, t.rows_of(shape, head)] = summed.astype(shape.dtype)
+        return [functools.reduce(jnp.add, parts) for parts in added]
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
     added: list[list[jax.Array]] = [[nothing] for _ in heads]
     t.staggered(_whole(tiles, first[head], 0, 0, head, added[head]) for head in heads)
     d_first = [functools.reduce(jnp.add, found) for found in added]
-    d_first = lax.fori_loop(1, shape.tiles, step, d_first)
+    d_first = t.over_tiles(shape, step, d_first)
     d_query[0] = (jnp.concatenate(d_first, axis=0) * t.LN_2).astype(shape.dtype)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
@@ -173,24 +182,16 @@ def _beside(
 
 
 def _one_tile(
-    tiles: _Tiles, near: t.Neighbours, j: Any, others: list[Iterator[None]], d_query: Any
-) -> None:
-    """Tile j >= 1: its queries' gradient, and its part in the keys and values that it saw.
-
-    Args:
-        others: pieces to be done beside.
-    """
-    shape, heads = tiles.shape, range(tiles.shape.group)
+    tiles: _Tiles, near: t.Neighbours, j: Any, found: list[list[jax.Array]]
+) -> list[Iterator[None]]:
+    """Tile j >= 1, each head with each of the tiles that it sees; `found` gets, for each head, the
+    parts of its queries' gradient."""
+    heads = range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
-    found: list[list[jax.Array]] = [[] for _ in heads]
     chosen = [[j for _ in heads], [0 for _ in heads], *near.random]
     pieces = [
         _whole(tiles, queries[head], j, each[head], head, found[head])
         for each in chosen
         for head in heads
     ]
-    pieces += [_beside(tiles, near, queries[head], j, head, found[head]) for head in heads]
-    t.staggered([*pieces, *others])
-    for head in heads:
-        summed = functools.reduce(jnp.add, found[head]) * t.LN_2
-        d_query[j, t.rows_of(shape, head)] = summed.astype(shape.dtype)
+    return pieces + [_beside(tiles, near, queries[head], j, head, found[head]) for head in heads]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -12,9 +14,6 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
 from bigbird_ja.model.kernels.shape import Shape
-
-# Maximum [1, rows], sum of exponentials [1, rows] and sum of values [size, rows] so far.
-_Running = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def forward(shape: Shape, interpret: Any = False) -> Any:
@@ -37,9 +36,59 @@ def forward(shape: Shape, interpret: Any = False) -> Any:
     )
 
 
+@dataclass
+class _First:
+    """One head of tile 0, which is global: it sees every tile, one after the other."""
+
+    queries: jax.Array  # of `alone`
+    maximum: jax.Array  # [1, rows]: of the scores so far
+    total: jax.Array  # [1, rows]: of their exponentials
+    summed: jax.Array  # [size, rows]: of the values
+    # What the sum is still to be multiplied by, as each tile's part of it comes later.
+    shrunk: list[jax.Array] = field(default_factory=list)
+
+    @property
+    def state(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return self.maximum, self.total, self.summed
+
+    def weights(self, scores: jax.Array, dtype: Any) -> jax.Array:
+        """Exponentials of more scores; what was summed below another maximum shrinks."""
+        higher = jnp.maximum(self.maximum, jnp.max(scores, axis=0, keepdims=True))
+        shrunk, exact = jnp.exp2(self.maximum - higher), jnp.exp2(scores - higher)
+        self.maximum = higher
+        self.total = self.total * shrunk + jnp.sum(exact, axis=0, keepdims=True)
+        self.shrunk.append(shrunk)
+        return exact.astype(dtype)
+
+    def add(self, values: jax.Array, weights: jax.Array) -> None:
+        self.summed = self.summed * self.shrunk.pop(0) + t.matmul(values, weights)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """The arrays of one step of the grid."""
+
+    shape: Shape
+    seen: t.Seen
+    query: Any
+    key: Any
+    value: Any
+    context: Any
+    statistics: Any
+    keys: Any  # transposed, with the tile of nothing
+
+    def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
+        """Context and statistics of one head's tile."""
+        shape, total = self.shape, jnp.maximum(total, 1e-30)
+        context = (summed * (1.0 / total)).astype(shape.dtype)
+        self.context[j, t.rows_of(shape, head)] = context
+        self.statistics[j, :, t.lanes_of(shape, head)] = maximum + jnp.log2(total)
+
+
 def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any) -> None:
     query_marks, (context, statistics, keys) = (rest[0] if shape.has_documents else None), rest[-3:]
     seen, shifts = t.Seen(shape, key_marks, query_marks), t.shifts_here(shape)
+    tiles = _Tiles(shape, seen, query, key, value, context, statistics, keys)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _transpose(j: Any, _: None) -> None:
@@ -47,84 +96,72 @@ def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *res
 
     keys[shape.tiles] = jnp.zeros(keys.shape[1:], keys.dtype)
     heads = range(shape.group)
-    first = [t.alone(shape, query[0], head) for head in heads]
+    queries = [t.alone(shape, query[0], head) for head in heads]
 
-    def first_scores(tile: Any) -> list[jax.Array]:
-        """Of tile 0, which is global: it sees every tile, one after the other."""
-        return [seen.tile(t.matmul(keys[tile], first[head]), 0, tile) for head in heads]
-
-    def add_to_first(tile: Any, before: list[_Running], scores: list[jax.Array]) -> list[_Running]:
-        values = [value[tile, t.rows_of(shape, head)] for head in heads]
-        return [_grown(*each) for each in zip(before, scores, values, strict=True)]
-
-    def one_tile(j: Any, running: list[_Running]) -> list[_Running]:
-        # Products run in this order: the scores of what comes next before values times weights,
-        # which wait for the softmax. Tile 0 depends on nothing here, and fills the last gap.
-        near = t.Neighbours(shape, shifts, j)
-        following = _scores(shape, seen, near, j, 0, query, keys)
-        for head in heads:
-            scores = following
-            if head + 1 < shape.group:
-                following = _scores(shape, seen, near, j, head + 1, query, keys)
-            else:
-                following = first_scores(j)
-            result = _context(shape, near, j, head, scores, value)
-            context[j, t.rows_of(shape, head)], statistics[j, :, t.lanes_of(shape, head)] = result
-        return add_to_first(j, running, following)
+    def step(these: list[Any], states: list[Any]) -> list[Any]:
+        firsts = [_First(*each) for each in zip(queries, *zip(*states, strict=True), strict=True)]
+        nears = [t.Neighbours(shape, shifts, j) for j in these]
+        pieces = [
+            _one_head(tiles, near, j, head, firsts[head])
+            for j, near in zip(these, nears, strict=True)
+            for head in heads
+        ]
+        # As many stages as there are products of scores: those of a head run beside the softmax of
+        # the head before, and the products of values of the one before that.
+        t.staggered(pieces, lag=len(nears[0].random) + 4)
+        return [first.state for first in firsts]
 
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
         jnp.zeros((shape.size, shape.rows), jnp.float32),
     )
-    running = add_to_first(0, [nothing] * shape.group, first_scores(0))
-    running = lax.fori_loop(1, shape.tiles, one_tile, running)
-    for head, (maximum, total, summed) in enumerate(running):
-        result = _divided(shape, maximum, total, summed)
-        context[0, t.rows_of(shape, head)], statistics[0, :, t.lanes_of(shape, head)] = result
+    states = []
+    for head in heads:
+        first = _First(queries[head], *nothing)
+        weights = first.weights(seen.tile(t.matmul(keys[0], first.queries), 0, 0), shape.dtype)
+        first.add(value[0, t.rows_of(shape, head)], weights)
+        states.append(first.state)
+    for head, state in enumerate(t.over_tiles(shape, step, states)):
+        tiles.write(0, head, *state)
 
 
-def _scores(shape: Shape, seen: t.Seen, near: t.Neighbours, j: Any, head: int, query: Any,
-            keys: Any) -> list[jax.Array]:  # fmt: skip
-    """Of tile j >= 1 and one head: with its own tile, the global one, the random ones and the
-    blocks beside it."""
-    half = shape.rows // 2
-    queries = t.alone(shape, query[j], head)
+def _one_head(
+    tiles: _Tiles, near: t.Neighbours, j: Any, head: int, first: _First
+) -> Iterator[None]:
+    """One head of tile j >= 1, with its own tile, the global one, the random ones and the blocks
+    beside it; and that head of tile 0 with the keys of tile j, which depends on nothing here."""
+    shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
+    own, half = t.rows_of(shape, head), shape.rows // 2
+    queries = t.alone(shape, tiles.query[j], head)
+    whole = (j, 0, *(chosen[head] for chosen in near.random))
+    scores = []
+    for tile in whole:
+        scores.append(seen.tile(t.matmul(keys[tile], queries), j, tile))
+        yield
     outer = jnp.concatenate([keys[near.after, :half], keys[near.before, half:]], axis=0)
-    tiles = (j, 0, *(chosen[head] for chosen in near.random))
-    scores = [seen.tile(t.matmul(keys[tile], queries), j, tile) for tile in tiles]
-    return [*scores, seen.outer(t.matmul(outer, queries), j, near.after, near.before)]
-
-
-def _context(shape: Shape, near: t.Neighbours, j: Any, head: int, scores: list[jax.Array],
-             value: Any) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """Context and statistics from those scores."""
-    own = t.rows_of(shape, head)
+    scores.append(seen.outer(t.matmul(outer, queries), j, near.after, near.before))
+    yield
+    of_first = seen.tile(t.matmul(keys[j], first.queries), 0, j)
+    yield
     maximum = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     maximum = jnp.maximum(maximum, t.UNSEEN / 2)
-    exact = [jnp.exp2(piece - maximum) for piece in scores]
-    total = jnp.sum(functools.reduce(jnp.add, exact), axis=0, keepdims=True)
-    values = [value[tile, own] for tile in (j, 0, *(chosen[head] for chosen in near.random))]
-    values.append(t.joined_lanes(value[near.after_there, own], value[near.before_there, own]))
-    found = [t.matmul(v, w.astype(v.dtype)) for v, w in zip(values, exact, strict=True)]
-    return _divided(shape, maximum, total, functools.reduce(jnp.add, found))
-
-
-def _divided(
-    shape: Shape, maximum: jax.Array, total: jax.Array, summed: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Context and statistics of one head's tile."""
-    total = jnp.maximum(total, 1e-30)
-    return (summed * (1.0 / total)).astype(shape.dtype), maximum + jnp.log2(total)
-
-
-def _grown(before: _Running, scores: jax.Array, values: jax.Array) -> _Running:
-    """More keys: what was summed below another maximum shrinks."""
-    maximum, total, summed = before
-    higher = jnp.maximum(maximum, jnp.max(scores, axis=0, keepdims=True))
-    shrunk, exact = jnp.exp2(maximum - higher), jnp.exp2(scores - higher)
-    return (
-        higher,
-        total * shrunk + jnp.sum(exact, axis=0, keepdims=True),
-        summed * shrunk + t.matmul(values, exact.astype(values.dtype)),
-    )
+    total, weights = jnp.zeros_like(scores[0]), []
+    for piece in scores:
+        exact = jnp.exp2(piece - maximum)
+        total += exact
+        weights.append(exact.astype(shape.dtype))
+        yield
+    total = jnp.sum(total, axis=0, keepdims=True)
+    weights_of_first = first.weights(of_first, shape.dtype)
+    yield
+    summed = jnp.zeros((shape.size, shape.rows), jnp.float32)
+    for tile, of_tile in zip(whole, weights, strict=False):
+        summed += t.matmul(value[tile, own], of_tile)
+        yield
+    values = t.joined_lanes(value[near.after_there, own], value[near.before_there, own])
+    summed += t.matmul(values, weights[-1])
+    yield
+    first.add(value[j, own], weights_of_first)
+    yield
+    tiles.write(j, head, maximum, total, summed)

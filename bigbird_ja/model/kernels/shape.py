@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _LANES = 128
+# Query tiles that are written down together, where there are enough of them.
+_AT_ONCE, _ENOUGH = 3, 16
 
 
 def group_of(heads: int, size: int) -> int:
@@ -34,6 +36,11 @@ class Shape:
     @property
     def groups(self) -> int:
         return self.heads // self.group
+
+    @property
+    def at_once(self) -> int:
+        """Query tiles that one iteration computes; more is more code for the compiler."""
+        return _AT_ONCE if self.tiles >= _ENOUGH else 1
 
     @property
     def width(self) -> int:

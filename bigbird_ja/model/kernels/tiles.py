@@ -85,17 +85,33 @@ def transposed(tile: jax.Array) -> jax.Array:
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
-def staggered(pieces: Iterable[Iterator[None]]) -> None:
-    """Writes down pieces of work stage by stage, each piece one stage behind the next: the matrix
-    units take products in the order in which they are written, and a piece's later products wait
-    for the vector units.
+def over_tiles(shape: Shape, step: Callable[[list[Any], Any], Any], state: Any) -> Any:
+    """Runs `step([j, ...], state) -> state` over the query tiles 1 to T - 1, `Shape.at_once` at a
+    time: the first and the last stages of a step have nothing beside them."""
+    many = shape.at_once
+    before = (shape.tiles - 1) % many
+    if before:
+        state = step(list(range(1, 1 + before)), state)
+
+    def several(i: Any, state: Any) -> Any:
+        return step([1 + before + i * many + place for place in range(many)], state)
+
+    return lax.fori_loop(0, (shape.tiles - 1) // many, several, state)
+
+
+def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
+    """Writes down pieces of work stage by stage, each piece `lag` stages behind the one before: the
+    matrix units take products in the order in which they are written, and a piece's later products
+    wait for the vector units.
 
     Args:
         pieces: that yield between their stages.
     """
     under_way: list[Iterator[None]] = []
     for piece in pieces:
-        under_way = [one for one in [piece, *under_way] if _goes_on(one)]
+        under_way = [piece, *under_way]
+        for _ in range(lag):
+            under_way = [one for one in under_way if _goes_on(one)]
     while under_way:
         under_way = [one for one in under_way if _goes_on(one)]
 
