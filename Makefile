@@ -8,13 +8,14 @@ STAMP := $(VENV)/.installed
 OTHERS := .venv-kaggle .venv-newest
 OVER := .venv-transformers5
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
-WORKERS := -n 2 --dist loadfile
+# In the order of tests/conftest.py: what takes longest begins first.
+WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install demo test test-slow test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
-	bench-recipe bench-warm-start size
+	bench-recipe bench-warm-start bench-engine size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,8 +70,8 @@ types: $(STAMP) ## mypy
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --no-deps
 
-bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece
-	@$(BIN)/python -m scripts.bench_data
+bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
+	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
 
 bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
 	@$(BIN)/python -m scripts.bench_step
@@ -87,14 +88,18 @@ bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implement
 bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
 	@$(BIN)/python -m scripts.bench_gpu
 
+bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around the step, pjrt against estimator, restarts
+	@$(BIN)/python -m scripts.bench_engine --only loop,engines
+	@.venv-newest/bin/python -m scripts.bench_engine --only restart
+
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
 
 bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
 	@$(BIN)/python -m scripts.bench_model
 
-bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps (--input: real text)
-	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text}
+bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)
+	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text} $(if $(REV),--rev $(REV))
 
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
 	@$(BIN)/python -m scripts.bench_checkpoint

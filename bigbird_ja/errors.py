@@ -131,6 +131,7 @@ class _Rule:
     end: type[CommandError]
     what: str
     to_do: str
+    is_brief: bool = False  # the message's first sentence says it
 
 
 _RULES = (  # the first that fits
@@ -156,7 +157,7 @@ _RULES = (  # the first that fits
     ),
     _Rule(
         ("DefaultCredentialsError", "RefreshError"), None, BadInput, "no valid credentials",
-        "run `gcloud auth application-default login`",
+        "run `gcloud auth application-default login`", is_brief=True,
     ),
     _Rule(("TransportError",), None, StorageError, "the network failed", "run again"),
     _Rule(
@@ -200,7 +201,9 @@ def classify(error: BaseException) -> CommandError | None:
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     for rule in _RULES:
         if (not rule.names or name in rule.names) and (not rule.words or rule.words.search(text)):
-            return rule.end(f"{rule.what}: {telling_line(error)}: {rule.to_do}")
+            said = telling_line(error)
+            said = said.partition(". ")[0] if rule.is_brief else said
+            return rule.end(f"{rule.what}: {said.rstrip('.')}: {rule.to_do}")
     return None
 
 

@@ -11,9 +11,11 @@ PyTorch allocates, and then `flex_attention` is measured too.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import importlib
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from typing import Any
@@ -23,7 +25,6 @@ from bigbird_ja import console
 HEADS, SIZE, BLOCK, RANDOM = 2, 64, 64, 3
 OURS, FLEX = "own code", "own code, flex"
 WAYS = (OURS, "transformers, block-sparse", "transformers, full")
-_PATIENCE = 1800.0  # seconds for one measurement
 
 
 def build(way: str, length: int) -> Any:
@@ -96,12 +97,9 @@ def main() -> int:
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # way:length, in a process of its own
     options = parser.parse_args()
-    if options.one:
-        way, _, length = options.one.rpartition(":")
-        print(json.dumps(measure(way, int(length), options.device)))
-        return 0
+    os.environ["USE_TF"] = "0"  # transformers 4 would import TensorFlow too
+    importlib.import_module("bigbird_ja.model.modeling_bigbird_ja")  # here, for all that follow
     lengths = [int(word) for word in options.lengths.split(",")]
     ways = (OURS, FLEX, *WAYS[1:]) if options.device == "cuda" else WAYS
     found = {
@@ -115,17 +113,14 @@ def main() -> int:
 
 
 def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
-    """`measure` in a new process; None where it did not come to an end."""
-    words = [sys.executable, "-m", "scripts.bench_export_memory", "--device", device]
-    done = subprocess.run(
-        [*words, "--one", f"{way}:{length}"], capture_output=True, text=True, timeout=_PATIENCE,
-        env={**os.environ, "USE_TF": "0"},  # transformers 4 would import TensorFlow too
-    )  # fmt: skip
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        console.log(f"{way} at {length:,}: {last[:200]}")
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
+    """`measure` in a process of its own; None where it did not come to an end."""
+    context = multiprocessing.get_context("fork")  # what is imported is there already
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        try:
+            return pool.submit(measure, way, length, device).result()
+        except Exception as error:  # killed for memory, or refused by a version
+            console.log(f"{way} at {length:,}: {type(error).__name__}: {str(error)[:200]}")
+            return None
 
 
 def report(found: dict[str, dict[int, dict[str, float] | None]]) -> str:

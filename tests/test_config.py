@@ -41,7 +41,7 @@ def test_presets_resolve_and_their_headers_say_what_for(path: pathlib.Path) -> N
         assert f"# {word}" in header
 
 
-def test_the_original_run_is_reproduced_to_the_letter() -> None:
+def test_the_original_run_has_the_settings_of_its_time() -> None:
     config, _ = config_lib.resolve(config_lib.preset_path("original-2021"))
     assert (config.tokenize.vocab_size, config.tokenize.character_coverage) == (32000, 0.9995)
     assert config.tokenize.max_sentence_length == 16384

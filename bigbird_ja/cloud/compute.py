@@ -211,7 +211,12 @@ def _session() -> Any:
     return AuthorizedSession(google.auth.default(scopes=[scope])[0])
 
 
-def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
+def emulated(
+    project: str,
+    address: str,
+    call_seconds: float = CALL_SECONDS,
+    retry_seconds: float = RETRY_SECONDS,
+) -> ComputeEngine:
     """The service at an address of this machine, over plain HTTP and without credentials.
 
     Raises:
@@ -235,10 +240,12 @@ def emulated(project: str, address: str, **bounds: float) -> ComputeEngine:
             Rest(
                 f"http://{address}/compute/v1/projects/{project}",
                 AuthorizedSession(AnonymousCredentials()),
-                **bounds,
+                call_seconds,
+                retry_seconds,
             ),
         ),
-        **bounds,
+        call_seconds,
+        retry_seconds,
     )
 
 

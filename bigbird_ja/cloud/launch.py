@@ -79,7 +79,7 @@ def prepare(args: flags.FlagValues, config: Config, needs_all: bool) -> Prepared
     zones = tuple(args.zones) or table.usual_zones(args.accelerator_type, args.pricing)
     for zone in zones:
         table.check_zone(zone, args.accelerator_type)
-    usd, price_warning = _price(args, table, zones)
+    usd, price_warning = _price(args, table, zones, needs_all)
     paths = RunPaths(bucket, name)
     spec = TpuSpec(
         name,
@@ -108,15 +108,24 @@ def _required(value: str | None, flag: str, placeholder: str, needs_all: bool) -
 
 
 def _price(
-    args: flags.FlagValues, table: prices.Prices, zones: Sequence[str]
+    args: flags.FlagValues, table: prices.Prices, zones: Sequence[str], needs_all: bool
 ) -> tuple[float, list[str]]:
-    """US dollars per hour in the dearest of the zones, so that no budget is passed."""
+    """US dollars per hour in the dearest of the zones, so that no budget is passed.
+
+    Raises:
+        BadInput: no price is known, and nothing else bounds what is spent.
+    """
     try:
         return table.per_hour(args.accelerator_type, args.pricing, zones), []
     except BadInput as error:
         if args.max_cost is not None:
             raise BadInput(f"--max_cost needs a price: {error}") from error
-        return 0.0, [f"{error}: costs are not counted"]
+        if args.max_hours is None and needs_all:
+            raise BadInput(
+                f"{error}; or give --max_hours: without a price nothing else bounds the cost"
+            ) from error
+        more = "" if args.max_hours is not None else ", so that --max_hours is needed"
+        return 0.0, [f"{error}: costs are not counted{more}"]
 
 
 def _settings(
@@ -140,28 +149,43 @@ def _settings(
     )
 
 
-def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startup:
+@dataclass(frozen=True)
+class Recorded:
+    """What of a launched run lies on the bucket."""
+
+    wheel: str
+    wheel_sha256: str
+    continue_with: tuple[str, ...] = ()  # settings that were ever changed in mid run
+
+
+def startup_of(prepared: Prepared, recorded: Recorded) -> Startup:
     """What the start-up script is told."""
     args, paths, vm = prepared.args, prepared.paths, prepared.vm
     device = ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
     # A package of before this flag is not told of its default.
     device += [] if args.engine == "auto" else [f"--engine={args.engine}"]
     engine = accelerators.engine_on(args.accelerator_type, args.engine)
-    hosts = hardware.find(args.accelerator_type).hosts
+    settings = config_lib.flatten(prepared.config)
+    hosts = prepared.settings.hosts
     # A lost host's successor has as long to come as the supervisor waits for it.
     pod = [f"--pod_wait_seconds={prepared.settings.create_timeout:.0f}"] if hosts > 1 else []
     return Startup(
         run_name=paths.name,
         supervisor_dir=storage.join(paths.run_dir, "supervisor"),
         model_dir=paths.model_dir,
-        wheel=wheel_path,
-        wheel_sha256=wheel_sha256,
+        wheel=recorded.wheel,
+        wheel_sha256=recorded.wheel_sha256,
         pretrain_flags=[
             f"--config={prepared.config_path}",
             f"--data_dir={prepared.data_dir}",
             f"--model_dir={paths.model_dir}",
             *device,
             *pod,
+            # Each machine is told, and the first one changes it: the run then has that value.
+            *(
+                f"--continue_with={key}={json.dumps(settings[key])}"
+                for key in recorded.continue_with
+            ),
         ],
         requirements=wheel.requirements() if vm.installs else (),
         lacking=wheel.engine_requirements(engine, prepared.spec.runtime_version)
@@ -175,14 +199,11 @@ def startup_of(prepared: Prepared, wheel_path: str, wheel_sha256: str) -> Startu
 
 
 def metadata_source(
-    prepared: Prepared,
-    wheel_path: str,
-    wheel_sha256: str,
-    clock: Callable[[], float] = time.time,
+    prepared: Prepared, recorded: Recorded, clock: Callable[[], float] = time.time
 ) -> Callable[[str, int, float], Mapping[str, str]]:
     """The metadata of a TPU in a zone at an attempt, which may live so many seconds: the filled
     start-up script, and whose machine it is."""
-    told = startup_of(prepared, wheel_path, wheel_sha256)
+    told = startup_of(prepared, recorded)
 
     def metadata(zone: str, attempt: int, limit: float) -> Mapping[str, str]:
         delete = backends.delete_addresses(told.vm.api, prepared.project, prepared.spec, zone)
@@ -197,7 +218,7 @@ def planned_requests(prepared: Prepared) -> list[dict[str, Any]]:
     packed, spec = prepared.wheel, prepared.spec
     limit = longest_life(RunState(spec.name), prepared.settings)
     wheel_path = wheel.location(prepared.paths.bucket, packed)
-    metadata = metadata_source(prepared, wheel_path, packed.sha256)
+    metadata = metadata_source(prepared, Recorded(wheel_path, packed.sha256))
     verbs = backends.verbs(spec)
     where = [{"project": prepared.project, "zone": zone} for zone in prepared.settings.zones]
     requests: list[dict[str, Any]] = [
@@ -264,10 +285,13 @@ def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     return [warning for warning in found if warning]
 
 
-def record(prepared: Prepared) -> tuple[str, str]:
-    """Writes what the VM needs to the bucket; returns the wheel's path and hash.
+def record(prepared: Prepared, changes: Sequence[str] = ()) -> Recorded:
+    """Writes what the VM needs to the bucket.
 
     A run that was launched before keeps its package, unless `--update_package`.
+
+    Args:
+        changes: settings that may differ from what was launched: those of `--continue_with`.
 
     Raises:
         BadInput: the run exists with a config that its checkpoints do not accept.
@@ -276,8 +300,9 @@ def record(prepared: Prepared) -> tuple[str, str]:
     BucketFiles(paths).prepare()
     before = read_launched(paths)
     wheel_path, digest = "", ""
+    continued = tuple(dict.fromkeys((*(before.continue_with if before else ()), *changes)))
     if before:
-        _compare_config(prepared)
+        _compare_config(prepared, changes)
         if not args.update_package and before.wheel and storage.exists(before.wheel):
             wheel_path, digest = before.wheel, before.wheel_sha256
     if not wheel_path:
@@ -296,20 +321,25 @@ def record(prepared: Prepared) -> tuple[str, str]:
         "data_dir": prepared.data_dir,
         "wheel": wheel_path,
         "wheel_sha256": digest,
+        "continue_with": list(continued),
     }
     text = json.dumps(values, ensure_ascii=False, indent=1)
     storage.write_text(paths.supervisor("launch.json"), text)
-    return wheel_path, digest
+    return Recorded(wheel_path, digest, continued)
 
 
-def _compare_config(prepared: Prepared) -> None:
+def _compare_config(prepared: Prepared, changes: Sequence[str]) -> None:
     try:
         old = config_lib.load_resolved(prepared.config_path)
     except BadInput:
         return
-    changed = config_lib.differences(old, prepared.config)
+    found = config_lib.differences(old, prepared.config)
+    changed = [one for one in found if one.partition(":")[0] not in changes]
     if changed:
+        keys = [one.partition(":")[0] for one in changed]
+        may = all(map(config_lib.may_change_in_mid_run, keys))
+        advice = "change it in mid run by --continue_with, " if may else ""
         raise BadInput(
             f"{prepared.paths.run_dir} was launched with another config:"
-            f" {'; '.join(changed[:5])}: keep it, or choose another --name"
+            f" {'; '.join(changed[:5])}: keep it, {advice}or choose another --name"
         )

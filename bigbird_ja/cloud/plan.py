@@ -16,6 +16,8 @@ from bigbird_ja.config import Config, first_phase
 from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 
+COUNTED = 0.9  # share of a step that must be counted before its machine code is believed
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -112,12 +114,29 @@ class Figures:
         return [hardware.of_topology(str(entry["topology"])) for entry in self.slices]
 
 
+def _basis(entry: Mapping[str, Any]) -> tuple[float, str]:
+    """How many times faster the machine code is than the priced cycles that the rates of
+    `preflight` are by, and which of both is taken.
+
+    Priced cycles charge several times too much for what stays in fast memory
+    (docs/design/preflight.md), so machine code is taken where nearly all of it was counted. It
+    leaves out what no compiler knows, such as stalls of the memory.
+    """
+    priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
+    if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
+        return priced / code, "machine code"
+    return 1.0, "priced cycles"
+
+
 def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate | None:
     """The rate of a whole machine of so many units, by one entry of `preflight`."""
     if not entry.get(key):
         return None
-    first = entry.get("first_phase", {}).get(key)
-    return Rate(entry[key] * units, source, first and first * units)
+    share, basis = _basis(entry)
+    phase = entry.get("first_phase", {})
+    first = phase.get(key)
+    in_first_phase = first and first * units * _basis(phase)[0]
+    return Rate(entry[key] * units * share, f"{source}, {basis}", in_first_phase)
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
@@ -135,8 +154,9 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
         for one in (config, phase)
         if one is not None
     ]
+    basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
     in_first_phase = rates[1] if phase else None
-    return Rate(rates[0], f"assumed MFU {share:.0%}", in_first_phase)
+    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", in_first_phase)
 
 
 @dataclass(frozen=True)

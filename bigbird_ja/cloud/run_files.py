@@ -160,6 +160,7 @@ class Launched:
     usd_per_hour: typed.Amount = 0.0
     wheel: str = ""  # path of the package
     wheel_sha256: str = ""
+    continue_with: tuple[str, ...] = ()  # settings that were changed in mid run
 
 
 def read_launched(paths: RunPaths) -> Launched | None:

@@ -65,6 +65,8 @@ CODES = {
     "INVALID_USAGE": 3,
     "CONDITION_NOT_MET": 9,
 }
+_Listed = tuple[list[Tpu], list[str]]  # and the places that did not answer
+_Found = tuple[list[Json], list[str]]
 _BRIEF = "items(name,description),nextPageToken"  # templates hold whole start-up scripts
 
 
@@ -108,7 +110,7 @@ class Slices:
 
     # --- looking -----------------------------------------------------------------------------
 
-    def list(self, zone: str, hosts: Sequence[Any]) -> tuple[list[Tpu], list[str]]:
+    def list(self, zone: str, hosts: Sequence[Any]) -> _Listed:
         """The groups of a zone ("-": of all), what is left of others, and who did not answer.
 
         Args:
@@ -132,7 +134,7 @@ class Slices:
                     leftovers.setdefault(key, tpu)
         return [*found, *orphans, *leftovers.values()], missed
 
-    def _found(self, what: str, scope: str, zone: str) -> tuple[list[Json], list[str]]:
+    def _found(self, what: str, scope: str, zone: str) -> _Found:
         """Resources of a zone or region, or of all, and the places that did not answer."""
         if zone != "-":
             path = f"{scope}/{zone}/{what}"
@@ -144,12 +146,12 @@ class Slices:
             missed += page.get("unreachables", [])
         return found, missed
 
-    def _parts(self, path: str) -> tuple[list[Json], list[str]]:
+    def _parts(self, path: str) -> _Found:
         pages = self._rest.pages(path, {"fields": _BRIEF})
         found = [one for page in pages for one in page.get("items", [])]
         return [one for one in found if _note(one) is not None], []
 
-    def _policies(self, zone: str) -> tuple[list[Json], list[str]]:
+    def _policies(self, zone: str) -> _Found:
         scope = zone if zone == "-" else zone.rpartition("-")[0]
         found, missed = self._found("resourcePolicies", "regions", scope)
         return [one for one in found if _note(one) is not None], missed

@@ -113,8 +113,10 @@ def _where(tpu: Tpu) -> str:
 
 
 def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> None:
-    """A living `launch` would create again what is deleted under its hands. A machine says itself
-    where its run lies, so this needs no --bucket."""
+    """Refuses where a living `launch` watches: it would create the deleted machine again.
+
+    Each machine's own metadata names the folder of its run, so this needs no --bucket.
+    """
     from bigbird_ja import storage
     from bigbird_ja.cloud import run_story
 

@@ -51,6 +51,12 @@ def _define_what(flags: Flags) -> None:
     flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
+    flags.text(
+        "continue_with",
+        "Changes a setting of a launched run in mid run, as `pretrain --continue_with` does"
+        " (repeatable). Its TPU must be gone: it trains with the old settings.",
+        many=True, excludes=("logs", "dry_run"),
+    )  # fmt: skip
     flags.choice(
         "engine", ("auto", "estimator", "pjrt"),
         "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking.",
@@ -109,7 +115,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja import command_flags
     from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import accelerators, backends, launch, prices
+    from bigbird_ja.cloud import accelerators, backends, continuing, launch, prices
     from bigbird_ja.console import log
 
     if args.logs:
@@ -118,6 +124,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     prepared = launch.prepare(args, config, needs_all=not args.dry_run)
     for warning in (*prepared.warnings, *config_lib.warnings(config)):
         log(f"warning: {warning}")
+    changes = [override.key for override in overrides if override.source == "--continue_with"]
+    config_lib.check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
     engine = accelerators.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
@@ -128,7 +136,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     for warning in launch.region_warnings(prepared, prices.load(args.prices)):
         log(f"warning: {warning}")
     tpus = backends.connect(prepared.project, service)
-    return _supervise(args, prepared, tpus)
+    if changes:
+        continuing.check(prepared, changes, tpus)
+    return _supervise(args, prepared, tpus, changes)
 
 
 def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -167,7 +177,9 @@ def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
     return {"requests": requests, "cost": cost, "warnings": list(prepared.warnings)}
 
 
-def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> dict[str, Any]:
+def _supervise(
+    args: absl_flags.FlagValues, prepared: Prepared, tpus: Any, changes: list[str]
+) -> dict[str, Any]:
     import time
 
     from bigbird_ja import log_stream
@@ -193,7 +205,7 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
 
     lease.acquire()
     try:
-        wheel_path, digest = launch.record(prepared)
+        recorded = launch.record(prepared, changes)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             log_stream.guarded(interrupts.nobody_reads),
@@ -201,7 +213,7 @@ def _supervise(args: absl_flags.FlagValues, prepared: Prepared, tpus: Any) -> di
             services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,
                 progress,
-                launch.metadata_source(prepared, wheel_path, digest),
+                launch.metadata_source(prepared, recorded),
             )  # fmt: skip
             state = supervise(prepared.spec, prepared.settings, services)
     except Detached:

@@ -119,7 +119,7 @@ def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> 
 
 @contextlib.contextmanager
 def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) -> Iterator[None]:
-    """Asks to stop after so many minutes; nothing presses then, so a long step is waited for."""
+    """Asks to stop after so many minutes; the machine stays, so a long step may end first."""
     if minutes is None:
         yield
         return
@@ -139,12 +139,12 @@ def _prepare_and_train(
     from bigbird_ja import config as config_lib
     from bigbird_ja.console import log
     from bigbird_ja.data import verify
-    from bigbird_ja.train import continuation, run_directory
+    from bigbird_ja.train import run_directory
 
     own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
-    continuation.check(changes)
+    config_lib.check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
     config = config_lib.with_data_set(

@@ -7,6 +7,7 @@ then the data set), `validate`, `fingerprint`, `echo`.
 
 from bigbird_ja.config.echo import echo
 from bigbird_ja.config.fingerprint import (
+    check_mid_run,
     differences,
     digest,
     fingerprint,
@@ -62,6 +63,7 @@ __all__ = [
     "TokenizeConfig",
     "TpuConfig",
     "TrainingConfig",
+    "check_mid_run",
     "copy",
     "differences",
     "digest",

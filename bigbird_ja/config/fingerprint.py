@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from bigbird_ja.config.schema import OPTIONS, Config
 from bigbird_ja.config.values import flatten
+from bigbird_ja.errors import BadInput
 
 # Options that were hashed with their defaults when the first checkpoints were written. History,
 # not a description: a new option is never added here.
@@ -90,3 +91,22 @@ def is_free(key: str) -> bool:
     """Whether a run that goes on may have another value of this setting."""
     # The sections `tokenize` and `make_data` say how data is made; a run depends on its manifest.
     return OPTIONS[key].changeable or OPTIONS[key].section in ("tokenize", "make_data")
+
+
+def check_mid_run(keys: Iterable[str]) -> None:
+    """Refuses what `--continue_with` cannot change in mid run.
+
+    Raises:
+        BadInput: naming the setting, and what to do instead.
+    """
+    for key in keys:
+        if is_free(key):
+            raise BadInput(
+                f"--continue_with {key}: a run accepts that at any time: give it with --set"
+            )
+        if not may_change_in_mid_run(key):
+            raise BadInput(
+                f"--continue_with {key}: only the settings of `training`, but for its seed and"
+                " first sequence length, can change in mid run: start another run with --init_from"
+                " and another --model_dir"
+            )

@@ -18,18 +18,27 @@ is_ours = outputs.is_json_with("chips", "config_fingerprint")
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 
 
-class PhaseResult(TypedDict, total=False):
-    """What of a result's first phase, on short sequences, `plan` reads."""
-
-    tokens_per_second_per_core: Rate | None
-    tokens_per_second: Rate | None
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
 
 
 class _Chip(TypedDict):
     chip: str
 
 
-class ChipResult(_Chip, total=False):
+class _Cycles(TypedDict, total=False):
+    priced_cycles: Cycles | None  # what the rates are by
+    code_cycles: Cycles | None  # by machine code, where it was read
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+
+
+class PhaseResult(_Cycles, total=False):
+    """What of a result's first phase, on short sequences, `plan` reads."""
+
+    tokens_per_second_per_core: Rate | None
+    tokens_per_second: Rate | None
+
+
+class ChipResult(_Chip, _Cycles, total=False):
     """What of a chip's result `plan` reads; some keys are absent where the program does not fit."""
 
     fits: bool
@@ -43,7 +52,7 @@ class _Slice(_Chip):
     topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
 
 
-class SliceResult(_Slice, total=False):
+class SliceResult(_Slice, _Cycles, total=False):
     """What of a whole slice's result `plan` reads."""
 
     fits: bool

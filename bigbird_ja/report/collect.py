@@ -163,7 +163,10 @@ def sessions(
     is_running: bool,
     now: float,
 ) -> list[Session]:
-    """When something trained, by the events; a kill leaves none, but nothing logs after it."""
+    """The stretches of time in which something trained, from the events.
+
+    A kill leaves no event: such a stretch ends with the last sign of life before the next start.
+    """
     starts = _starts(events)
     found = []
     for number, index in enumerate(starts):

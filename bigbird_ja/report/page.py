@@ -295,7 +295,10 @@ def _example_table(examples: Sequence[Example]) -> str:
 
 
 def _lang(examples: Sequence[Example]) -> str:
-    """Han characters are drawn as Japanese ones only where the page says so; kana tell."""
+    """The `lang` attribute of the examples: Japanese where they hold kana, else none.
+
+    Without it a browser may draw Han characters in their Chinese forms.
+    """
     text = "".join(part for e in examples for part in (e["before"], e["truth"], e["after"]))
     return ' lang="ja"' if any("ぁ" <= character <= "ヿ" for character in text) else ""
 

@@ -7,37 +7,16 @@ record that was seen, so none is seen twice and less than one batch is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config, Override
+from bigbird_ja.config import Config
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.errors import BadInput
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
 
 _BATCH = "training.global_batch_size"
-
-
-def check(changes: Iterable[Override]) -> None:
-    """Refuses what cannot change in mid run.
-
-    Raises:
-        BadInput: naming the setting, and what to do instead.
-    """
-    for override in changes:
-        key = override.key
-        if config_lib.is_free(key):
-            raise BadInput(
-                f"--continue_with {key}: a run accepts that at any time: give it with --set"
-            )
-        if not config_lib.may_change_in_mid_run(key):
-            raise BadInput(
-                f"--continue_with {key}: only the settings of `training`, but for its seed and"
-                " first sequence length, can change in mid run: start another run with --init_from"
-                " and another --model_dir"
-            )
 
 
 def next_batch(meta: Meta, config: Config, events: Sequence[Mapping[str, Any]]) -> int:

@@ -25,7 +25,8 @@ _FLOAT = 4  # bytes; on CPU bfloat16 saves nothing
 # Copies of each parameter's size: values and two slots, three times (as they are, as they come out
 # of the step, as a snapshot is written), first values, gradients.
 _COPIES = 13
-# The estimate may be wrong by so much: what needs no more than the rest is tried.
+# The estimate may be too high by a quarter: a step is refused only where even this share of it
+# is more than there is.
 _TOLERANCE = 0.75
 _CGROUP = Path("/sys/fs/cgroup")
 

@@ -207,10 +207,10 @@ class Bystander(Recorder):
         return _NoHeartbeat(self._dir, "")
 
     def event(self, event: str, **fields: Any) -> None:
-        """The writer's."""
+        """Nothing: only the writer's recorder does this."""
 
     def open_board(self) -> None:
-        """The writer's."""
+        """Nothing: only the writer's recorder does this."""
 
     def logged(self, metrics: dict[str, float]) -> None:
         """Keeps the loss."""

@@ -168,9 +168,9 @@ class FakeCompute:
             case ["zones" | "regions", _, "operations", name] | ["global", "operations", name]:
                 found = self._operations.get(name)
                 return (200, found) if found else (404, _error(404, f"{name} was not found"))
-        found = self._refusal(self.list_script) if method == "GET" else None
-        found = found or self.slices.answer(method, parts[1:], body)
-        return found or (404, _error(404, f"{method} {path} is not served here"))
+        answer = self._refusal(self.list_script) if method == "GET" else None
+        answer = answer or self.slices.answer(method, parts[1:], body)
+        return answer or (404, _error(404, f"{method} {path} is not served here"))
 
     def _list(self, zone: str | None) -> tuple[int, Any]:
         refusal = self._refusal(self.list_script)

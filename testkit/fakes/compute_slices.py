@@ -95,8 +95,8 @@ class Slices:
                     found = [g.resource for k, g in self.groups.items() if k[0] == zone]
                     return 200, {"items": found}
                 case ["aggregated", "instanceGroupManagers"]:
-                    found = {key: group.resource for key, group in self.groups.items()}
-                    return 200, _scoped("zones", "instanceGroupManagers", found)
+                    groups = {key: group.resource for key, group in self.groups.items()}
+                    return 200, _scoped("zones", "instanceGroupManagers", groups)
                 case ["zones", zone, "instanceGroupManagers", name, "listErrors"]:
                     group = self.groups.get((zone, name))
                     return 200, {"items": group.errors if group else []}

@@ -60,3 +60,22 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
         ["launch", "--logs=run-2", f"--bucket={tmp_path}", "--json"], {}
     )
     assert status == 2 and "run-1" in result["error"]
+
+
+def test_without_credentials_it_says_so_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DefaultCredentialsError(Exception):
+        """As google-auth calls it."""
+
+    def refuse(*_: object) -> list[str]:
+        raise DefaultCredentialsError(
+            "Your default credentials were not found. To set up Application Default Credentials,"
+            " see https://cloud.google.com/docs for more information."
+        )
+
+    monkeypatch.setattr(storage, "glob", refuse)
+    status, result = support.run_with(["launch", "--logs=x", "--bucket=gs://b", "--json"], {})
+    assert status == 2
+    assert result["error"] == (
+        "no valid credentials: Your default credentials were not found:"
+        " run `gcloud auth application-default login`"
+    )

@@ -21,6 +21,7 @@ def test_nothing_is_left_and_no_limit_is_passed(service: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @SERVICES
 def test_nothing_is_left_in_a_thousand_histories(service: str) -> None:
     verdicts = [History(seed, service).run() for seed in range(1_000)]

@@ -46,8 +46,9 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     def rate(name: str, mfu: float | None = None) -> plan.Rate:
         return plan.rate_of(hardware.find(name), config, figures, mfu)
 
-    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip")
-    assert rate("v2-8").source == "assumed MFU 35%"
+    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles")
+    assert rate("v2-8").source == "assumed MFU 35%, priced cycles"
+    assert rate("v2-8", 0.2).source == "assumed MFU 20%"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.4 TFLOP.
     assert rate("v2-8").tokens_per_second == pytest.approx(
         8 * 22.5e12 * 0.35 * 4096 / 2.48e12, rel=0.05
@@ -55,6 +56,25 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     assert rate("v2-8", 0.175).tokens_per_second == pytest.approx(
         rate("v2-8").tokens_per_second / 2
     )
+
+
+@pytest.mark.parametrize(
+    ("coverage", "rate", "basis"),
+    [(0.98, 20_000.0, "machine code"), (0.6, 10_000.0, "priced cycles"),
+     (None, 10_000.0, "priced cycles")],
+)  # fmt: skip
+def test_a_rate_says_what_it_is_by(
+    config: Config, coverage: float | None, rate: float, basis: str
+) -> None:
+    """Priced cycles overcharge; machine code is taken where nearly all of it was counted."""
+    cycles = {"priced_cycles": 150e6, "code_cycles": coverage and 75e6, "code_coverage": coverage}
+    chip = {"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True, **cycles}
+    both = {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 80_000.0, **cycles}
+    figures = plan.Figures([chip])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
+    assert found == plan.Rate(rate, f"preflight, one chip, {basis}")
+    found = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures([], [both]), None)
+    assert found == plan.Rate(8 * rate, f"preflight v5e:2x4, {basis}")
 
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
@@ -85,7 +105,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> No
     rows = plan.make_rows(run_of(config, figures=plan.Figures(chips, slices)))
     by_name = {(row.accelerator, row.pricing): row for row in rows}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
-    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4"
+    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
     assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note

@@ -239,6 +239,20 @@ def test_dry_run_shows_all_three_requests(tmp_path: Path, fake: FakeCompute) -> 
     assert "instanceGroupManagers/my-run" in scripts  # what the watcher deletes
 
 
+def test_a_machine_without_a_price_needs_a_bound(tmp_path: Path, fake: FakeCompute) -> None:
+    root = str(tmp_path)
+    flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
+    status, result = support.run(support.command(root, fake, *flags), fake)
+    assert status == 2 and "give --max_hours" in result["error"]
+    assert fake.requests == []
+    status, result = support.run(support.command(root, fake, *flags, "--dry_run"), fake)
+    assert status == 0 and "--max_hours is needed" in result["warnings"][-1]
+    status, result = support.run(
+        support.command(root, fake, *flags, "--dry_run", "--max_hours=3"), fake
+    )
+    assert status == 0 and result["warnings"][-1].endswith("costs are not counted")
+
+
 def preempted(fake: FakeCompute, root: str) -> Callable[[], None]:
     def preempt() -> None:
         for at, number in ((30, 1), (150, 0)):

@@ -81,7 +81,7 @@ def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
     status, _, result = run("--config=base-4096", f"--preflight={path}")
     assert status == 0
     row = next(row for row in result["rows"] if row["accelerator"] == "v3-8")
-    assert row["rate_source"] == "preflight, one chip"
+    assert row["rate_source"] == "preflight, one chip, priced cycles"
     assert row["tokens_per_second"] == 8 * 12_345.0
 
 
