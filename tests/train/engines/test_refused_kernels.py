@@ -9,10 +9,11 @@ import pytest
 from bigbird_ja import config as config_lib
 from bigbird_ja.model import implementation
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jax")
 
-from bigbird_ja.train.engines.devices import Devices  # noqa: E402
-from bigbird_ja.train.engines.pjrt import PjrtEngine  # noqa: E402
+from bigbird_ja.train.engines import pjrt
+from bigbird_ja.train.engines.devices import Devices
+from bigbird_ja.train.engines.pjrt import PjrtEngine
 
 KEY = "model.attention_implementation"
 
@@ -21,6 +22,8 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
     """For a v5e whose compiler takes XLA's way only."""
     monkeypatch.setattr(implementation, "_version", lambda package: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
+    for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
+        monkeypatch.setattr(pjrt, name, lambda *_: None)
 
     def compile_(engine: PjrtEngine) -> Any:
         if engine._step_config.model.attention_implementation == "kernel":
@@ -30,7 +33,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
     sets = ["training.global_batch_size=1", *settings]
     config = config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
-    return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (jax.devices("cpu")[0],)))  # type: ignore[arg-type,return-value]
+    return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 
 def test_auto_goes_on_without_them(
