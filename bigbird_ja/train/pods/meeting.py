@@ -139,9 +139,9 @@ class Meeting:
     def _refuse(self) -> None:
         """For as long as this process listens: tells latecomers."""
         assert self._listener is not None
-        self._listener.settimeout(None)
         while True:
             try:
+                self._listener.settimeout(None)
                 link = Link(self._listener.accept()[0])
             except OSError:
                 return

@@ -221,3 +221,10 @@ def test_two_writers_at_one_address() -> None:
     (words,) = outcomes([Place(0, 2, address)], [CARD])
     assert "another process 0 may be at work" in words
     finish(members)
+
+
+def test_a_pod_that_ends_at_once_refuses_nobody_and_says_nothing() -> None:
+    meeting = Meeting(Place(0, 2, free_address()), CARD, 5.0, lambda: False)
+    meeting._listener = meeting._listen()
+    meeting.close()
+    meeting._refuse()
