@@ -30,7 +30,7 @@ $(OTHERS:=/.installed): .venv-%/.installed: requirements-%.lock pyproject.toml s
 	@scripts/make_venv.sh $* .venv-$*
 	@touch $@
 
-locks: $(STAMP) ## write the three locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
+locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
 demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on two cores
@@ -49,11 +49,12 @@ test-newest: .venv-newest/.installed ## the tests with the newest TensorFlow, ja
 	@.venv-newest/bin/python -m pytest $(WORKERS) $(PYTEST)
 
 # .venv with transformers 5 laid over it, which its lock does not have: PyTorch is there and not in the others.
-$(OVER)/.installed: $(STAMP)
+$(OVER)/.installed: $(STAMP) requirements-transformers5.lock
+	@echo "Installing the packages of requirements-transformers5.lock over $(VENV)..."
 	@$(BIN)/python -m venv $(OVER)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 		>"$$($(OVER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
-	@$(OVER)/bin/python -m pip install --quiet --disable-pip-version-check 'transformers>=5,<6'
+	@$(OVER)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-transformers5.lock
 	@touch $@
 
 test-transformers5: $(OVER)/.installed ## the tests of exported models with transformers 5 and PyTorch

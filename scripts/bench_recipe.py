@@ -261,9 +261,10 @@ def rows_of(
         ours = [by.get((recipe, count, seed)) for seed in range(seeds)]
         base = [by.get((BASELINE, steps, seed)) for seed in range(seeds)]
         if all(ours) and all(base):
-            losses = [[one["loss"] for one in runs if one] for runs in (ours, base)]
+            losses = [one["loss"] for one in ours if one]
+            baseline = [one["loss"] for one in base if one]
             names = [one["names"] for one in ours if one and one["names"] is not None]
-            rows.append((recipe, count, *losses, names))
+            rows.append((recipe, count, losses, baseline, names))
     return rows
 
 

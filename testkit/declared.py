@@ -70,10 +70,9 @@ def _places(node: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     yield path, node
     inner = _without_none(node)
     if isinstance(inner, _OBJECTS):
-        for field in inner.fields:
+        for field in inner.fields if isinstance(value, dict) else ():
             name = field.encode_name
-            here = value.get(name) if isinstance(value, dict) else None
-            yield from _places(field.type, here, (*path, name))
+            yield from _places(field.type, value.get(name), (*path, name))
     elif isinstance(inner, inspect.DictType) and value:
         key = next(iter(value))
         yield from _places(inner.value_type, value[key], (*path, key))

@@ -53,7 +53,7 @@ class Verdict:
     rented_finished: int = 0
     unending: bool = False
     left: int = 0  # machines billed at the end of all time
-    littered: int = 0  # parts of slices, unbilled, that a run left when it ended
+    littered: int = 0  # parts of slices, unbilled, left in zones that answered when a run ended
 
     @property
     def is_clean(self) -> bool:
@@ -134,7 +134,7 @@ class History:
                 unending = True
                 break
             if state is not None and _has_left_nothing(self.cloud):
-                self._littered += len(self.cloud.leftovers)
+                self._littered += sum(map(self._answers, self.cloud.leftovers))
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
             if state is not None and not state.billing:
@@ -144,6 +144,13 @@ class History:
         for _ in range(16):
             self.cloud.advance(self.cloud.now + longest / 16)
         return self.verdict(unending)
+
+    def _answers(self, zone: str) -> bool:
+        """Whether a zone can be listed now: what another holds, unbilled, `down` finds later."""
+        return not any(
+            one.act == "list" and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
+            for one in self.troubles
+        )
 
     def _gaps(self) -> list[float]:
         """Between supervisors: minutes or days; after the last one nobody comes any more."""

@@ -31,6 +31,7 @@ LOCKS = {
     "requirements-kaggle.lock": (("tpu", "plot", "test", *COMMON), ("3.12", "3.13")),
     "requirements-newest.lock": (("cpu", "tpu", "plot", "test", *COMMON), ("3.12", "3.13")),
 }
+OVER = "requirements-transformers5.lock"  # laid over the first
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
@@ -69,7 +70,7 @@ def requirements(*extras: str) -> list[Requirement]:
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, OVER])
 def test_locks_pin_by_hash_and_name_no_registry(lock: str) -> None:
     for block in blocks(lock):
         first, *hashes = [line.strip(" \\") for line in block.splitlines()]
@@ -98,6 +99,13 @@ def test_locks_are_of_the_three_environments() -> None:
     assert "tensorflow" not in kaggle, "a second TensorFlow over Kaggle's"
     assert int(newest["transformers"].split(".")[0]) >= 5 and newest["numpy"].startswith("2.")
     assert not any("torch" in locked for locked in (estimator, kaggle, newest))
+
+
+def test_transformers_5_replaces_its_own_packages_alone() -> None:
+    under, over = pins("requirements.lock", "3.11"), pins(OVER, "3.11")
+    changed = {name for name in over if name in under and over[name] != under[name]}
+    assert over["transformers"].startswith("5.") and "torch" not in over
+    assert changed <= {"transformers", "tokenizers", "huggingface-hub", "typer"}
 
 
 def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:

@@ -65,7 +65,8 @@ _EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_ste
 _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)
 _PROBE = {"step": 5, "time": 1.7e9, "probe": fake_run.probe()}
-_FIGURES = {"chips": [{"chip": "v3", "fits": True, "tokens_per_second_per_core": 1e4}]}
+_RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
+_FIGURES = {"chips": [{"chip": "v3", **_RATE, "first_phase": _RATE}]}
 _PRICES = yaml.safe_load(
     importlib.resources.files("bigbird_ja.cloud").joinpath("prices.yaml").read_text("utf-8")
 )
@@ -126,7 +127,7 @@ _READERS = {
         "config.json",
         init_from._HuggingFaceConfig,
         {"model_type": "big_bird"},
-        lambda f: init_from._model_type(str(f)),
+        lambda f: init_from._hugging_face_config(str(f)),
     ),
 }  # fmt: skip
 

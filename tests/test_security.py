@@ -39,6 +39,12 @@ def _is_true(call: ast.Call, name: str) -> bool:
     )
 
 
+def _is_filtered(call: ast.Call) -> bool:
+    """Whether an archive's members are kept in its folder: `filter="data"` (PEP 706)."""
+    values = [k.value for k in call.keywords if k.arg == "filter"]
+    return [getattr(value, "value", None) for value in values] == ["data"]
+
+
 def _complaints(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
@@ -61,7 +67,7 @@ def _complaints(path: Path) -> Iterator[str]:
             yield f"{where}: {name}() instead of safe_load"
         if name in ("torch.load", "pd.read_pickle") and not _is_true(call, "weights_only"):
             yield f"{where}: {name}() unpickles"
-        if last in ("extractall", "unpack_archive"):
+        if last in ("extractall", "unpack_archive") and not _is_filtered(call):
             yield f"{where}: {name}() may leave its directory"
         if last == "chmod" and any(
             isinstance(a, ast.Constant) and isinstance(a.value, int) and a.value & 0o022

@@ -263,7 +263,7 @@ class _HuggingFaceConfig:
 
     model_type: str = "unknown"
     hidden_act: str | None = None
-    num_attention_heads: int | None = None
+    num_attention_heads: typed.Count | None = None
     layer_norm_eps: float | None = None
 
 

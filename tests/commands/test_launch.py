@@ -369,8 +369,9 @@ def test_other_config_under_the_same_name_is_refused(root: str, fake: FakeTpu) -
 
 
 def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:
-    # Long enough that the supervisor is gone before its run has ended, on a busy machine too.
-    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=1)
+    # On a busy machine, too, the supervisor is gone before its run has ended, and how it ended is
+    # told before the machine goes.
+    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=8)
     support.wait_until(lambda: support.step_of(root) >= 5)
     process.kill()
     process.communicate()

@@ -78,11 +78,7 @@ class PjrtEngine:
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
-        try:
-            self._step = self._compile()
-        except Exception as error:
-            self._take(implementation.without_kernels(self._asked, self._step_config, error))
-            self._step = self._compile()
+        self._step = self._compile_either_way()
         if self._programs is not None:
             self._programs.keep()
 
@@ -162,6 +158,14 @@ class PjrtEngine:
         count = len(self._devices.devices)
         self._step_config = config
         self._program = Program(config, config.training.global_batch_size // count, count)
+
+    def _compile_either_way(self) -> Step:
+        """As `_compile`, XLA's way where the compiler refuses kernels that `auto` had chosen."""
+        try:
+            return self._compile()
+        except Exception as error:
+            self._take(implementation.without_kernels(self._asked, self._step_config, error))
+            return self._compile()
 
     def _compile(self) -> Step:
         """Traces the step, and compiles it ahead of the first one, so that what cannot run is known

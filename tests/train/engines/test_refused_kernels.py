@@ -1,0 +1,50 @@
+"""Where a compiler refuses the kernels that `auto` had chosen, the run goes on XLA's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bigbird_ja import config as config_lib
+from bigbird_ja.model import implementation
+
+pytest.importorskip("jax")
+
+from bigbird_ja.train.engines import pjrt
+from bigbird_ja.train.engines.devices import Devices
+from bigbird_ja.train.engines.pjrt import PjrtEngine
+
+KEY = "model.attention_implementation"
+
+
+def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
+    """For a v5e whose compiler takes XLA's way only."""
+    monkeypatch.setattr(implementation, "_version", lambda package: (99, 0))
+    monkeypatch.setattr(Devices, "chip", "v5e")
+    for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
+        monkeypatch.setattr(pjrt, name, lambda *_: None)
+
+    def compile_(engine: PjrtEngine) -> Any:
+        if engine._step_config.model.attention_implementation == "kernel":
+            raise RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel")
+        return "the step"
+
+    monkeypatch.setattr(PjrtEngine, "_compile", compile_)
+    sets = ["training.global_batch_size=1", *settings]
+    config = config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+    return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
+
+
+def test_auto_goes_on_without_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = _engine(monkeypatch)
+    assert engine._step_config.model.attention_implementation == "kernel"
+    assert engine._compile_either_way() == "the step"  # type: ignore[comparison-overlap]
+    assert f"{KEY}=auto: xla, as this compiler refuses" in capsys.readouterr().err
+
+
+def test_kernels_that_were_asked_for_by_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="Mosaic failed"):
+        _engine(monkeypatch, f"{KEY}=kernel")._compile_either_way()
