@@ -38,7 +38,7 @@ from bigbird_ja.errors import (
     one_line,
     telling_line,
 )  # fmt: skip
-from bigbird_ja.stop_signals import StopSignals
+from bigbird_ja.stop_signals import Stop, StopSignals
 from bigbird_ja.streams import Results, Streams, results_apart, write_results
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if (limits := guardian.limits()) and (ended := guardian.watch(limits)) is not None:
         sys.exit(_report_child(*ended, arguments, streams))
     signals = StopSignals(lambda message: _leave(message, signals)).install()
-    status = run_command_line(arguments, streams, signals)
+    try:
+        status = run_command_line(arguments, streams, signals)
+    except Stop as stop:  # before the command, or while help is printed
+        with _results(_wants_json(arguments)) as results:
+            status = _End(streams, signals).failed(stop, results)
     if (error := streams.finish()) is not None and status == 0:
         known = classify(error)
         status = known.status if known else 1

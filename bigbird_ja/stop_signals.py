@@ -69,10 +69,10 @@ class StopSignals:
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        set_handlers(self._handle)
         threading.Thread(target=self._listen, name="stop-signals", daemon=True).start()
         sys.unraisablehook = _quiet_about_stop(sys.unraisablehook)
         StopSignals._installed = self
+        set_handlers(self._handle)  # last: from here on the caller must expect `Stop`
         return self
 
     @property

@@ -96,6 +96,27 @@ def test_a_signal_at_the_very_start_is_75_too(number: int, tmp_path: Path) -> No
     assert len(err.splitlines()) == 1 and json.loads(out)["reason"] == "interrupted"
 
 
+def test_a_signal_while_the_command_is_being_imported_is_75_too() -> None:
+    program = """
+import os, signal, sys
+from bigbird_ja import cli
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bigbird_ja.command_flags":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+cli.main(["plan", "--json"])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 75, ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert json.loads(ended.stdout)["reason"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     "what", ["swallow", "swallow_always", "in_destructor", "translate", "native", "thread"]
 )

@@ -108,10 +108,10 @@ train() {
       ((interrupted)) || break
     done
     say "training ended with status $status"
+    # One of several hosts, and it goes itself: that is not the end of training for the others.
+    ((HOSTS > 1 && signalled && status != 0)) && return 0
     # Interrupted or stalled, one of several hosts: another has gone, and its successor comes.
     ((HOSTS > 1 && (status == 75 || status == 76))) || break
-    # This host goes itself: that is not the end of training for the others.
-    ((signalled)) && return 0
     say "another host has gone: waiting for its successor"
     sleep "$AGAIN_SECONDS"
   done

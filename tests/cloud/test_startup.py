@@ -186,6 +186,29 @@ def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_rep
     assert {"jax", "jaxlib", "numpy", "protobuf"} <= kept
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_host_of_a_slice_that_goes_says_nothing_of_the_end(tmp_path: object, hosts: int) -> None:
+    """SIGTERM so early that the trainer has no handler yet: its status is 143, not 75."""
+    root = str(tmp_path)
+    python = f"{root}/python3"
+    with open(python, "w", encoding="utf-8") as file:
+        file.write(
+            f'#!/bin/bash\ncase "$*" in\n*pretrain*) touch {root}/trains; exec sleep 60 ;;\n'
+            f'*) echo "${{@: -1}}" >{root}/told ;;\nesac\n'
+        )
+    os.chmod(python, 0o755)
+    with open(f"{root}/script", "w", encoding="utf-8") as file:
+        file.write(fill(told(python=python, hosts=hosts)))
+    process = subprocess.Popen(
+        ["bash", f"{root}/script", "train"], env={**os.environ, "BIGBIRD_JA_VM_DIR": root}
+    )
+    wait_until(lambda: os.path.exists(f"{root}/trains"))
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+    assert os.path.exists(f"{root}/told") == (hosts == 1)
+    assert os.path.exists(f"{root}/ended") == (hosts == 1)
+
+
 def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> None:
     root = str(tmp_path)
     vm = startup.Vm(service_manager="none")
