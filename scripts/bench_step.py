@@ -76,7 +76,7 @@ ROWS: tuple[Row, ...] = (
         "v5e",
         (NO_CHECKPOINTING,),
         CODE,
-        284e6,
+        281e6,
         0.70 * 71.4e6,
         0.55 * 71.4e6,
     ),
