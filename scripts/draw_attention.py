@@ -88,7 +88,7 @@ def _draw_layout() -> plt.Figure:
     axis.text(-3.1, 0.45, "sequence", va="center")
     for block in range(last + 1):
         _box(axis, block, 0, str(block), _GLOBAL if block in (0, last) else _NONE)
-    axis.text(-3.1, -1.55, "rolled by one\nblock, in tiles", va="center")
+    axis.text(-3.1, -1.55, "rotated by one\nblock, in tiles", va="center")
     for place in range(last + 1):
         block = (place - 1) % (last + 1)
         _box(axis, place, -2, str(block), _GLOBAL if block in (0, last) else _NONE)

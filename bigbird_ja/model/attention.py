@@ -10,7 +10,7 @@ from bigbird_ja.config import Config
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
-from bigbird_ja.model.rolled import rolled_attention
+from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
 
 
@@ -48,7 +48,7 @@ def attention(
 
 
 def is_tiled(config: Config, length: int) -> bool:
-    """Whether sequences of this length go through `tiled_self_attention`, rolled by one block."""
+    """Whether sequences of this length go through `tiled_self_attention`, rotated by one block."""
     model = config.model
     return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
 
@@ -73,7 +73,7 @@ def attend(
 ) -> tf.Tensor:
     """Projections, attention and output projection of one layer, whichever way suits.
 
-    Where `is_tiled`, everything per token comes rolled by one block.
+    Where `is_tiled`, everything per token comes rotated by one block.
 
     Args:
         params: with the layer's kernels and biases.
@@ -128,7 +128,7 @@ def tiled_self_attention(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """The same for the `rolled` pattern, over sequences rolled by one block.
+    """The same for the `rolled` pattern, over sequences rotated by one block.
 
     The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
     no relayout in between. Arguments and result as for `self_attention`.
@@ -162,7 +162,7 @@ def tiled_self_attention(
         assert isinstance(random, RolledTiles)
         context = kernel_attention(query, key, value, mask, documents, random)
     else:
-        context = rolled_attention(query, key, value, mask, documents, random)
+        context = tiled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])

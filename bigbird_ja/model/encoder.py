@@ -45,7 +45,7 @@ def encode(
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
     # The layers do not care about the order of tokens; rolled attention wants the global blocks
-    # side by side, so the whole encoder runs on sequences rolled by one block.
+    # side by side, so the whole encoder runs on sequences rotated by one block.
     offset = config.model.block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
@@ -78,7 +78,7 @@ def embed(
     """Sum of word, segment and position embeddings, dropped out, normalised: [b * S, hidden].
 
     Args:
-        offset: by how many places the given ids are rolled.
+        offset: by how many places the given ids are rotated.
     """
     model = config.model
     dtype = tf.as_dtype(config.training.dtype)

@@ -1,6 +1,6 @@
 """Which way computes rolled attention on a device: `model.attention_implementation`.
 
-XLA's way (`rolled`) runs everywhere and is the reference. The kernels (`kernels`) are for newer
+XLA's way (`tiled`) runs everywhere and is the reference. The kernels (`kernels`) are for newer
 TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons. jax is
 imported only where kernels are taken.
 """

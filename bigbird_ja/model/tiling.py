@@ -1,6 +1,6 @@
-"""How a rolled sequence falls into tiles, and which random tiles each tile sees.
+"""How a rotated sequence falls into tiles, and which random tiles each tile sees.
 
-See `rolled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds the global blocks.
+See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds the global blocks.
 """
 
 from __future__ import annotations

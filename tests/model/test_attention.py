@@ -63,15 +63,15 @@ def _run(config, inputs, *, layer=0, documents=False, jit=False, params=None):
         return dict(zip(["output", "hidden", *params], [output, *gradients], strict=True))
 
     names = ("hidden", "upstream", "input_mask", "document_ids")
-    results = run(*(tf.constant(_rolled(config, inputs[name])) for name in names))
+    results = run(*(tf.constant(_rotated(config, inputs[name])) for name in names))
     return {
-        name: _rolled(config, value.numpy(), back=True) if name in ("output", "hidden") else value
+        name: _rotated(config, value.numpy(), back=True) if name in ("output", "hidden") else value
         for name, value in results.items()
     }
 
 
-def _rolled(config, values: np.ndarray, back: bool = False) -> np.ndarray:
-    """Block-sparse layers run on sequences rolled by one block (see `encoder.encode`)."""
+def _rotated(config, values: np.ndarray, back: bool = False) -> np.ndarray:
+    """Block-sparse layers run on sequences rotated by one block (see `encoder.encode`)."""
     tiled = config.model.attention_type == "block_sparse" and not pattern.is_full(
         config, values.shape[1]
     )

@@ -53,10 +53,10 @@ class Case:
         self.ids = np.where(self.mask > 0, ids, 0).astype(np.int32) if documents else None
 
     def tiled(self, values: np.ndarray) -> np.ndarray:
-        """[b, S, ...] as [b, T, ..., rows], rolled by one block."""
+        """[b, S, ...] as [b, T, ..., rows], rotated by one block."""
         rows = 2 * self.block
-        rolled = np.roll(values, self.block, axis=1)
-        return np.moveaxis(rolled.reshape(len(values), -1, rows, *values.shape[2:]), 2, -1)
+        rotated = np.roll(values, self.block, axis=1)
+        return np.moveaxis(rotated.reshape(len(values), -1, rows, *values.shape[2:]), 2, -1)
 
     def untiled(self, values: np.ndarray) -> np.ndarray:
         moved = np.moveaxis(values, -1, 2)

@@ -1,4 +1,4 @@
-"""Rolled attention by way of the kernels: `model.rolled` in one call forward, one backward.
+"""Rolled attention by way of the kernels: `model.tiled` in one call forward, one backward.
 
 Scores and probabilities stay in the chip's vector memory. What lives between forward and backward
 is the context and one number per query and head.
@@ -26,12 +26,12 @@ def kernel_attention(
     document_ids: tf.Tensor | None,
     random: RolledTiles,
 ) -> tf.Tensor:
-    """Attention of one layer, over sequences rolled by one block.
+    """Attention of one layer, over sequences rotated by one block.
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
         key, value: the same shape; not scaled.
-        input_mask, document_ids, random: as of `rolled.rolled_attention`.
+        input_mask, document_ids, random: as of `tiled.tiled_attention`.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.

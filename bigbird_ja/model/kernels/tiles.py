@@ -25,7 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.shape import Shape
 
-# As in `model.rolled`: the score of a key that must not be seen. Half of it is the least maximum.
+# As in `model.tiled`: the score of a key that must not be seen. Half of it is the least maximum.
 UNSEEN = -1e9
 # Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
 LN_2 = math.log(2.0)

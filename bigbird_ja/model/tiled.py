@@ -1,6 +1,6 @@
 """Block-sparse attention with rolled random tiles: what is fast on a TPU, in plain TensorFlow ops.
 
-Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences come rolled by
+Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences come rotated by
 one block, so that tile 0 holds the last and the first block, the global ones, and any other tile j
 holds blocks 2j-1 and 2j. Queries of tile j see
 
@@ -35,7 +35,7 @@ from bigbird_ja.model.tiling import RandomTiles, Tiling
 _UNSEEN = -1e9
 
 
-def rolled_attention(
+def tiled_attention(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
@@ -43,7 +43,7 @@ def rolled_attention(
     document_ids: tf.Tensor | None,
     random: RandomTiles,
 ) -> tf.Tensor:
-    """Attention of one layer, over sequences rolled by one block.
+    """Attention of one layer, over sequences rotated by one block.
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by size^-0.5.
