@@ -33,8 +33,47 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         BadInput: not a TPU type, a GPU, a size that there is not, a slice of several hosts for the
             engine of one, or a generation that the engine is known to fail on.
     """
-    match = _TYPE.fullmatch(accelerator_type)
-    if match is None:
+    generation = _known_generation(accelerator_type)
+    machine = hardware.find(accelerator_type)
+    if compute.serves(accelerator_type):
+        compute.machine_type(accelerator_type)
+    warnings = []
+    if engine_on(accelerator_type, engine) == "pjrt":
+        warnings.append(
+            f"{accelerator_type}: trained by JAX's runtime, which no run of ours has used on a TPU"
+            " yet: watch its first hour"
+        )
+        if machine.hosts > 1:
+            warnings.append(
+                f"{accelerator_type}: a slice of {machine.hosts} hosts, which no run of ours has"
+                " rented yet (docs/pods.md)"
+            )
+        return warnings
+    if generation >= 5:
+        reason = (
+            f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
+            " (tensorflow/tensorflow#90807, open)"
+        )
+        warnings.append(_insisted_on(reason, "use --engine=auto", force))
+    elif generation == 4:
+        warnings.append(
+            f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
+        )
+    if machine.hosts > 1:
+        reason = (
+            f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one"
+        )
+        warnings.append(_insisted_on(reason, "use --engine=pjrt, or an -8 type", force))
+    return warnings
+
+
+def _known_generation(accelerator_type: str) -> int:
+    """The generation of a TPU type that is known here.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if _TYPE.fullmatch(accelerator_type) is None:
         if accelerator_type in GPUS:
             raise BadInput(
                 f"--accelerator_type={accelerator_type} is a GPU: `launch` rents TPUs only"
@@ -49,40 +88,18 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
             f"--accelerator_type={accelerator_type}: no TPU v{generation} is known here: there are"
             f" {', '.join(CHIPS)}"
         )
-    warnings = []
-    if engine_on(accelerator_type, engine) == "pjrt":
-        warnings.append(
-            f"{accelerator_type}: trained by JAX's runtime, which no run of ours has used on a TPU"
-            " yet: watch its first hour"
-        )
-    elif generation >= 5:
-        reason = (
-            f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
-            " (tensorflow/tensorflow#90807, open)"
-        )
-        if not force:
-            raise BadInput(f"{reason}: use --engine=auto, or insist with --force")
-        warnings.append(f"{reason}; going on because of --force")
-    elif generation == 4:
-        warnings.append(
-            f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
-        )
-    machine = hardware.find(accelerator_type)
-    if compute.serves(accelerator_type):
-        compute.machine_type(accelerator_type)
-    if machine.hosts > 1 and engine_on(accelerator_type, engine) != "pjrt":
-        reason = (
-            f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one"
-        )
-        if not force:
-            raise BadInput(f"{reason}: use --engine=pjrt, or an -8 type, or insist with --force")
-        warnings.append(f"{reason}; going on because of --force")
-    elif machine.hosts > 1:
-        warnings.append(
-            f"{accelerator_type}: a slice of {machine.hosts} hosts, which no run of ours has rented"
-            " yet (docs/pods.md)"
-        )
-    return warnings
+    return generation
+
+
+def _insisted_on(reason: str, instead: str, force: bool) -> str:
+    """The warning where the user insists.
+
+    Raises:
+        BadInput: the user does not.
+    """
+    if not force:
+        raise BadInput(f"{reason}: {instead}, or insist with --force")
+    return f"{reason}; going on because of --force"
 
 
 def runtime_version(accelerator_type: str) -> str:

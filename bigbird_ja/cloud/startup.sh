@@ -114,6 +114,7 @@ train() {
     ((HOSTS > 1 && (status == 75 || status == 76))) || break
     say "another host has gone: waiting for its successor"
     sleep "$AGAIN_SECONDS"
+    ((signalled)) && return 0 # meanwhile this host was told to go, too
   done
   report "$status"
 }

@@ -209,6 +209,31 @@ def test_a_host_of_a_slice_that_goes_says_nothing_of_the_end(tmp_path: object, h
     assert os.path.exists(f"{root}/ended") == (hosts == 1)
 
 
+def test_a_host_of_a_slice_that_goes_while_it_waits_trains_no_more(tmp_path: object) -> None:
+    root = str(tmp_path)
+    python = f"{root}/python3"
+    with open(python, "w", encoding="utf-8") as file:
+        file.write(
+            f'#!/bin/bash\ncase "$*" in\n*pretrain*) echo >>{root}/trains; exit 75 ;;\n'
+            f"*) touch {root}/told ;;\nesac\n"
+        )
+    os.chmod(python, 0o755)
+    with open(f"{root}/script", "w", encoding="utf-8") as file:
+        file.write(fill(told(python=python, hosts=2)))
+    process = subprocess.Popen(
+        ["bash", f"{root}/script", "train"], env={**os.environ, "BIGBIRD_JA_VM_DIR": root},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while "waiting for its successor" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+    with open(f"{root}/trains", encoding="utf-8") as file:
+        assert len(file.readlines()) == 1
+    assert not os.path.exists(f"{root}/told")
+
+
 def test_wheel_that_was_changed_is_not_installed_and_said(tmp_path: object) -> None:
     root = str(tmp_path)
     vm = startup.Vm(service_manager="none")
