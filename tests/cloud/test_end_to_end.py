@@ -146,14 +146,6 @@ SERVICES = pytest.mark.parametrize("kind", [FakeTpu, FakeCompute], ids=["tpu", "
 
 @SERVICES
 @pytest.mark.slow
-def test_preempted_twice_same_weights(
-    tmp_path: object, data_dir: str, kind: type[support.Fake]
-) -> None:
-    check(kind, str(tmp_path), data_dir, times=2, steps=100)
-
-
-@SERVICES
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_preempted_twenty_times_same_weights(
     tmp_path: object, data_dir: str, kind: type[support.Fake]
