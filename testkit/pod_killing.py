@@ -19,7 +19,7 @@ _INSTANTS = {
     "start-up": (1, 6.0),  # meeting, devices, the first sum, lock
     "compile": (1, 4.0),
     "input": (1, 0.5),
-    "step": (30, 0.2),
+    "step": (6, 0.2),  # a turn of some steps; up to the fifth save
     "save": (4, 0.05),
     "between-files": (12, 0.02),
     "evaluate": (2, 0.5),
