@@ -7,6 +7,7 @@ import tensorflow as tf
 from bigbird_ja.config import Config
 from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import dropout, fold_in
+from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.model.recompute import recompute
@@ -115,7 +116,7 @@ def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: i
         hidden = layer_norm(params, norm, output, model.layer_norm_eps)
         with tf.name_scope("mlp"):
             inner = dense(params, f"{scope}/intermediate/dense", hidden)
-            inner = activate(model.hidden_act, inner)
+            inner = activate(model.hidden_act, inner, keeps_slope=keeps_slope(config))
             output = dense(params, f"{scope}/output/dense", inner)
             output = _drop(config, output, dropout_key, place + 1) + hidden
         return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)

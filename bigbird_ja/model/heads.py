@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bigbird_ja.config import Config
+from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 
 
@@ -27,7 +28,7 @@ def masked_lm_logits(
         flat = positions + tf.range(batch)[:, None] * length
         rows = tf.gather(tf.reshape(hidden, [-1, width]), tf.reshape(flat, [-1]))
         rows = dense(params, "cls/predictions/transform", rows)
-        rows = activate(config.model.hidden_act, rows)
+        rows = activate(config.model.hidden_act, rows, keeps_slope=keeps_slope(config))
         rows = layer_norm(params, "cls/predictions/transform", rows, config.model.layer_norm_eps)
         embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)

@@ -75,6 +75,15 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
     return changed
 
 
+def keeps_slope(config: Config) -> bool:
+    """Whether the activation keeps its derivatives (`layers.activate`), of a resolved config.
+
+    Where the kernels are: it is shown cheaper on the same chips (docs/design/kernel.md), and on
+    others the memory is wanted.
+    """
+    return config.model.attention_implementation == "kernel"
+
+
 def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
     """What is traced in here, of a resolved config, is for that platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":

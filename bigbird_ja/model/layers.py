@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bigbird_ja.model.recompute import barrier
+
 Parameters = Mapping[str, tf.Tensor]
 
 
@@ -32,10 +34,17 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
         return tf.cast(scaled * params[f"{scope}/gamma"] + params[f"{scope}/beta"], inputs.dtype)
 
 
-def activate(name: str, inputs: tf.Tensor) -> tf.Tensor:
-    """`gelu_new` (tanh form), `gelu` (error function) or `relu`; computed in float32."""
+def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:
+    """`gelu_new` (tanh form), `gelu` (error function) or `relu`; computed in float32.
+
+    Args:
+        keeps_slope: `gelu_new` keeps its values and its derivatives, in the dtype of `inputs`, for
+            the backward pass, instead of `inputs` alone. A TPU's compiler computes what it does not
+            keep within the products that read it, once for each tile of their results; where
+            products are quick, that takes longer than they do.
+    """
     if name == "gelu_new":
-        return _gelu_new(inputs)
+        return _gelu_new_keeping_slope(inputs) if keeps_slope else _gelu_new(inputs)
     values = tf.cast(inputs, tf.float32)
     values = tf.nn.relu(values) if name == "relu" else tf.nn.gelu(values, approximate=False)
     return tf.cast(values, inputs.dtype)
@@ -51,13 +60,22 @@ def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
     """The tanh form by way of the sigmoid; few operations, as each runs once per matmul tile."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        x = tf.cast(inputs, tf.float32)
-        square = x * x
-        share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
-        inner = x * (_SLOPE + 3.0 * _SLOPE * _CUBIC * square)
-        slope = share * (1.0 + inner * (1.0 - share))
+        _, slope = _value_and_slope(inputs)
         return tf.cast(tf.cast(upstream, tf.float32) * slope, inputs.dtype)
 
+    return tf.cast(_value_and_slope(inputs)[0], inputs.dtype), gradient
+
+
+@tf.custom_gradient
+def _gelu_new_keeping_slope(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
+    value, slope = barrier([tf.cast(one, inputs.dtype) for one in _value_and_slope(inputs)])
+    return value, lambda upstream: upstream * slope
+
+
+def _value_and_slope(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of `gelu_new`, float32."""
     x = tf.cast(inputs, tf.float32)
-    share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * (x * x)))
-    return tf.cast(x * share, inputs.dtype), gradient
+    square = x * x
+    share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
+    inner = x * (_SLOPE + 3.0 * _SLOPE * _CUBIC * square)
+    return x * share, share * (1.0 + inner * (1.0 - share))
