@@ -172,17 +172,15 @@ def is_as_good(final: dict[str, list[float]], recalls: dict[str, list[float]]) -
 def report(losses: dict[str, list], recalls: dict[str, list[float]]) -> dict[str, list[float]]:
     """Prints the table; the final losses."""
     final = {name: [float(smooth(run, WIDTH)[-1]) for run in runs] for name, runs in losses.items()}
-    base_loss, base_recall = (statistics.mean(x["independent"]) for x in (final, recalls))
-    rows = [
-        (
-            name,
-            f"{statistics.mean(final[name]):.4f} ± {statistics.pstdev(final[name]):.4f}",
-            f"{statistics.mean(final[name]) / base_loss:.3f} x",
-            f"{statistics.mean(recalls[name]):.1%} ± {statistics.pstdev(recalls[name]):.1%}",
-            f"{statistics.mean(recalls[name]) / max(base_recall, 1e-9):.2f} x",
-        )
-        for name in PATTERNS
-    ]
+    rows = []
+    for name in PATTERNS:
+        row = [name]
+        for found, digits in ((final, ".4f"), (recalls, ".1%")):
+            ours, base = found[name], found["independent"][: len(found[name])]  # the same seeds
+            spread = f" ± {statistics.pstdev(ours):{digits}}" if len(ours) > 1 else ""
+            row.append(f"{statistics.mean(ours):{digits}}{spread}")
+            row.append(f"{statistics.mean(ours) / max(statistics.mean(base), 1e-9):.3f} x")
+        rows.append(tuple(row))
     print(console.table(rows, ("pattern", "masked-LM loss", "ratio", "far recall", "ratio")))
     return final
 
