@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import hashlib
 import io
 import json
 import multiprocessing
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +128,8 @@ def learn(
 ) -> dict[str, Any]:
     """Runs what is to be learnt, each on one core: a model this small does not fill two.
 
-    What the runs return is kept as JSON beside the picture, so that it can be drawn again.
+    Each run is kept in WORK_DIR/runs, so that a benchmark that was stopped goes on; what all of
+    them return is kept as JSON beside the picture, which can be drawn again from it.
 
     Args:
         options: as `arguments` declares them.
@@ -139,14 +142,37 @@ def learn(
     if options.redraw:
         return json.loads(kept.read_text("utf-8"))
     runs = work()
+    files = {name: _file_of(options.work_dir, call) for name, (_, call) in runs.items()}
+    found = {
+        name: json.loads(file.read_text("utf-8")) for name, file in files.items() if file.exists()
+    }
     with one_core_each(options.jobs) as processes:
-        pending = {processes.submit(make, *call): name for name, (make, call) in runs.items()}
-        found = {}
+        pending = {
+            processes.submit(_keep, files[name], make, call): name
+            for name, (make, call) in runs.items()
+            if name not in found
+        }
         for run in concurrent.futures.as_completed(pending):
             found[pending[run]] = run.result()
             console.log(f"{pending[run]}: done, {len(runs) - len(found)} to come")
     found = {name: found[name] for name in runs}
     kept.write_text(json.dumps(found) + "\n", "utf-8")
+    return found
+
+
+def _file_of(work_dir: str, call: tuple) -> pathlib.Path:
+    """Where a run is kept: other arguments, another file."""
+    words = re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, call[1:])).lower())
+    digest = hashlib.sha256(repr(call).encode()).hexdigest()
+    return pathlib.Path(work_dir) / "runs" / f"{words[:60]}-{digest[:8]}.json"
+
+
+def _keep(file: pathlib.Path, make: Callable[..., Any], call: tuple) -> Any:
+    found = make(*call)
+    file.parent.mkdir(exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(found), "utf-8")
+    beside.replace(file)
     return found
 
 

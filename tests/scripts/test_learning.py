@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -51,3 +52,24 @@ def test_a_picture_is_drawn_again_without_training(
     monkeypatch.setattr("sys.argv", ["bench", "--redraw", f"--plot={picture}"])
     assert bench.main() == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_run_is_not_run_again(tmp_path: Path) -> None:
+    """A benchmark that was stopped goes on; with other arguments it is another run."""
+    (tmp_path / "data").mkdir()
+    options = argparse.Namespace(
+        work_dir=str(tmp_path / "data"), plot=str(tmp_path / "a.png"), redraw=False, jobs=1
+    )
+
+    def found(steps: int) -> Any:
+        return learning.learn(options, lambda: {"first": (_one_more_line, (marks, steps))})
+
+    marks = str(tmp_path / "marks")
+    assert [found(5), found(5), found(6)] == [{"first": [5]}, {"first": [5]}, {"first": [6]}]
+    assert Path(marks).read_text().splitlines() == ["5", "6"]
+
+
+def _one_more_line(marks: str, steps: int) -> list[int]:
+    with open(marks, "a", encoding="utf-8") as file:
+        print(steps, file=file)
+    return [steps]
