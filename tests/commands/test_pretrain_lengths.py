@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,35 @@ def test_killed_around_the_change_it_ends_with_the_same_weights(
         assert resumed.status == 0 and f"checkpoint {step} verified" in resumed.err, resumed.err
         assert killing.digest(str(killed)) == killing.digest(str(model)), f"killed at step {step}"
         assert resumed.result["tokens_seen"] == ended.result["tokens_seen"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("engine", [engine.values[0] for engine in ENGINES])
+def test_a_signal_in_the_change(
+    zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
+) -> None:
+    """It comes when the first engine has ended and the second one opens its input."""
+    pytest.importorskip("tensorflow_estimator" if engine == "estimator" else "jax")
+    here = [*flags, "--engine", engine, "--set", "checkpoints.save_every_steps=5", "--model_dir"]
+    alone = zygote.run(*here, str(tmp_path / "alone"))
+    assert alone.status == 0, alone.err
+    for sent, status, saved in (
+        (signal.SIGKILL, -9, {5}),
+        (signal.SIGTERM, 75, {CHANGE, CHANGE + 1}),
+    ):
+        model = tmp_path / sent.name
+        running = zygote.start(*here, str(model), hang_at=["input", 2])
+        running.wait_for(running.hung, seconds=pods.PATIENCE)
+        running.send(sent)
+        if sent == signal.SIGTERM:
+            running.hung.unlink()
+        ended = running.wait(pods.PATIENCE)
+        assert ended.status == status, ended.err
+        assert CheckpointStore(str(model)).steps()[-1] in saved
+        resumed = zygote.run(*here, str(model))
+        assert resumed.status == 0, resumed.err
+        assert killing.digest(str(model)) == killing.digest(str(tmp_path / "alone")), sent.name
 
 
 @pytest.mark.slow
