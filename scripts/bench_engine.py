@@ -54,6 +54,7 @@ SETTINGS = (
 )  # fmt: skip
 PARTS = ("loop", "engines", "restart")
 _WARM_UP = 4  # steps that are not measured
+_FEWEST = 6  # steps that are: two of the pieces in which the engine pjrt tells of them
 _PATIENCE = 1800.0  # seconds
 
 
@@ -301,6 +302,8 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=3, help="of each kind")
     parser.add_argument("--json", action="store_true", help="the figures in a last line")
     options = parser.parse_args()
+    if options.steps < _FEWEST:
+        parser.error(f"--steps={options.steps}: an engine tells of several at once, so {_FEWEST}")
     wanted = options.only.split(",")
     if unknown := set(wanted) - set(PARTS):
         parser.error(f"--only={options.only}: {', '.join(sorted(unknown))} is none of {PARTS}")

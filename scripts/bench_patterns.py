@@ -119,11 +119,11 @@ def runs(options: argparse.Namespace) -> dict[str, tuple[Callable[..., Any], tup
     data_dir = generated_data(options.work_dir, COPYING)
     return {
         name_of(name, seed): (run, (data_dir, name, seed, options.steps, options.cases))
-        for seed, name in what(options.seeds)
+        for seed, name in seeds_and_patterns(options.seeds)
     }
 
 
-def what(seeds: int) -> list[tuple[int, str]]:
+def seeds_and_patterns(seeds: int) -> list[tuple[int, str]]:
     """The seed and the pattern of each run."""
     return [
         (seed, name)
@@ -145,7 +145,7 @@ def main() -> int:
     found = learn(options, lambda: runs(options))
     losses: dict[str, list] = {name: [] for name in PATTERNS}
     recalls: dict[str, list[float]] = {name: [] for name in PATTERNS}
-    for seed, name in what(options.seeds):
+    for seed, name in seeds_and_patterns(options.seeds):
         one = found[name_of(name, seed)]
         losses[name].append(one["losses"])
         recalls[name].append(one["recall"])

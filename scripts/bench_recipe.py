@@ -19,8 +19,6 @@ started again, it goes on. A smaller --steps or --seeds is a smaller experiment,
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import os
@@ -50,7 +48,7 @@ from scripts.learning import (  # noqa: E402
     Task,
     config_for,
     data_of,
-    one_core_each,
+    run_kept,
     train_in_phases,
 )
 
@@ -142,15 +140,15 @@ class Run:
         )
 
 
-def measure(data_dir: str, run: Run, batches: int | None, cases: int, kept: str) -> dict[str, Any]:
-    """Trains and evaluates one run, and keeps what came out in the file `kept`."""
+def measure(data_dir: str, run: Run, batches: int | None, cases: int) -> dict[str, Any]:
+    """Trains and evaluates one run."""
     config = run.config(data_dir)
     curve: list[float] = []
     params = train_in_phases(config, data_dir, lambda _, m: curve.append(m["loss"]))
     forward = Forward(config, {name: value.numpy() for name, value in params.items()})
     manifest = manifest_lib.load(data_dir)
     found = masked_lm.evaluate_model(forward, data_dir, manifest, max_batches=batches)
-    outcome = {
+    return {
         "recipe": run.recipe.name,
         "seed": run.seed,
         "steps": run.steps,
@@ -159,10 +157,6 @@ def measure(data_dir: str, run: Run, batches: int | None, cases: int, kept: str)
         "names": names_filled_in(forward, data_dir, manifest, cases),
         "curve": [round(value, 4) for value in curve],
     }
-    beside = pathlib.Path(f"{kept}.new")
-    beside.write_text(json.dumps(outcome), "utf-8")
-    beside.replace(kept)
-    return outcome
 
 
 def names_filled_in(
@@ -214,28 +208,22 @@ def outcomes(
 ) -> dict[Run, dict[str, Any]]:
     """What came of each run, kept or measured now."""
     kept_in = pathlib.Path(options.work_dir) / "runs"
-    kept_in.mkdir(exist_ok=True)
-    files = {run: str(kept_in / f"{name_of(run, data_dir, options)}.json") for run in runs}
-    found = {}
-    for run, file in files.items():
-        with contextlib.suppress(FileNotFoundError):
-            found[run] = json.loads(pathlib.Path(file).read_text("utf-8"))
-    missing = [run for run in runs if run not in found]
-    console.log(f"{len(found)} of {len(runs)} runs are there already")
-    with one_core_each(options.processes) as processes:
-        arguments = {
-            processes.submit(
-                measure, data_dir, run, options.eval_batches, options.cases, files[run]
-            ): run
-            for run in missing
-        }
-        for done in concurrent.futures.as_completed(arguments):
-            run = arguments[done]
-            found[run] = done.result()
-            console.log(
-                f"{run.recipe.name}, seed {run.seed}, {run.steps} steps: {found[run]['loss']:.4f}"
+    evaluated = (options.eval_batches, options.cases)
+    return run_kept(
+        {
+            run: (
+                kept_in / f"{name_of(run, data_dir, options)}.json",
+                measure,
+                (data_dir, run, *evaluated),
             )
-    return found
+            for run in runs
+        },
+        options.processes,
+        lambda run, found, left: console.log(
+            f"{run.recipe.name}, seed {run.seed}, {run.steps} steps: {found['loss']:.4f},"
+            f" {left} to come"
+        ),
+    )
 
 
 def name_of(run: Run, data_dir: str, options: argparse.Namespace) -> str:

@@ -15,9 +15,9 @@ import multiprocessing
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,7 @@ from bigbird_ja.train.lengths import repeated
 from bigbird_ja.train.step import initial_slots, train_step
 
 Batch = dict[str, np.ndarray]
+Run = TypeVar("Run")  # what a benchmark calls one of its runs
 
 
 @dataclass(frozen=True)
@@ -142,29 +143,45 @@ def learn(
     if options.redraw:
         return json.loads(kept.read_text("utf-8"))
     runs = work()
-    files = {name: _file_of(options.work_dir, call) for name, (_, call) in runs.items()}
-    found = {
-        name: json.loads(file.read_text("utf-8")) for name, file in files.items() if file.exists()
-    }
-    with one_core_each(options.jobs) as processes:
-        pending = {
-            processes.submit(_keep, files[name], make, call): name
+    found = run_kept(
+        {
+            name: (_file_of(options.work_dir, call), make, call)
             for name, (make, call) in runs.items()
-            if name not in found
-        }
-        for run in concurrent.futures.as_completed(pending):
-            found[pending[run]] = run.result()
-            console.log(f"{pending[run]}: done, {len(runs) - len(found)} to come")
-    found = {name: found[name] for name in runs}
+        },
+        options.jobs,
+        lambda name, _, left: console.log(f"{name}: done, {left} to come"),
+    )
     kept.write_text(json.dumps(found) + "\n", "utf-8")
     return found
 
 
-def _file_of(work_dir: str, call: tuple) -> pathlib.Path:
-    """Where a run is kept: other arguments, another file."""
-    words = re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, call[1:])).lower())
-    digest = hashlib.sha256(repr(call).encode()).hexdigest()
-    return pathlib.Path(work_dir) / "runs" / f"{words[:60]}-{digest[:8]}.json"
+def run_kept(
+    runs: Mapping[Run, tuple[pathlib.Path, Callable[..., Any], tuple]],
+    processes: int | None,
+    told: Callable[[Run, Any, int], None],
+) -> dict[Run, Any]:
+    """Runs what has no file yet, each on one core, and keeps what it returns, which must be JSON.
+
+    Args:
+        runs: file, function and its arguments of each.
+        processes: as of `one_core_each`.
+        told: gets each run as it ends, what it returned, and how many are to come.
+
+    Returns:
+        What each run returned, now or earlier, in the order of `runs`.
+    """
+    found = {
+        run: json.loads(file.read_text("utf-8"))
+        for run, (file, _, _) in runs.items()
+        if file.exists()
+    }
+    with one_core_each(processes) as pool:
+        pending = {pool.submit(_keep, *runs[run]): run for run in runs if run not in found}
+        for done in concurrent.futures.as_completed(pending):
+            run = pending[done]
+            found[run] = done.result()
+            told(run, found[run], len(runs) - len(found))
+    return {run: found[run] for run in runs}
 
 
 def _keep(file: pathlib.Path, make: Callable[..., Any], call: tuple) -> Any:
@@ -174,6 +191,13 @@ def _keep(file: pathlib.Path, make: Callable[..., Any], call: tuple) -> Any:
     beside.write_text(json.dumps(found), "utf-8")
     beside.replace(file)
     return found
+
+
+def _file_of(work_dir: str, call: tuple) -> pathlib.Path:
+    """Where a run is kept: other arguments, another file."""
+    words = re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, call[1:])).lower())
+    digest = hashlib.sha256(repr(call).encode()).hexdigest()
+    return pathlib.Path(work_dir) / "runs" / f"{words[:60]}-{digest[:8]}.json"
 
 
 def rounded(losses: Sequence[float]) -> list[float]:

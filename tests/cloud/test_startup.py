@@ -186,22 +186,27 @@ def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_rep
     assert {"jax", "jaxlib", "numpy", "protobuf"} <= kept
 
 
+def training(root: str, hosts: int, trainer: str, reporter: str) -> subprocess.Popen[str]:
+    """The script where it trains, with a Python that runs one line of bash for the trainer, and
+    another for what reports the end."""
+    python = f"{root}/python3"
+    with open(python, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/bash\ncase "$*" in\n*pretrain*) {trainer} ;;\n*) {reporter} ;;\nesac\n')
+    os.chmod(python, 0o755)
+    with open(f"{root}/script", "w", encoding="utf-8") as file:
+        file.write(fill(told(python=python, hosts=hosts)))
+    return subprocess.Popen(
+        ["bash", f"{root}/script", "train"], env={**os.environ, "BIGBIRD_JA_VM_DIR": root},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_host_of_a_slice_that_goes_says_nothing_of_the_end(tmp_path: object, hosts: int) -> None:
     """SIGTERM so early that the trainer has no handler yet: its status is 143, not 75."""
     root = str(tmp_path)
-    python = f"{root}/python3"
-    with open(python, "w", encoding="utf-8") as file:
-        file.write(
-            f'#!/bin/bash\ncase "$*" in\n*pretrain*) touch {root}/trains; exec sleep 60 ;;\n'
-            f'*) echo "${{@: -1}}" >{root}/told ;;\nesac\n'
-        )
-    os.chmod(python, 0o755)
-    with open(f"{root}/script", "w", encoding="utf-8") as file:
-        file.write(fill(told(python=python, hosts=hosts)))
-    process = subprocess.Popen(
-        ["bash", f"{root}/script", "train"], env={**os.environ, "BIGBIRD_JA_VM_DIR": root}
-    )
+    trainer = f"touch {root}/trains; exec sleep 60"
+    process = training(root, hosts, trainer, f'echo "${{@: -1}}" >{root}/told')
     wait_until(lambda: os.path.exists(f"{root}/trains"))
     process.terminate()
     assert process.wait(timeout=30) == 0
@@ -211,19 +216,7 @@ def test_a_host_of_a_slice_that_goes_says_nothing_of_the_end(tmp_path: object, h
 
 def test_a_host_of_a_slice_that_goes_while_it_waits_trains_no_more(tmp_path: object) -> None:
     root = str(tmp_path)
-    python = f"{root}/python3"
-    with open(python, "w", encoding="utf-8") as file:
-        file.write(
-            f'#!/bin/bash\ncase "$*" in\n*pretrain*) echo >>{root}/trains; exit 75 ;;\n'
-            f"*) touch {root}/told ;;\nesac\n"
-        )
-    os.chmod(python, 0o755)
-    with open(f"{root}/script", "w", encoding="utf-8") as file:
-        file.write(fill(told(python=python, hosts=2)))
-    process = subprocess.Popen(
-        ["bash", f"{root}/script", "train"], env={**os.environ, "BIGBIRD_JA_VM_DIR": root},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = training(root, 2, f"echo >>{root}/trains; exit 75", f"touch {root}/told")
     assert process.stderr is not None
     while "waiting for its successor" not in process.stderr.readline():
         assert process.poll() is None
