@@ -12,6 +12,7 @@ from bigbird_ja import config as config_lib
 from bigbird_ja.config import Config
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.pretraining import pretraining_metrics
 
 
 def inference_config(config: Config) -> Config:
@@ -42,28 +43,9 @@ def padded_length(config: Config, num_tokens: int) -> int:
 def eval_metrics(
     config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """What each prediction of a batch costs, without dropout; sums are left to the caller.
-
-    Returns:
-        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
-        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
-        and next_sentence_correct.
-    """
+    """`pretraining_metrics` of a batch, without dropout."""
     params = {name: tf.convert_to_tensor(value) for name, value in params.items()}
-    hidden = encode(
-        params, config, batch["input_ids"], batch["segment_ids"], batch.get("document_ids")
-    )
-    losses, correct = heads.masked_lm_losses(
-        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
-    )
-    metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
-    if config.data.nsp:
-        labels = batch["next_sentence_labels"]
-        logits = heads.next_sentence_logits(params, config, hidden)
-        metrics["next_sentence_losses"] = heads.cross_entropy(logits, labels)
-        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
-        metrics["next_sentence_correct"] = tf.cast(hits, tf.float32)
-    return metrics
+    return pretraining_metrics(params, config, batch)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -86,8 +68,9 @@ def masked_log_probabilities(
     Returns:
         float32 [b, P, vocabulary], natural logarithms.
     """
-    hidden = encode(params, config, input_ids, tf.zeros_like(input_ids), documents)
-    logits = heads.masked_lm_logits(params, config, hidden, positions)
+    segments = tf.zeros_like(input_ids)
+    hidden = encode(params, config, input_ids, segments, documents, positions=positions)
+    logits = heads.masked_lm_logits(params, config, hidden)
     return tf.nn.log_softmax(tf.cast(logits, tf.float32))
 
 

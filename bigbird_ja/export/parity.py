@@ -243,8 +243,8 @@ def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) ->
 
     @tf.function
     def run(ids: tf.Tensor, segments: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        hidden = encode(params, config, ids, segments)
-        return heads.masked_lm_logits(params, config, hidden, positions)
+        hidden = encode(params, config, ids, segments, positions=positions)
+        return heads.masked_lm_logits(params, config, hidden)
 
     names = ("input_ids", "segment_ids", "masked_lm_positions")
     rows = range(len(batch["input_ids"]))

@@ -25,9 +25,12 @@ def encode(
     segment_ids: tf.Tensor,
     document_ids: tf.Tensor | None = None,
     *,
+    positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Hidden states of every position.
+    """Hidden states of every position, or of some.
+
+    The last layer's MLP, which no other position reads, runs for those alone.
 
     Args:
         params: as `parameter_specs` lists them, float32.
@@ -35,10 +38,12 @@ def encode(
         input_ids: int32 [b, S] with static shape; `PAD_ID` is padding, which nothing attends to.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
+        positions: int32 [b, P], each below S; None: all.
         dropout_key: of `bigbird_ja.model.dropout`; None is no dropout.
 
     Returns:
-        [b, S, hidden] in `training.dtype`; what stands at padding is finite and means nothing.
+        [b, S, hidden], or [b, P, hidden], in `training.dtype`; what stands at padding is finite and
+        means nothing.
 
     Raises:
         ValueError: a sequence length that the attention pattern cannot be laid over.
@@ -56,15 +61,23 @@ def encode(
     if offset:
         # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
         hidden = tf.reshape(hidden, [batch, -1, 2 * offset, config.model.hidden_size])
+    chosen = None
+    if positions is not None:
+        chosen = (positions + offset) % length + tf.range(batch)[:, None] * length
     for layer in range(config.model.num_layers):
-        names, run = _layer(config, layer, (batch, length), input_mask, documents, dropout_key)
+        places = chosen if layer == config.model.num_layers - 1 else None
+        names, run = _layer(
+            config, layer, (batch, length), input_mask, documents, places, dropout_key
+        )
         weights = [params[name] for name in names]
         with tf.name_scope(f"layer_{layer}"):
             if config.training.gradient_checkpointing and dropout_key is not None:
                 hidden = recompute(run, hidden, weights)
             else:
                 hidden = run(hidden, *weights)
-    hidden = tf.reshape(hidden, [batch, length, config.model.hidden_size])
+    hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+    if positions is not None:
+        return hidden
     return tf.roll(hidden, -offset, 1) if offset else hidden
 
 
@@ -100,8 +113,11 @@ def embed(
         return layer_norm(params, "bert/encoder/LayerNorm", hidden, model.layer_norm_eps)
 
 
-def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: ignore[no-untyped-def]
-    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`."""
+def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
+    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
+
+    Where `places` are given, of all tokens of the batch, what comes after attention is for those.
+    """
     scope = f"bert/encoder/layer_{layer}"
     names = layer_parameter_names(scope)
     model = config.model
@@ -112,6 +128,9 @@ def _layer(config, layer, shape, input_mask, documents, dropout_key):  # type: i
         output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
         with tf.name_scope("attention/output"):
             output = _drop(config, output, dropout_key, place) + hidden
+            if places is not None:
+                rows = tf.reshape(output, [-1, model.hidden_size])
+                output = tf.gather(rows, tf.reshape(places, [-1]))
         norm = f"{scope}/attention/output/LayerNorm"
         hidden = layer_norm(params, norm, output, model.layer_norm_eps)
         with tf.name_scope("mlp"):

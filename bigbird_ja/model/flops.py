@@ -14,18 +14,21 @@ from bigbird_ja.model import pattern
 def model_flops(config: Config, batch_per_core: int) -> float:
     """FLOPs that one core's step needs: forward once, backward twice.
 
-    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP; 4 h per visible pair
-    of query and key (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head;
-    with NSP 2 x (h^2 + 2 h) per sequence. Sparse attention counts the pairs that its pattern lets
+    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP, that of the last layer
+    for the tokens that are asked for alone; 4 h per visible pair of query and key (scores and
+    context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP 2 x (h^2 + 2 h) per
+    sequence. Sparse attention counts the pairs that its pattern lets
     see each other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
     """
     model, data = config.model, config.data
     hidden, length = model.hidden_size, data.seq_length or 0
-    per_layer = length * 2 * (4 * hidden**2 + 2 * hidden * model.intermediate_size)
-    per_layer += 4 * hidden * visible_pairs(config)
-    head = train_predictions(config) * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
+    predictions = train_predictions(config)
+    attention = length * 2 * 4 * hidden**2 + 4 * hidden * visible_pairs(config)
+    tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
+    mlps = tokens * 2 * 2 * hidden * model.intermediate_size
+    head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
     pooler = 2 * (hidden**2 + 2 * hidden) if data.nsp else 0
-    forward = model.num_layers * per_layer + head + pooler
+    forward = model.num_layers * attention + mlps + head + pooler
     return 3.0 * batch_per_core * forward
 
 

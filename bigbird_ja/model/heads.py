@@ -9,56 +9,55 @@ from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 
 
-def masked_lm_logits(
-    params: Parameters, config: Config, hidden: tf.Tensor, positions: tf.Tensor
-) -> tf.Tensor:
-    """Scores of every piece at the given positions.
+def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
+    """Scores of every piece at some positions.
 
     Args:
         params: float32.
         config: completed by a data set.
-        hidden: [b, S, hidden].
-        positions: int32 [b, P], each below S.
+        hidden: [b, P, hidden], at those positions.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
     """
-    batch, length, width = (int(size) for size in hidden.shape)
+    batch, predictions, width = (int(size) for size in hidden.shape)
     with tf.name_scope("mlm_head"):
-        flat = positions + tf.range(batch)[:, None] * length
-        rows = tf.gather(tf.reshape(hidden, [-1, width]), tf.reshape(flat, [-1]))
+        rows = tf.reshape(hidden, [-1, width])
         rows = dense(params, "cls/predictions/transform", rows)
         rows = activate(config.model.hidden_act, rows, keeps_slope=keeps_slope(config))
         rows = layer_norm(params, "cls/predictions/transform", rows, config.model.layer_norm_eps)
         embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)
         logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
-        return tf.reshape(logits, [batch, int(positions.shape[1]), -1])
+        return tf.reshape(logits, [batch, predictions, -1])
 
 
 def masked_lm_losses(
-    params: Parameters, config: Config, hidden: tf.Tensor, positions: tf.Tensor, ids: tf.Tensor
+    params: Parameters, config: Config, hidden: tf.Tensor, ids: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Cross-entropy (nats) of each prediction, and whether the best-scored piece is right.
 
     Args:
-        params, config, hidden, positions: as for `masked_lm_logits`.
+        params, config, hidden: as for `masked_lm_logits`.
         ids: int32 [b, P], the pieces that were there.
 
     Returns:
         losses float32 [b, P], and correct float32 [b, P] of 0 and 1.
     """
-    logits = masked_lm_logits(params, config, hidden, positions)
+    logits = masked_lm_logits(params, config, hidden)
     with tf.name_scope("mlm_head"):
         losses = cross_entropy(logits, ids)
         best = first_best(logits)
         return losses, tf.cast(tf.equal(best, ids), tf.float32)
 
 
-def next_sentence_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
-    """[b, 2] float32: 0 is "B follows A", 1 is "B comes from elsewhere"."""
+def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
+    """Hidden states of the first position [b, hidden] to float32 [b, 2].
+
+    0 is "B follows A", 1 is "B comes from elsewhere".
+    """
     with tf.name_scope("pooler"):
-        pooled = tf.tanh(dense(params, "bert/pooler/dense", hidden[:, 0]))
+        pooled = tf.tanh(dense(params, "bert/pooler/dense", first))
     with tf.name_scope("nsp_head"):
         weights = tf.cast(params["cls/seq_relationship/output_weights"], pooled.dtype)
         logits = tf.cast(tf.matmul(pooled, weights, transpose_b=True), tf.float32)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from bigbird_ja.config import Config
-from bigbird_ja.model import heads
 from bigbird_ja.model.dropout import fold_in, make_key
-from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.pretraining import pretraining_metrics
 from bigbird_ja.train.optimizer import clip_factor, global_norm, update
 from bigbird_ja.train.schedule import learning_rate
 
@@ -223,27 +222,15 @@ def _loss(
     sequences: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One micro-batch's share of the global loss, and of the four means that are reported."""
-    hidden = encode(
-        params,
-        config,
-        batch["input_ids"],
-        batch["segment_ids"],
-        batch.get("document_ids"),
-        dropout_key=key,
-    )
-    losses, correct = heads.masked_lm_losses(
-        params, config, hidden, batch["masked_lm_positions"], batch["masked_lm_ids"]
-    )
+    metrics = pretraining_metrics(params, config, batch, dropout_key=key)
     weights = tf.cast(batch["masked_lm_weights"], tf.float32) / weight
     # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
-    loss = tf.reduce_sum(tf.where(weights > 0, losses * weights, 0.0))
-    sums = [loss, tf.reduce_sum(correct * weights), tf.zeros([]), tf.zeros([])]
+    loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
+    correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
+    sums = [loss, correct, tf.zeros([]), tf.zeros([])]
     if config.data.nsp:
-        labels = batch["next_sentence_labels"]
-        logits = heads.next_sentence_logits(params, config, hidden)
-        sums[2] = tf.reduce_sum(heads.cross_entropy(logits, labels)) / sequences
-        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
-        sums[3] = tf.reduce_sum(tf.cast(hits, tf.float32)) / sequences
+        sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
+        sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
         loss += sums[2]
     return loss, tf.stop_gradient(tf.stack(sums))
 

@@ -12,10 +12,10 @@ from bigbird_ja.model.params import initial_parameters
 from tests.model.tiny import tiny_batch, tiny_config
 
 
-def _encode(config, batch, key=None):
+def _encode(config, batch, key=None, positions=None):
     params = initial_parameters(config, seed=0)
-    names = ("input_ids", "segment_ids", "document_ids")
-    return encode(params, config, *(batch[n] for n in names), dropout_key=key).numpy()
+    inputs = (batch[name] for name in ("input_ids", "segment_ids", "document_ids"))
+    return encode(params, config, *inputs, positions=positions, dropout_key=key).numpy()
 
 
 @pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
@@ -65,6 +65,28 @@ def test_outputs_come_in_the_order_of_the_inputs():
         segments[0, position] = 1 - segments[0, position]
         after = _encode(config, batch | {"segment_ids": tf.constant(segments)})
         assert np.abs(after - before)[0].max(-1).argmax() == position
+
+
+@pytest.mark.parametrize("attention_type", ["block_sparse", "original_full"])
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_some_positions_are_those_of_all(attention_type, checkpointing):
+    config = tiny_config(
+        96,
+        **{
+            "model.attention_type": attention_type,
+            "model.hidden_dropout_prob": 0.0,
+            "training.gradient_checkpointing": checkpointing,
+        },
+    )
+    batch = tiny_batch(config)
+    chosen = np.random.default_rng(0).integers(0, 96, [len(batch["input_ids"]), 7], np.int32)
+    chosen[:, :2] = 0, 95
+    every, some = (
+        _encode(config, batch, make_key(0, 0), positions)
+        for positions in (None, tf.constant(chosen))
+    )
+    expected = np.take_along_axis(every, chosen[..., None], axis=1)
+    np.testing.assert_allclose(some, expected, atol=1e-5)
 
 
 def test_dropout_only_with_a_key_and_differently_for_each():

@@ -20,9 +20,11 @@ def test_model_flops_of_full_attention_by_hand() -> None:
         "model.num_layers=3", "make_data.seq_length=16", "tokenize.vocab_size=100",
         "make_data.max_predictions_per_seq=5", "model.attention_type=original_full",
     )  # fmt: skip
-    layer = 16 * 2 * (4 * 8 * 8 + 2 * 8 * 32) + 4 * 8 * 16 * 16
+    attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
+    # The last layer's MLP runs for the 5 predictions alone.
+    mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
-    assert flops.model_flops(config, batch_per_core=2) == 3 * 2 * (3 * layer + head)
+    assert flops.model_flops(config, batch_per_core=2) == 3 * 2 * (3 * attention + mlps + head)
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
