@@ -23,7 +23,15 @@ from typing import Any
 import msgspec
 
 from bigbird_ja.chips import CHIPS
-from bigbird_ja.preflight import code_figures, compile_child, cycles, hlo, machine_code, roofline
+from bigbird_ja.preflight import (
+    code_figures,
+    compile_child,
+    cycles,
+    hlo,
+    machine_code,
+    roofline,
+    waits,
+)
 from bigbird_ja.train.lowered import Spec, Traced
 
 SEQUENCES, LENGTH, PREDICTIONS, VOCABULARY = 2, 4096, 600, 32000
@@ -179,7 +187,7 @@ def count(step: Step, chip: str) -> dict[str, Any]:
     of_layers = sum(c.cycles for c in found if "/layer_" in c.cost.instruction.op_name)
     return {
         "priced_cycles": round(sum(cost.cycles for cost in costs)),
-        **code_figures.figures(found),
+        **code_figures.figures(found, waits.waits(module, found, CHIPS[chip])),
         "code_cycles_of_layers": round(of_layers),
         "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
     }

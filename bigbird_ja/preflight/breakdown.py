@@ -13,7 +13,7 @@ from bigbird_ja.preflight.roofline import CodeCost
 KINDS: tuple[str, ...] = (
     "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
     "embedding", "MLM head", "NSP head", "optimiser", "dropout", "between devices", "copies",
-    "other",
+    "other", "waiting for copies",
 )  # fmt: skip
 
 # The innermost scope that says something decides; the first match in this order breaks ties.

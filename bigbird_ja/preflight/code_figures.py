@@ -8,28 +8,41 @@ from typing import Any
 
 from bigbird_ja.preflight import breakdown
 from bigbird_ja.preflight.roofline import CodeCost
+from bigbird_ja.preflight.waits import Waits
 
 KEYS: tuple[str, ...] = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
-    "code_uncounted",
+    "code_uncounted", "code_waiting_cycles",
 )  # fmt: skip
 
 
-def figures(found: Sequence[CodeCost]) -> dict[str, Any]:
-    """Sums over a step's ops; an op whose bundles cannot be counted has its priced cycles."""
-    total = sum(code.cycles for code in found)
-    counted = sum(code.cycles for code in found if code.bundle_cycles is not None)
+WAITING = "waiting for copies"
+
+
+def figures(found: Sequence[CodeCost], waits: Waits) -> dict[str, Any]:
+    """Sums over a step's ops, and what they wait for; an op whose bundles cannot be counted has its
+    priced cycles."""
+    waiting = waits.waiting_cycles
+    total = sum(code.cycles for code in found) + waiting
+    priced = sum(code.cycles for code in found if code.bundle_cycles is None)
+    kinds = breakdown.by_kind(code.as_cost for code in found)
     bound: dict[str, float] = defaultdict(float)
     for code in found:
         bound[code.bound_by or "not counted"] += code.cycles
+    if waiting:
+        kinds[WAITING] = waiting
+        bound["HBM"] += waiting
+    limits = sum(max(code.hbm_cycles, code.matrix_cycles) for code in found)
+    hbm = sum(code.hbm_cycles for code in found) + waits.copied_hbm_cycles
     return {
         "code_cycles": round(total),
-        "code_coverage": counted / total if total else 1.0,
-        # What is left where every op keeps to its limit of HBM or of the matrix units.
-        "code_roofline_cycles": round(sum(max(c.hbm_cycles, c.matrix_cycles) for c in found)),
+        "code_coverage": 1.0 - priced / total if total else 1.0,
+        "code_waiting_cycles": round(waiting),
+        # What is left where every op keeps to its limit of HBM or of the matrix units, and HBM to
+        # its own.
+        "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": {
-            kind: round(cycles)
-            for kind, cycles in breakdown.by_kind(code.as_cost for code in found).items()
+            kind: round(cycles) for kind, cycles in sorted(kinds.items(), key=lambda i: -i[1])
         },
         "code_bound_by": {
             name: round(cycles) for name, cycles in sorted(bound.items(), key=lambda i: -i[1])

@@ -32,7 +32,7 @@ _ASYNC_ENDS = frozenset(
     start.replace("start", end) for start in collectives.STARTS for end in ("update", "done")
 )
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
-_CONTROL = frozenset({"while", "conditional", "call"})
+CONTROL = frozenset({"while", "conditional", "call"})
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
     sizes = {op.name: op.padded_bytes for op in instructions}
     arriving = {op.name for op in instructions if op.opcode == "slice-done"}
     for instruction in instructions:
-        if instruction.opcode in _CONTROL:
+        if instruction.opcode in CONTROL:
             yield from _walk_control(module, instruction, trips, known)
         elif not _is_free(module, instruction) and not _joins_pieces(instruction, arriving):
             moving = collectives.collective_of(module, instruction)

@@ -23,6 +23,7 @@ from bigbird_ja.preflight import (
 )
 from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
+from bigbird_ja.preflight.waits import waits
 from bigbird_ja.storage import outputs
 from bigbird_ja.train.lowered import LoweredStep
 
@@ -138,6 +139,9 @@ def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> 
     tokens = batch * steps * (config.data.seq_length or 0)
     bodies = cycles.looped_bytes(module)
     code = roofline.code_costs(module, costs, compiled.code, chip) if compiled.code else []
+    by_code = dict.fromkeys(code_figures.KEYS)
+    if code:
+        by_code = code_figures.figures(code, waits(module, code, chip))
     return {
         "estimated_cycles": round(estimated),
         "priced_cycles": round(total),
@@ -161,7 +165,7 @@ def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> 
         "by_kind": {kind: round(value) for kind, value in breakdown.by_kind(costs).items()},
         "by_layer": {layer: round(value) for layer, value in breakdown.by_layer(costs).items()},
         "top_ops": breakdown.top_ops(costs, code=code),
-        **(code_figures.figures(code) if code else dict.fromkeys(code_figures.KEYS)),
+        **by_code,
         "compiler": stats["compiler"],
         **(_of_slice(costs, target, tokens / seconds) if target.is_slice else {}),
     }

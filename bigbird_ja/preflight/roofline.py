@@ -84,7 +84,7 @@ def _code_cost(
 ) -> CodeCost:
     instruction = cost.instruction
     beside = places[instruction.name]
-    hbm = hbm_bytes(module, instruction, beside) / chip.hbm_bytes_per_second * chip.clock_hz
+    hbm = hbm_cycles(hbm_bytes(module, instruction, beside), chip)
     flops = instruction_flops(module, instruction, beside)
     matrix = flops / chip.peak_flops * chip.clock_hz
     code = ops.of(instruction, beside)
@@ -114,6 +114,11 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
     full["HBM"] = hbm / cycles
     resource, share = max(full.items(), key=lambda item: item[1])
     return resource if share >= _LEAST else NONE_FULL
+
+
+def hbm_cycles(size: float, chip: Chip) -> float:
+    """Cycles in which so many bytes go through HBM at the chip's bandwidth."""
+    return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
 def hbm_bytes(module: Module, instruction: Instruction, beside: Mapping[str, Instruction]) -> int:

@@ -108,9 +108,10 @@ def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
     left = result["code_uncounted"]
     lines = [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
-        f" ({result['code_coverage']:.1%} counted; limits of HBM and matrix units"
-        f" {result['code_roofline_cycles'] / 1e6:.1f} M)",
-        f"bound by: {bound}",
+        f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
+        " them waiting for copies",
+        f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
+        f" {bound}",
     ]
     if left:
         count, cycles = sum(op["count"] for op in left), sum(op["priced_cycles"] for op in left)

@@ -7,6 +7,7 @@ import pytest
 from bigbird_ja.chips import CHIPS
 from bigbird_ja.preflight import breakdown, code_figures, cycles, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
+from bigbird_ja.preflight.waits import Waits
 
 V5E = CHIPS["v5e"]
 TEXT = """HloModule m
@@ -119,12 +120,12 @@ def test_the_longer_of_bundles_and_bytes_counts() -> None:
 
 def test_sums_over_a_step() -> None:
     found = list(_found().values())
-    figures = code_figures.figures(found)
-    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in found), abs=1)
-    listed = 2 * 20_000 + 100
+    figures = code_figures.figures(found, Waits(waiting_cycles=5_000.0, copied_hbm_cycles=8_000.0))
+    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in found) + 5_000, abs=1)
+    listed = 2 * 20_000 + 100 + 5_000
     assert figures["code_coverage"] == pytest.approx(listed / figures["code_cycles"], rel=1e-3)
     assert sum(figures["code_by_kind"].values()) == pytest.approx(figures["code_cycles"], abs=3)
-    assert figures["code_bound_by"].keys() == {"matrix unit", "loads", "not counted"}
+    assert figures["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
     assert [op["count"] for op in figures["code_uncounted"]] == [2]
     assert figures.keys() == set(code_figures.KEYS)
 

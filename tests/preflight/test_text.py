@@ -20,7 +20,8 @@ RESULT: dict[str, Any] = {
                  "cycles": 100_000_000, "priced": 0}],
 }  # fmt: skip
 CODE: dict[str, Any] = {
-    "code_cycles": 75_000_000, "code_coverage": 0.984, "code_roofline_cycles": 60_000_000,
+    "code_cycles": 75_000_000, "code_coverage": 0.984, "code_waiting_cycles": 4_000_000,
+    "code_roofline_cycles": 60_000_000,
     "code_by_kind": {"MLP": 70_000_000, "softmax": 5_000_000},
     "code_bound_by": {"matrix unit": 45_000_000, "HBM": 30_000_000},
     "code_uncounted": [{"op": "AddN/inputs", "count": 3, "priced_cycles": 1_200_000}],
@@ -34,8 +35,8 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
     told = "\n".join(lines)
     assert CODE.keys() == set(code_figures.KEYS)
     for said in (
-        "by machine code: 75.0 M cycles, 50 ms (98.4% counted; limits of HBM and matrix units 60.0",
-        "bound by: matrix unit 60%, HBM 40%",
+        "by machine code: 75.0 M cycles, 50 ms (98.4% counted), 4.0 M of them waiting for copies",
+        "limits of HBM and matrix units: 60.0 M; bound by: matrix unit 60%, HBM 40%",
         "not counted, so priced: 3 ops, 1.20 M cycles, the dearest AddN/inputs",
     ):
         assert said in told
