@@ -2,14 +2,13 @@
 
 Three runs of `pretrain`, as a user would start them, on the same text with the same tokenizer:
 
-    short       a BERT of SHORT tokens (full attention), trained from scratch
-    warm start  sequences of WHOLE tokens, --init_from the short one, for a tenth of the steps
-    scratch     sequences of WHOLE tokens from scratch
+    short       a BERT of 512 tokens (full attention), trained from scratch
+    warm start  sequences of 4,096 tokens, --init_from the short one, for a tenth of the steps
+    scratch     sequences of 4,096 tokens from scratch
 
-and the loss of the last two on held-out sequences of WHOLE tokens. Every step has the same number
-of tokens. The lengths are 64 and 512 instead of 512 and 4,096, and the model is tiny, so that two
-cores can do it; the ratio of the lengths and of the steps is that of the real thing. Run again, it
-goes on where it was.
+and the loss of the last two on held-out sequences of 4,096 tokens. Every step has the same number
+of tokens, one long sequence. The model is tiny, so that two cores can do it. Run again, it goes on
+where it was; --quick is 64 and 512 tokens in blocks of 16.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import console
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
-SHORT, WHOLE = 64, 512
-TOKENS_PER_STEP = 2048
+LENGTHS, BLOCK_SIZE, TOKENS_PER_STEP = (512, 4096), 64, 4096
+QUICK = (64, 512), 16, 2048
 MODEL = (
     "tokenize.max_sentences=8000",
     "make_data.mask_unit=whole_word",
@@ -43,9 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not text:
         raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
     os.makedirs(options.work_dir, exist_ok=True)
-    configs = {length: _write_config(options, length) for length in (SHORT, WHOLE)}
+    lengths, block, tokens = QUICK if options.quick else (LENGTHS, BLOCK_SIZE, TOKENS_PER_STEP)
+    short, whole = lengths
+    configs = {length: _write_config(options, length, block, tokens) for length in lengths}
     prefix = f"{options.work_dir}/tokenizer"
-    _run("tokenize", f"--config={configs[WHOLE]}", f"--input={text}", f"--output_prefix={prefix}")
+    _run("tokenize", f"--config={configs[whole]}", f"--input={text}", f"--output_prefix={prefix}")
     data = {}
     for length, config in configs.items():
         data[length] = f"{options.work_dir}/data-{length}"
@@ -54,13 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
             f"--output_dir={data[length]}",
         )  # fmt: skip
     runs = {
-        "short": (SHORT, options.short_steps, []),
+        "short": (short, options.short_steps, []),
         "warm start": (
-            WHOLE,
+            whole,
             options.steps // 10,
             [f"--init_from={options.work_dir}/short"],
         ),
-        "scratch": (WHOLE, options.steps, []),
+        "scratch": (whole, options.steps, []),
     }
     rows, losses = [], {}
     for name, (length, steps, more) in runs.items():
@@ -76,17 +77,19 @@ def main(arguments: list[str] | None = None) -> int:
             f"--max_batches={options.eval_batches}",
         )  # fmt: skip
         losses[name] = found["masked_lm_loss"]
-        rows.append((name, length, steps, steps * TOKENS_PER_STEP, losses[name], round(seconds)))
+        rows.append((name, length, steps, steps * tokens, losses[name], round(seconds)))
     header = ("run", "tokens", "steps", "tokens seen", "held-out loss", "seconds")
     print(console.table(rows, header))
     print(json.dumps(losses))
     return int(losses["warm start"] >= losses["scratch"])
 
 
-def _write_config(options: argparse.Namespace, length: int) -> str:
+def _write_config(options: argparse.Namespace, length: int, block: int, tokens: int) -> str:
     """A file of settings, since commands refuse a --set that they do not use."""
     sets = [*MODEL, f"make_data.seq_length={length}"]
-    sets.append(f"training.global_batch_size={TOKENS_PER_STEP // length}")
+    sets.append(f"training.global_batch_size={tokens // length}")
+    sets.append(f"make_data.max_predictions_per_seq={length * 77 // 512}")
+    sets.append(f"model.block_size={block}")
     sets.append(f"tokenize.vocab_size={options.vocab_size}")
     config, _ = config_lib.resolve("tiny-cpu", sets)
     path = f"{options.work_dir}/{length}.yaml"
@@ -110,6 +113,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=1000, help="from scratch; a tenth of it warm")
     parser.add_argument("--short_steps", type=int, default=4000)
     parser.add_argument("--vocab_size", type=int, default=6000)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the lengths")
     parser.add_argument("--eval_batches", type=int, default=20, help="of 16,384 held-out tokens")
     return parser.parse_args(arguments)
 

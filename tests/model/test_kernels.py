@@ -15,6 +15,8 @@ from bigbird_ja.model.kernels.shape import Shape
 from tests.model.tiny import tiny_config
 
 jnp = pytest.importorskip("jax.numpy")
+# Where libtpu is installed, jax would look for a TPU first: minutes, on some networks.
+pytest.importorskip("jax").config.update("jax_platforms", "cpu")
 
 from bigbird_ja.model.kernels.attention import marks_of  # noqa: E402
 from bigbird_ja.model.kernels.backward import backward  # noqa: E402
