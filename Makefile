@@ -15,7 +15,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
-	bench-recipe bench-warm-start bench-engine size
+	bench-recipe bench-warm-start bench-engine bench-kernel-losses size
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -125,6 +125,9 @@ bench-warm-start: $(STAMP) ## a tenth of the steps from a model of short sequenc
 
 bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_precision
+
+bench-kernel-losses: .venv-newest/.installed ## attention as kernels against XLA's way over 300 steps of the tiny preset; draws the docs' plot
+	@.venv-newest/bin/python -m scripts.bench_precision --of kernels
 
 plan-plots: $(STAMP) ## cost against time and useful time against checkpoint interval, for the docs
 	@$(BIN)/bigbird-ja plan --config base-4096 --simulate \

@@ -112,9 +112,15 @@ def one_core_each(processes: int | None = None) -> concurrent.futures.ProcessPoo
     return concurrent.futures.ProcessPoolExecutor(workers, context, _use_one_core)
 
 
-def arguments(purpose: str, name: str, seeds: int, steps: int) -> argparse.ArgumentParser:
-    """The flags of a learning benchmark whose picture is docs/images/NAME.png."""
-    parser = argparse.ArgumentParser(description=purpose)
+def arguments(
+    purpose: str, name: str, seeds: int, steps: int, parent: argparse.ArgumentParser | None = None
+) -> argparse.ArgumentParser:
+    """The flags of a learning benchmark whose picture is docs/images/NAME.png.
+
+    Args:
+        parent: further flags.
+    """
+    parser = argparse.ArgumentParser(description=purpose, parents=[parent] if parent else [])
     parser.add_argument("--work_dir", default=f"out/{name}")
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--steps", type=int, default=steps)

@@ -40,7 +40,7 @@ def test_a_picture_is_drawn_again_without_training(
     }  # fmt: skip
     kept: dict[str, Any] = {
         f"{task.name}, {name}": [loss] * 200
-        for task in bench_precision.TASKS
+        for task in bench_precision.COMPARISONS["precision"].tasks
         for name, loss in losses.items()
     }
     kept |= {
