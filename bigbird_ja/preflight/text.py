@@ -77,7 +77,7 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     kinds = [
         (kind, f"{value / 1e6:.1f}", f"{value / total:.0%}")
         + ((f"{by_code.get(kind, 0) / 1e6:.1f}",) if by_code else ())
-        for kind, value in result["by_kind"].items()
+        for kind, value in (dict.fromkeys(by_code, 0) | result["by_kind"]).items()
     ]
     layers = [
         (layer, f"{value / 1e6:.1f}", f"{value / total:.0%}")
@@ -182,6 +182,11 @@ def left_out(
         lines.append(
             "  - links between devices: what they carry is priced as memory is; their time on paper"
             " is bytes round a ring by the links' rate, where nothing runs beside them"
+        )
+    if any(result["attention_implementation"] == "kernel" for result in results):
+        lines.append(
+            "  - what attention's kernels take, in priced cycles and the time and rate that come of"
+            " them: only cycles by machine code have it"
         )
     return "\n".join(
         [

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bigbird_ja import config as config_lib
 from bigbird_ja.preflight import code_figures, text
 
 RESULT: dict[str, Any] = {
@@ -22,7 +23,7 @@ RESULT: dict[str, Any] = {
 CODE: dict[str, Any] = {
     "code_cycles": 75_000_000, "code_coverage": 0.984, "code_waiting_cycles": 4_000_000,
     "code_roofline_cycles": 60_000_000,
-    "code_by_kind": {"MLP": 70_000_000, "softmax": 5_000_000},
+    "code_by_kind": {"MLP": 67_000_000, "softmax": 4_000_000, "waiting for copies": 4_000_000},
     "code_bound_by": {"matrix unit": 45_000_000, "HBM": 30_000_000},
     "code_uncounted": [{"op": "AddN/inputs", "count": 3, "priced_cycles": 1_200_000}],
 }  # fmt: skip
@@ -41,7 +42,9 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
     ):
         assert said in told
     (mlp,) = (line for line in lines if line.split()[:1] == ["MLP"])
-    assert mlp.split() == ["MLP", "100.0", "67%", "70.0"]
+    assert mlp.split() == ["MLP", "100.0", "67%", "67.0"]
+    (waits,) = (line for line in lines if line.lstrip().startswith("waiting for copies"))
+    assert waits.split()[-3:] == ["0.0", "0%", "4.0"]
     (op,) = (line for line in lines if "layer_*/mlp/a" in line)
     assert op.split()[-4:] == ["70.00", "20.00", "matrix", "unit"]
 
@@ -51,3 +54,11 @@ def test_without_code_nothing_is_said_of_it(key: str) -> None:
     told = text.describe(RESULT | dict.fromkeys(code_figures.KEYS))
     assert "machine code" not in told
     assert key not in told
+
+
+@pytest.mark.parametrize(("way", "told"), [("kernel", True), ("xla", False)])
+def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
+    config, _ = config_lib.resolve("base-4096", [])
+    results = [RESULT | {"attention_implementation": way}]
+    said = text.left_out(config_lib.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
+    assert ("attention's kernels" in said) == told
