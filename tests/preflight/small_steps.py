@@ -57,8 +57,11 @@ def lists_code() -> bool:
     return machine_code.is_there(CODE_CHIP, compiler())
 
 
-def measure_by_code(name: str = BY_CODE, layers: int = 1) -> dict[str, Any]:
-    """All figures of a step whose machine code is on record, or of one with more layers."""
+def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
+    """All figures of a step whose machine code is on record, or of one with other layers.
+
+    Of one layer, which is the last, the MLP would be that of the predictions alone.
+    """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = config_lib.without_data_set(config_lib.resolve(None, sets)[0])

@@ -62,10 +62,11 @@ def test_every_compiler_takes_the_kernels() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
 def test_a_layer_many_times_and_the_rest_are_the_whole() -> None:
-    one, two, six = (
-        small_steps.measure_by_code(layers=layers)[small_steps.CODE_KEY] for layers in (1, 2, 6)
+    # The last layer is shorter than the others.
+    two, three, six = (
+        small_steps.measure_by_code(layers=layers)[small_steps.CODE_KEY] for layers in (2, 3, 6)
     )
-    assert one + 5 * (two - one) == pytest.approx(six, rel=0.03)
+    assert two + 4 * (three - two) == pytest.approx(six, rel=0.03)
 
 
 def test_every_locked_compiler_is_on_record() -> None:
