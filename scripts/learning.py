@@ -183,10 +183,14 @@ def run_kept(
     }
     with one_core_each(processes) as pool:
         pending = {pool.submit(_keep, *runs[run]): run for run in runs if run not in found}
-        for done in concurrent.futures.as_completed(pending):
-            run = pending[done]
-            found[run] = done.result()
-            told(run, found[run], len(runs) - len(found))
+        try:
+            for done in concurrent.futures.as_completed(pending):
+                run = pending[done]
+                found[run] = done.result()
+                told(run, found[run], len(runs) - len(found))
+        except BaseException:  # a run that fails is to be heard of before the others are through
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return {run: found[run] for run in runs}
 
 
@@ -253,7 +257,7 @@ def train_in_phases(
         batches = training_batches(config, data_dir, in_first_phase=True)
         train_steps(phase, state, batches, range(change), each_step)
         for table in (values[POSITIONS] for values in (state[0], *state[1].values())):
-            table.assign(repeated(table.numpy()[: phase.data.seq_length], len(table)))
+            table.assign(repeated(table.numpy()[: phase.data.seq_length], int(table.shape[0])))
     batches = training_batches(config, data_dir, start_step=change)
     train_steps(config, state, batches, range(change, steps), each_step)
     return state[0]

@@ -25,6 +25,27 @@ def test_the_data_is_made_with_the_tasks_settings(tmp_path: Path) -> None:
     assert manifest_lib.load(data_dir).fixed()["data.seq_length"] == 256
     config = learning.config_for(data_dir, task, "training.num_train_steps=7")
     assert (config.model.num_layers, config.training.num_train_steps) == (1, 7)
+    # Short sequences first, then whole ones.
+    lengths = ("training.first_seq_length=64", "training.first_seq_length_steps=1")
+    steps = ("training.num_train_steps=2", "training.warmup_steps=1", *lengths)
+    losses: list[float] = []
+    config = learning.config_for(data_dir, task, *steps)
+    learning.train_in_phases(config, data_dir, lambda _, m: losses.append(m["loss"]))
+    assert len(losses) == 2 and all(7 < loss < 8 for loss in losses)
+
+
+def test_a_run_that_fails_is_heard_of_before_the_others_are_through(tmp_path: Path) -> None:
+    runs = {n: (tmp_path / f"{n}.json", _failing, (str(tmp_path), n)) for n in range(20)}
+    with pytest.raises(ValueError, match="the first"):
+        learning.run_kept(runs, 1, lambda *_: None)
+    assert len(list(tmp_path.glob("*.ran"))) < 20
+
+
+def _failing(directory: str, number: int) -> int:
+    Path(directory, f"{number}.ran").touch()
+    if number == 0:
+        raise ValueError("the first")
+    return number
 
 
 @pytest.mark.parametrize("bench", [bench_precision, bench_patterns])
