@@ -25,8 +25,8 @@ from bigbird_ja import config as config_lib
 from bigbird_ja import console
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
-LENGTHS, BLOCK_SIZE, TOKENS_PER_STEP = (512, 4096), 64, 4096
-QUICK = (64, 512), 16, 2048
+# Both lengths, the block size, tokens per step.
+WHOLE, QUICK = ((512, 4096), 64, 4096), ((64, 512), 16, 2048)
 MODEL = (
     "tokenize.max_sentences=8000",
     "make_data.mask_unit=whole_word",
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not text:
         raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
     os.makedirs(options.work_dir, exist_ok=True)
-    lengths, block, tokens = QUICK if options.quick else (LENGTHS, BLOCK_SIZE, TOKENS_PER_STEP)
+    lengths, block, tokens = QUICK if options.quick else WHOLE
     short, whole = lengths
     configs = {length: _write_config(options, length, block, tokens) for length in lengths}
     prefix = f"{options.work_dir}/tokenizer"

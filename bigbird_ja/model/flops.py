@@ -17,8 +17,8 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP, that of the last layer
     for the tokens that are asked for alone; 4 h per visible pair of query and key (scores and
     context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP 2 x (h^2 + 2 h) per
-    sequence. Sparse attention counts the pairs that its pattern lets
-    see each other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
+    sequence. Sparse attention counts the pairs that its pattern lets see each other, and nothing
+    else. Additions, softmax, norms and the optimiser count nothing.
     """
     model, data = config.model, config.data
     hidden, length = model.hidden_size, data.seq_length or 0

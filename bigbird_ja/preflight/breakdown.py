@@ -10,10 +10,11 @@ from typing import Any
 from bigbird_ja.preflight.cycles import Cost
 from bigbird_ja.preflight.roofline import CodeCost
 
+WAITING = "waiting for copies"  # of no op: between a copy's start and its use (`waits.py`)
 KINDS: tuple[str, ...] = (
     "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
     "embedding", "MLM head", "NSP head", "optimiser", "dropout", "between devices", "copies",
-    "other", "waiting for copies",
+    "other", WAITING,
 )  # fmt: skip
 
 # The innermost scope that says something decides; the first match in this order breaks ties.

@@ -16,9 +16,6 @@ KEYS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-WAITING = "waiting for copies"
-
-
 def figures(found: Sequence[CodeCost], waits: Waits) -> dict[str, Any]:
     """Sums over a step's ops, and what they wait for; an op whose bundles cannot be counted has its
     priced cycles."""
@@ -30,7 +27,7 @@ def figures(found: Sequence[CodeCost], waits: Waits) -> dict[str, Any]:
     for code in found:
         bound[code.bound_by or "not counted"] += code.cycles
     if waiting:
-        kinds[WAITING] = waiting
+        kinds[breakdown.WAITING] = waiting
         bound["HBM"] += waiting
     limits = sum(max(code.hbm_cycles, code.matrix_cycles) for code in found)
     hbm = sum(code.hbm_cycles for code in found) + waits.copied_hbm_cycles
