@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 
 from bigbird_ja import config as config_lib  # noqa: E402
 from bigbird_ja import console  # noqa: E402
-from bigbird_ja.config import Config  # noqa: E402
+from bigbird_ja.config import Config, train_predictions  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
 from scripts.learning import TINY, Batch, generated_data, train, training_batches  # noqa: E402
 
@@ -33,7 +33,7 @@ def fixed_batch(config: Config, seed: int) -> Batch:
     """One batch of random ids of the config's shapes, every prediction counted."""
     random = np.random.default_rng(seed)
     rows, length = config.training.global_batch_size, config.data.seq_length or 0
-    vocab_size, predictions = config.model.vocab_size or 0, config.data.max_predictions_per_seq or 0
+    vocab_size, predictions = config.model.vocab_size or 0, train_predictions(config)
     chosen = [random.permutation(length)[:predictions] for _ in range(rows)]
     return {
         "input_ids": random.integers(11, vocab_size, (rows, length), np.int32),

@@ -22,7 +22,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import tensorflow_env
@@ -35,6 +35,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 from bigbird_ja import console  # noqa: E402
 from bigbird_ja.config import Config  # noqa: E402
@@ -76,15 +77,22 @@ def asked_names(data_dir: str, config: Config, count: int) -> list[probe.Case]:
 def run(data_dir: str, name: str, seed: int, steps: int, count: int) -> dict[str, Any]:
     """The loss at each step, and the share of the names' tokens filled in at the end."""
     config = config_of(data_dir, name, seed, steps)
-    cases = asked_names(data_dir, config, count)
     losses: list[float] = []
     params = train(
         config, training_batches(config, data_dir), lambda _, m: losses.append(m["loss"])
     )
+    recall = far_recall(data_dir, config, params, count)
+    return {"losses": rounded(losses), "recall": round(recall, 4)}
+
+
+def far_recall(
+    data_dir: str, config: Config, params: Mapping[str, tf.Variable], count: int
+) -> float:
+    """Share of the tokens of names, last stated beyond the window, that a model fills in."""
+    cases = asked_names(data_dir, config, count)
     forward = Forward(config, {name: value.numpy() for name, value in params.items()})
     guesses = probe.predict(forward, cases, batch_size=8)
-    right = [tokens.mean() for tokens in probe.right_tokens(cases, guesses)]
-    return {"losses": rounded(losses), "recall": round(float(np.mean(right)), 4)}
+    return float(np.mean([tokens.mean() for tokens in probe.right_tokens(cases, guesses)]))
 
 
 def config_of(data_dir: str, name: str, seed: int, steps: int) -> Config:

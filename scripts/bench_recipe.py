@@ -67,6 +67,8 @@ TASK = Task(
 SHORT = 64  # an eighth, as 512 of 4,096
 PRICED = "base-4096"  # the preset whose step is priced
 CHIP = "v5e"
+# The baseline's masks, whatever the preset's.
+FIXED_RATE = ("training.masked_lm_prob=null", "training.final_masked_lm_prob=null")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ RECIPES = (
     Recipe(
         "30 % masked",
         ("training.masked_lm_prob=0.3",),
-        ("training.masked_lm_prob=0.3",),
+        ("training.masked_lm_prob=0.3", FIXED_RATE[1]),
     ),
     Recipe(
         "30 -> 15 % masked",
@@ -105,12 +107,12 @@ RECIPES = (
     Recipe(
         "documents apart",
         ("model.attend_across_documents=false",),
-        ("model.attend_across_documents=false",),
+        (*FIXED_RATE, "model.attend_across_documents=false"),
     ),
     Recipe(
         "short first",
         (f"training.first_seq_length={SHORT}",),
-        ("training.first_seq_length=512", "training.first_seq_length_steps=450000"),
+        (*FIXED_RATE, "training.first_seq_length=512", "training.first_seq_length_steps=450000"),
         short=0.9,
     ),
 )
@@ -181,15 +183,19 @@ def price(work_dir: str, recipe: Recipe) -> float:
         return 1.0
     kept = pathlib.Path(work_dir) / "prices.json"
     prices: dict[str, list[float]] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
-    for sets in ((), recipe.priced):
-        key = " ".join((PRICED, CHIP, *sets))
+    for sets in (FIXED_RATE, recipe.priced):
+        key = _key(sets)
         if key not in prices:
             console.log(f"pricing {key} (minutes)")
             prices[key] = priced_cycles(sets)
             kept.write_text(json.dumps(prices, indent=1), "utf-8")
-    whole, short = prices[" ".join((PRICED, CHIP, *recipe.priced))]
+    whole, short = prices[_key(recipe.priced)]
     mean = recipe.short * short + (1 - recipe.short) * whole
-    return mean / prices[f"{PRICED} {CHIP}"][0]
+    return mean / prices[_key(FIXED_RATE)][0]
+
+
+def _key(sets: Sequence[str]) -> str:
+    return " ".join((PRICED, CHIP, *sets))
 
 
 def priced_cycles(sets: Sequence[str]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import sys
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,10 @@ FIXED = {
     "data.masking": "dynamic",
     "data.nsp": False,
     "data.mask_unit": "subword",
+    "make_data.masked_lm_prob": 0.15,
 }
+# base-4096 as it was until its masks became fewer over the run.
+FIXED_RATE = ["training.masked_lm_prob=null", "training.final_masked_lm_prob=null"]
 
 
 def write(tmp_path: pathlib.Path, text: str) -> str:
@@ -160,7 +164,7 @@ def test_missing_and_foreign_files() -> None:
 
 def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     def completed(*sets: str) -> Config:
-        return config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+        return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
 
     rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
     steps = completed().training.num_train_steps
@@ -181,7 +185,7 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
 
 def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
     def completed(*sets: str) -> Config:
-        return config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+        return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
 
     assert config_lib.first_phase(completed()) is None
     both = ["training.first_seq_length=512", "training.first_seq_length_steps=90000"]
@@ -206,7 +210,7 @@ def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> No
         completed(*both, "make_data.nsp=true")
     with pytest.raises(BadInput, match="--masking=dynamic"):
         completed(*both, "make_data.masking=static")
-    late = config_lib.warnings(completed(both[0], "training.first_seq_length_steps=500000"))
+    late = config_lib.warnings(completed(both[0], "training.first_seq_length_steps=1400000"))
     assert "no step is on whole sequences" in late[0]
 
 
@@ -216,6 +220,44 @@ def test_the_data_set_completes_the_config() -> None:
     assert complete.model.vocab_size == 8000
     assert complete.model.max_position_embeddings == 256
     assert config.model.vocab_size is None, "the argument stays as it was"
+
+
+def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate() -> None:
+    """Other data was made so on purpose: what the user says of it stays, what a preset says not."""
+
+    def rates(*sets: str, **data: Any) -> tuple[float, float, int] | None:
+        config, overrides = config_lib.resolve("base-4096", sets)
+        fixed = {**FIXED, **{key.replace("__", "."): value for key, value in data.items()}}
+        return config_lib.mask_rates(config_lib.with_data_set(config, fixed, overrides))
+
+    preset = rates()
+    assert preset is not None and preset[0] > preset[1] == 0.15
+    assert rates(data__masking="static") is None
+    config, overrides = config_lib.resolve("base-4096")
+    static = config_lib.with_data_set(config, {**FIXED, "data.masking": "static"}, overrides)
+    assert config_lib.echo(static, overrides).splitlines() == [
+        "  preset base-4096",
+        "  training.masked_lm_prob = null  (preset 0.3; from the data)",
+        "  training.final_masked_lm_prob = null  (preset 0.15; from the data)",
+    ]
+    assert rates(make_data__masked_lm_prob=0.2) is None
+    last = ["training.masked_lm_prob=0.4", "training.final_masked_lm_prob=0.2"]
+    assert rates(*last, make_data__masked_lm_prob=0.2) == (0.4, 0.2, 500_000)
+    assert rates(*FIXED_RATE) is None
+    with pytest.raises(
+        BadInput, match=r"masked_lm_prob=0\.4 has no effect with data\.masking=static"
+    ):
+        rates(*last, data__masking="static")
+
+    def planned(*sets: str) -> int:
+        config, overrides = config_lib.resolve("base-4096", sets)
+        return config_lib.train_predictions(config_lib.without_data_set(config, overrides))
+
+    assert planned() > 1000
+    assert planned("make_data.masking=static") == 600
+    assert planned("make_data.masked_lm_prob=0.2") == 820
+    with pytest.raises(BadInput, match=r"has no effect with data\.masking=static"):
+        planned(*last, "make_data.masking=static")
 
 
 def test_predictions_follow_the_length_and_the_rate() -> None:
@@ -405,7 +447,8 @@ FIRST_FINGERPRINTS = {
 
 @pytest.mark.parametrize("preset", FIRST_FINGERPRINTS)
 def test_fingerprints_of_earlier_versions_stay_valid(preset: str | None) -> None:
-    config = config_lib.with_data_set(config_lib.resolve(preset)[0], FIXED)
+    config, _ = config_lib.resolve(preset, FIXED_RATE if preset == "base-4096" else [])
+    config = config_lib.with_data_set(config, FIXED)
     assert config_lib.fingerprint(config) == FIRST_FINGERPRINTS[preset]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -253,8 +254,11 @@ def _request(method: str, path: str, what: str) -> dict[str, Any]:
     return {"method": method, "request": {"path": path, "what": what}}
 
 
-def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
+def check_data(prepared: Prepared, overrides: Sequence[Override]) -> Prepared:
     """Reads the data set's manifest, so that what disagrees is found before it is paid for.
+
+    Returns:
+        The same, without what a preset says for other data.
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
@@ -269,6 +273,8 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> None:
     batch = prepared.config.training.global_batch_size
     if prepared.settings.hosts > 1:
         order.check_hosts(manifest.num_readers, batch, prepared.settings.hosts, 0)
+    config = config_lib.left_to_data(prepared.config, manifest.fixed(), overrides)
+    return dataclasses.replace(prepared, config=config)
 
 
 def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:

@@ -114,29 +114,34 @@ class Figures:
         return [hardware.of_topology(str(entry["topology"])) for entry in self.slices]
 
 
-def _basis(entry: Mapping[str, Any]) -> tuple[float, str]:
+def _by_code(entry: Mapping[str, Any]) -> float | None:
     """How many times faster the machine code is than the priced cycles that the rates of
-    `preflight` are by, and which of both is taken.
+    `preflight` are by; None where less than nearly all of it was counted.
 
     Priced cycles charge several times too much for what stays in fast memory
-    (docs/design/preflight.md), so machine code is taken where nearly all of it was counted. It
-    leaves out what no compiler knows, such as stalls of the memory.
+    (docs/design/preflight.md), so machine code is taken where there is such a figure. It leaves
+    out what no compiler knows, such as stalls of the memory.
     """
     priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
     if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
-        return priced / code, "machine code"
-    return 1.0, "priced cycles"
+        return priced / code
+    return None
 
 
 def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate | None:
     """The rate of a whole machine of so many units, by one entry of `preflight`."""
     if not entry.get(key):
         return None
-    share, basis = _basis(entry)
-    phase = entry.get("first_phase", {})
-    first = phase.get(key)
-    in_first_phase = first and first * units * _basis(phase)[0]
-    return Rate(entry[key] * units * share, f"{source}, {basis}", in_first_phase)
+    phase = entry.get("first_phase") or {}
+    faster = [_by_code(one) for one in (entry, phase) if one]
+    by_code = all(faster)  # of one kind, as their times are added up
+
+    def rate(one: Mapping[str, Any], share: float | None) -> float:
+        return one[key] * units * (share if by_code and share else 1.0)
+
+    basis = "machine code" if by_code else "priced cycles"
+    in_first_phase = rate(phase, faster[1]) if phase.get(key) else None
+    return Rate(rate(entry, faster[0]), f"{source}, {basis}", in_first_phase)
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:

@@ -132,7 +132,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.dry_run:
         return _dry_run(args, prepared)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    launch.check_data(prepared, overrides)
+    prepared = launch.check_data(prepared, overrides)
     for warning in launch.region_warnings(prepared, prices.load(args.prices)):
         log(f"warning: {warning}")
     tpus = backends.connect(prepared.project, service)

@@ -196,7 +196,7 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     for warning in config_lib.warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = config_lib.without_data_set(config)
+        config = config_lib.without_data_set(config, overrides)
         return config, plan.estimated_data(config)
     from bigbird_ja.data import manifest as manifest_lib
 

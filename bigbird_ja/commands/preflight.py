@@ -78,7 +78,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     alone = [targets.of_chip(chips.chip(name)) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
-    config = config_lib.without_data_set(config)
+    config = config_lib.without_data_set(config, overrides)
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     return _examine(args, config, [*alone, *slices], versions)
@@ -173,7 +173,7 @@ def _first_phase(
     phase = implementation.resolved(phase, "tpu", target.chip.name)
     pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
     settings.log(f"compiling the first phase for {target.name} ...")
-    settings = dataclasses.replace(settings, machine_code=False, dump_dir=None)
+    settings = dataclasses.replace(settings, dump_dir=None)
     return estimate.examine(phase, target, batch * pieces, settings)
 
 

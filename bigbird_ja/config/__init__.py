@@ -18,6 +18,7 @@ from bigbird_ja.config.presets import preset_path
 from bigbird_ja.config.resolve import (
     Override,
     from_dict,
+    left_to_data,
     load_resolved,
     resolve,
     with_data_set,
@@ -74,6 +75,7 @@ __all__ = [
     "from_dict",
     "get",
     "is_free",
+    "left_to_data",
     "load_resolved",
     "mask_rates",
     "may_change_in_mid_run",

@@ -31,15 +31,16 @@ def echo(
     preset: dict[str, Override] = {}
     for override in overrides:
         last[override.key] = override
-        if override.source.startswith("preset ") or override.source == run:
+        if override.is_of_preset or override.source == run:
             preset[override.key] = override
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
         base = preset[key].value if key in preset else OPTIONS[key].default
-        if not is_used(key, uses) or override.value == base:
+        by_data = override.is_of_preset and final[key] != base
+        if not is_used(key, uses) or (override.value == base and not by_data):
             continue
         whose = "default" if key not in preset else "run" if run else "preset"
         shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
-        value = format_value(final[key])
-        lines.append(f"  {key} = {value}  ({whose} {shown}; from {override.source})")
+        source = "the data" if by_data else override.source
+        lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
     return "\n".join(lines) if lines else "  (all defaults)"

@@ -15,9 +15,11 @@ from bigbird_ja import names
 from bigbird_ja.config import presets
 from bigbird_ja.config.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
 from bigbird_ja.config.validate import validate
-from bigbird_ja.config.values import copy, get, predictions_of, put
+from bigbird_ja.config.values import copy, flatten, get, predictions_of, put
 from bigbird_ja.errors import BadInput
 from bigbird_ja.options import shortened
+
+_DATA_RATE = "make_data.masked_lm_prob"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Override:
     def is_explicit(self) -> bool:
         """Whether it stands on the command line itself."""
         return self.source.startswith("--")
+
+    @property
+    def is_of_preset(self) -> bool:
+        """Whether a preset says it, and not the user."""
+        return self.source.startswith("preset ")
 
 
 def resolve(
@@ -84,7 +91,7 @@ def _without_stale_predictions(overrides: list[Override]) -> list[Override]:
     key = "make_data.max_predictions_per_seq"
     if any(override.key == key and override.is_explicit for override in overrides):
         return overrides
-    for other in ("make_data.seq_length", "make_data.masked_lm_prob"):
+    for other in ("make_data.seq_length", _DATA_RATE):
         values = [OPTIONS[other].default, *(o.value for o in overrides if o.key == other)]
         in_file = [o.value for o in overrides if o.key == other and not o.is_explicit]
         if values[-1] != (in_file[-1] if in_file else values[0]):
@@ -99,14 +106,16 @@ def with_data_set(
 
     Args:
         config: as `resolve` returns it.
-        fixed: a value for each of `DATA_SET_KEYS`, from the manifest.
+        fixed: a value for each of `DATA_SET_KEYS`, and `make_data.masked_lm_prob`, from the
+            manifest.
         overrides: what the user set; one that disagrees is an error.
         where: the manifest's path, for the message.
 
     Raises:
         BadInput: an explicit value disagrees with the data set.
     """
-    config = copy(config)
+    overrides = list(overrides)
+    config = left_to_data(config, fixed, overrides)
     last = {override.key: override for override in overrides}
     for key, origin in DATA_SET_KEYS.items():
         # A config file says under `origin` how data is to be made; on the command line of a
@@ -132,14 +141,49 @@ def with_data_set(
     return _complete(config)
 
 
-def without_data_set(config: Config) -> Config:
-    """Completes a config where there is no data set, from what it says how one is to be made."""
-    config = copy(config)
+def without_data_set(config: Config, overrides: Iterable[Override] = ()) -> Config:
+    """Completes a config where there is no data set, from what it says how one is to be made.
+
+    Args:
+        config: as `resolve` returns it.
+        overrides: what the user set; one without effect on such data is an error.
+
+    Raises:
+        BadInput: settings that contradict each other.
+    """
+    overrides, config = list(overrides), copy(config)
     config.make_data.max_predictions_per_seq = predictions_of(config.make_data)
     for key, origin in DATA_SET_KEYS.items():
         if get(config, key) is None:
             put(config, key, get(config, origin))
+    config = left_to_data(config, flatten(config), overrides)
+    _check_effective(config, overrides)
     return _complete(config)
+
+
+def left_to_data(
+    config: Config, made: Mapping[str, Any], overrides: Iterable[Override] = ()
+) -> Config:
+    """The config without what a preset says for other data: those settings are at their defaults.
+
+    What the user says stays, and is refused where such data cannot be trained on in that way.
+
+    Args:
+        config, overrides: as `resolve` returns them.
+        made: how the data was made, or is to be: `data.masking`, `data.nsp` and
+            `make_data.masked_lm_prob`.
+    """
+    config = copy(config)
+    last = {override.key: override for override in overrides}
+    for_others: list[str] = []
+    if made["data.masking"] == "static" or made[_DATA_RATE] != OPTIONS[_DATA_RATE].default:
+        for_others += ["training.masked_lm_prob", "training.final_masked_lm_prob"]
+    if made["data.nsp"]:
+        for_others.append("model.attend_across_documents")
+    for key in for_others:
+        if key in last and last[key].is_of_preset:
+            put(config, key, OPTIONS[key].default)
+    return config
 
 
 def _complete(config: Config) -> Config:

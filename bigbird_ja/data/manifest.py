@@ -186,7 +186,7 @@ class Manifest(DataSpec):
         return _digest(_as_dict(self))
 
     def fixed(self) -> dict[str, Any]:
-        """The values of `config.DATA_SET_KEYS`."""
+        """The values of `config.DATA_SET_KEYS`, and the rate that the data was made at."""
         return {
             "model.vocab_size": self.vocab_size,
             "data.seq_length": self.seq_length,
@@ -194,6 +194,7 @@ class Manifest(DataSpec):
             "data.masking": self.masking,
             "data.nsp": self.nsp,
             "data.mask_unit": self.mask_unit,
+            "make_data.masked_lm_prob": self.masked_lm_prob,
         }
 
     def shards(self, split: str) -> tuple[Shard, ...]:

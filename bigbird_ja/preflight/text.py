@@ -40,7 +40,11 @@ def _of_first_phase(result: Mapping[str, Any]) -> str:
     name = f"first phase, {phase['batch_per_core']} x {phase['seq_length']} tokens:"
     if not phase["fits"]:
         return f"{name} does not fit: {human_bytes(phase['hbm_peak_bytes'])} of HBM"
-    against = f" ({phase['step_ms'] / result['step_ms']:.2f} x)" if result["fits"] else ""
+    against = ""
+    if phase.get("code_cycles") and result.get("code_cycles"):  # kernels have no priced cycles
+        against = f" ({phase['code_cycles'] / result['code_cycles']:.2f} x by machine code)"
+    elif result["fits"]:
+        against = f" ({phase['step_ms'] / result['step_ms']:.2f} x)"
     peak = human_bytes(phase["hbm_peak_bytes"])
     return f"{name} {phase['step_ms']:.0f} ms{against}, HBM peak {peak}"
 

@@ -77,6 +77,20 @@ def test_a_rate_says_what_it_is_by(
     assert found == plan.Rate(8 * rate, f"preflight v5e:2x4, {basis}")
 
 
+@pytest.mark.parametrize(("coverage", "rates"), [(0.98, (20e3, 16e3)), (0.6, (10e3, 8e3))])
+def test_both_lengths_are_counted_by_the_same_figure(
+    config: Config, coverage: float, rates: tuple[float, float]
+) -> None:
+    """Kernels' cycles are machine code's: beside priced ones the short phase looked far dearer."""
+    chip = {"chip": "v5e", "tokens_per_second_per_core": 10e3, "fits": True, "code_coverage": 0.98}
+    short = {"tokens_per_second_per_core": 8e3, "code_coverage": coverage}
+    for entry in (chip, short):
+        entry |= {"priced_cycles": 150e6, "code_cycles": 75e6}
+    figures = plan.Figures([{**chip, "first_phase": short}])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
+    assert (found.tokens_per_second, found.in_first_phase) == rates
+
+
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
     found = config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])

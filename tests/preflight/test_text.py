@@ -62,3 +62,13 @@ def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
     results = [RESULT | {"attention_implementation": way}]
     said = text.left_out(config_lib.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in said) == told
+
+
+def test_the_first_phase_is_compared_by_one_figure() -> None:
+    """Kernels have cycles by machine code alone."""
+    ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
+    whole = RESULT | CODE | {"top_ops": ops}
+    phase = whole | {"step_ms": 300.0, "code_cycles": 112_500_000}
+    assert "(1.50 x by machine code)" in text.describe(whole | {"first_phase": phase})
+    phase["code_cycles"] = None
+    assert "(3.00 x)" in text.describe(whole | {"first_phase": phase})
