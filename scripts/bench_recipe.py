@@ -10,7 +10,8 @@ Measured afterwards:
 
 Each is trained for the same number of tokens, and, where a step of it costs more or less, once more
 for the same cost: for as many steps as the baseline's money buys. What a step costs is the priced
-cycles of `base-4096` with that change on a TPU (`bigbird-ja preflight`), not of the small model.
+cycles of `base-4096` with that change on a TPU (`bigbird-ja preflight`), not of the small model;
+by the compiler of this environment, which leaves attention to XLA, or of --preflight_python's.
 
 Every finished run is kept in WORK_DIR/runs, every price in WORK_DIR/prices.json: stopped and
 started again, it goes on. A smaller --steps or --seeds is a smaller experiment, not a worse one.
@@ -105,6 +106,15 @@ RECIPES = (
     Recipe("mimetic", ("model.initializer=mimetic",)),
     Recipe("wsd", ("training.schedule=wsd",)),
     Recipe(
+        "30 -> 15 % masked, wsd",
+        (
+            "training.masked_lm_prob=0.3",
+            "training.final_masked_lm_prob=0.15",
+            "training.schedule=wsd",
+        ),
+        ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"),
+    ),
+    Recipe(
         "documents apart",
         ("model.attend_across_documents=false",),
         (*FIXED_RATE, "model.attend_across_documents=false"),
@@ -177,36 +187,38 @@ def names_filled_in(
     return float(np.mean([right.mean() for right in probe.right_tokens(cases, guesses)]))
 
 
-def price(work_dir: str, recipe: Recipe) -> float:
+def price(recipe: Recipe, options: argparse.Namespace) -> float:
     """What a step of the recipe costs, as a multiple of the baseline's; kept in prices.json."""
     if recipe.priced is None:
         return 1.0
-    kept = pathlib.Path(work_dir) / "prices.json"
+    kept = pathlib.Path(options.work_dir) / "prices.json"
     prices: dict[str, list[float]] = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+
+    def key(sets: Sequence[str]) -> str:
+        return " ".join((PRICED, CHIP, *options.preflight_python, *sets))
+
     for sets in (FIXED_RATE, recipe.priced):
-        key = _key(sets)
-        if key not in prices:
-            console.log(f"pricing {key} (minutes)")
-            prices[key] = priced_cycles(sets)
+        if key(sets) not in prices:
+            console.log(f"pricing {key(sets)} (minutes)")
+            prices[key(sets)] = cycles_of_step(options.preflight_python, sets)
             kept.write_text(json.dumps(prices, indent=1), "utf-8")
-    whole, short = prices[_key(recipe.priced)]
+    whole, short = prices[key(recipe.priced)]
     mean = recipe.short * short + (1 - recipe.short) * whole
-    return mean / prices[_key(FIXED_RATE)][0]
+    return mean / prices[key(FIXED_RATE)][0]
 
 
-def _key(sets: Sequence[str]) -> str:
-    return " ".join((PRICED, CHIP, *sets))
-
-
-def priced_cycles(sets: Sequence[str]) -> list[float]:
-    """Of a step of `base-4096` with these settings, and of one on short sequences."""
-    line = [sys.executable, "-m", "bigbird_ja", "preflight", f"--config={PRICED}"]
-    line += [f"--chip={CHIP}", "--nomachine_code", "--json", *(f"--set={item}" for item in sets)]
+def cycles_of_step(python: Sequence[str], sets: Sequence[str]) -> list[float]:
+    """Of a step of `base-4096` with these settings, and of one on short sequences: by machine code
+    where the compiler lists it, else priced."""
+    line = [*(python or [sys.executable]), "-m", "bigbird_ja", "preflight", f"--config={PRICED}"]
+    line += [f"--chip={CHIP}", "--json", *(f"--set={item}" for item in sets)]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"bigbird-ja preflight ended with {done.returncode}")
     (chip,) = json.loads(done.stdout)["chips"]
-    return [chip["priced_cycles"], chip.get("first_phase", chip)["priced_cycles"]]
+    steps = (chip, chip.get("first_phase", chip))
+    basis = "code_cycles" if all(step.get("code_cycles") for step in steps) else "priced_cycles"
+    return [step[basis] for step in steps]
 
 
 def outcomes(
@@ -283,7 +295,7 @@ def report(found: dict[Run, dict[str, Any]], options: argparse.Namespace) -> str
         mean, reference = statistics.mean(losses), statistics.mean(base)
         cost = "-"
         if options.priced or not recipe.priced:
-            cost = f"{price(options.work_dir, recipe) * count / steps:.2f} x"
+            cost = f"{price(recipe, options) * count / steps:.2f} x"
         cells.append(
             (
                 recipe.name,
@@ -313,7 +325,7 @@ def main() -> int:
     if options.priced:
         equal = []
         for recipe in chosen:
-            paid = round(steps / price(options.work_dir, recipe))
+            paid = round(steps / price(recipe, options))
             equal += [Run(recipe, seed, paid) for seed in seeds if paid != steps]
         found |= outcomes(equal, data_dir, options)
     print(report(found, options))
@@ -330,6 +342,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--eval_batches", type=int, help="of 16,384 held-out tokens; all of them")
     parser.add_argument("--cases", type=int, default=200, help="names that the probe asks for")
     parser.add_argument("--processes", type=int, help="at a time; the machine's cores by default")
+    parser.add_argument(
+        "--preflight_python",
+        nargs=1,
+        default=[],
+        help="of another environment, whose compiler prices a step: .venv-newest/bin/python prices"
+        " it by machine code, with attention in kernels",
+    )
     parser.add_argument(
         "--nopriced", dest="priced", action="store_false", help="at equal tokens alone"
     )

@@ -35,14 +35,13 @@ from scripts.learning import (  # noqa: E402
 
 BASELINE = "its own recipe"
 SHORT = 128  # an eighth, as 512 of 4,096: two blocks
+FALLING = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
 RECIPES: dict[str, tuple[str, ...]] = {
     BASELINE: (),
-    "30 % masked": ("training.masked_lm_prob=0.3",),
-    "30 -> 15 % masked": (
-        "training.masked_lm_prob=0.3",
-        "training.final_masked_lm_prob=0.15",
-    ),
+    "30 % masked": FALLING[:1],
+    "30 -> 15 % masked": FALLING,
     "wsd": ("training.schedule=wsd",),
+    "30 -> 15 % masked, wsd": (*FALLING, "training.schedule=wsd"),
     "short first": (f"training.first_seq_length={SHORT}",),
     "documents seen": ("model.attend_across_documents=true",),
 }

@@ -31,10 +31,9 @@ class Machine:
 
 
 # Assumed share of the peak: what `preflight` says of base-4096 on whole slices with two sequences
-# a device, attention left to XLA, in priced cycles. v3, v4 and v5e are by libtpu 0.0.11.4 (0.0.52
-# prices v4's step at half of that), v6e and v7x by 0.0.52. Of v2 and v5p nothing was compiled in
-# that way: theirs are those of v3 and v4, the chips that are most like them.
-_MFU = {"v2": 0.33, "v3": 0.33, "v4": 0.10, "v5e": 0.24, "v5p": 0.10, "v6e": 0.10, "v7x": 0.11}
+# a device, attention left to XLA, in priced cycles. v3, v4 and v5e are by libtpu 0.0.11.4, v5p, v6e
+# and v7x by 0.0.52. Of v2 no slice was compiled: its is that of v3, the chip that is most like it.
+_MFU = {"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine

@@ -164,25 +164,21 @@ def without_data_set(config: Config, overrides: Iterable[Override] = ()) -> Conf
 def left_to_data(
     config: Config, made: Mapping[str, Any], overrides: Iterable[Override] = ()
 ) -> Config:
-    """The config without what a preset says for other data: those settings are at their defaults.
+    """The config without the shares of tokens to predict that a preset says for other data: masks
+    drawn while training, at the usual rate.
 
     What the user says stays, and is refused where such data cannot be trained on in that way.
 
     Args:
         config, overrides: as `resolve` returns them.
-        made: how the data was made, or is to be: `data.masking`, `data.nsp` and
-            `make_data.masked_lm_prob`.
+        made: how the data was made, or is to be: `data.masking`, `make_data.masked_lm_prob`.
     """
     config = copy(config)
     last = {override.key: override for override in overrides}
-    for_others: list[str] = []
     if made["data.masking"] == "static" or made[_DATA_RATE] != OPTIONS[_DATA_RATE].default:
-        for_others += ["training.masked_lm_prob", "training.final_masked_lm_prob"]
-    if made["data.nsp"]:
-        for_others.append("model.attend_across_documents")
-    for key in for_others:
-        if key in last and last[key].is_of_preset:
-            put(config, key, OPTIONS[key].default)
+        for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
+            if key in last and last[key].is_of_preset:
+                put(config, key, None)
     return config
 
 
