@@ -119,6 +119,7 @@ bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; dr
 
 bench-recipe: $(STAMP) ## mask rates, first values, schedules, packing, short sequences first: what is worth it (hours)
 	@$(BIN)/python -m scripts.bench_recipe
+	@$(BIN)/python -m scripts.bench_recipe_probe
 
 bench-warm-start: $(STAMP) ## a tenth of the steps from a model of short sequences, against all from scratch
 	@$(BIN)/python -m scripts.bench_warm_start
