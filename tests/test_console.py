@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import pytest
 
 from bigbird_ja import console
-from testkit import ROOT
+from testkit import ROOT, prepared
 
 PROGRAM = """
 import itertools, sys
@@ -92,15 +92,11 @@ def in_front(number: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A command that waits, in front of a terminal of its own, and our end of that; the command
     hears the signal `number`, whatever this process does with it."""
     with terminal(80) as (ours, theirs):
-
-        def take_terminal() -> None:
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            signal.signal(number, signal.SIG_DFL)
-
+        take_terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+        setup = f"{take_terminal}; {prepared.dispositions((number,))}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.any_command", "wait"],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, preexec_fn=take_terminal,
+            [*prepared.python(setup), "-m", "testkit.any_command", "wait"],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
         text = ""

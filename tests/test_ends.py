@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.stop_signals import Stop, StopSignals
-from testkit import ROOT, any_command
+from testkit import ROOT, any_command, prepared
 from testkit.runs import SmallRun
 from testkit.zygote import Zygote
 
@@ -36,15 +36,10 @@ def start(
         ignored: signals that the parent ignores.
         group: whether it gets a process group of its own.
     """
-
-    def dispositions() -> None:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
-
     return subprocess.Popen(
-        [sys.executable, "-m", program, *words],
+        [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        preexec_fn=dispositions, start_new_session=group,
+        start_new_session=group,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from bigbird_ja.cloud import compute
 from bigbird_ja.cloud.startup import VM_VARIABLE
 from bigbird_ja.cloud.tpu import EMULATOR_VARIABLE
 from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split, save
+from testkit import prepared
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -107,15 +108,11 @@ def start(
     root: str, fake: Fake, *more: str, steps: int = 400, **vm: object
 ) -> subprocess.Popen[bytes]:
     """`launch` as a process of its own."""
-    # nohup ignores SIGHUP, and so would its children. Not by preexec_fn: gRPC's threads may hold a
-    # lock at that moment, which the fork then waits for.
-    reset = (
-        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
-        " os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    )
+    # nohup ignores SIGHUP, and so would its children.
+    reset = prepared.dispositions((signal.SIGHUP,))
     arguments = command(root, fake, *more, steps=steps)
     return subprocess.Popen(
-        [sys.executable, "-c", reset, "-m", "bigbird_ja", *arguments],
+        [*prepared.python(reset), "-m", "bigbird_ja", *arguments],
         env={**os.environ, **environment(fake, **vm)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,0 +1,23 @@
+"""Processes that set something of their own before the command in them begins."""
+
+from __future__ import annotations
+
+import sys
+
+
+def python(setup: str) -> list[str]:
+    """Words before the arguments of a Python that does `setup`, statements, at first.
+
+    Not by `preexec_fn`: that runs between fork and exec, where gRPC's threads, which are not in the
+    child, may hold a lock or have handlers of forks that abort.
+    """
+    program = f"import os, sys; {setup}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    return [sys.executable, "-c", program]
+
+
+def dispositions(default: tuple[int, ...], ignored: tuple[int, ...] = ()) -> str:
+    """A setup: signals as a terminal gives them, and those that a parent ignores."""
+    return (
+        f"import signal; [signal.signal(n, signal.SIG_DFL) for n in {list(map(int, default))}];"
+        f" [signal.signal(n, signal.SIG_IGN) for n in {list(map(int, ignored))}]"
+    )
