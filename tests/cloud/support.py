@@ -29,7 +29,7 @@ Fake = FakeTpu | FakeCompute
 ZONES = "us-central1-a,us-central1-b"
 
 
-def write_manifest(directory: str) -> str:
+def write_manifest(directory: str, masking: str = "dynamic") -> str:
     """A data set's manifest; the fake trainer reads no shards."""
     os.makedirs(directory, exist_ok=True)
     counts = Split(documents=10, tokens=5000, sequences=12, used_positions=6000, predictions=900)
@@ -38,7 +38,7 @@ def write_manifest(directory: str) -> str:
             seq_length=512,
             max_predictions_per_seq=77,
             masked_lm_prob=0.15,
-            masking="dynamic",
+            masking=masking,
             mask_unit="subword",
             word_boundaries="script",
             nsp=False,

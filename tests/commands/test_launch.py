@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from bigbird_ja import cli
+from bigbird_ja import config as config_lib
 from testkit.fakes.tpu import FakeTpu
 from tests.cloud import support
 
@@ -366,6 +367,16 @@ def test_other_config_under_the_same_name_is_refused(root: str, fake: FakeTpu) -
     status, result = support.run(support.command(root, fake, *more, steps=10), fake)
     assert status == 2
     assert "model.num_layers: 2 -> 3" in result["error"]
+
+
+def test_the_machine_gets_no_preset_s_settings_for_other_data(root: str, fake: FakeTpu) -> None:
+    """A file says there what the preset said here, and a file's mask rates for static masks are
+    refused: after renting."""
+    arguments = support.command(root, fake, "--config=base-4096", steps=10)
+    support.write_manifest(f"{root}/data", masking="static")
+    assert support.run(arguments, fake)[0] == 0
+    config = config_lib.load_resolved(f"{root}/bucket/run-1/supervisor/config.yaml")
+    assert (config.training.schedule, config_lib.mask_rates(config)) == ("wsd", None)
 
 
 def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:
