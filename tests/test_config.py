@@ -245,6 +245,9 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
     last = ["training.masked_lm_prob=0.4", "training.final_masked_lm_prob=0.2"]
     assert rates(*last, make_data__masked_lm_prob=0.2) == (0.4, 0.2, 500_000)
     assert rates(*FIXED_RATE) is None
+    assert rates("training.masked_lm_prob=null") is None
+    assert rates("training.masked_lm_prob=0.1") == (0.1, 0.1, 500_000), "a fixed one, as asked"
+    assert rates("training.final_masked_lm_prob=0.2") == (0.3, 0.2, 500_000)
     with pytest.raises(
         BadInput, match=r"masked_lm_prob=0\.4 has no effect with data\.masking=static"
     ):

@@ -132,16 +132,12 @@ def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate |
     """The rate of a whole machine of so many units, by one entry of `preflight`."""
     if not entry.get(key):
         return None
-    phase = entry.get("first_phase") or {}
-    faster = [_by_code(one) for one in (entry, phase) if one]
-    by_code = all(faster)  # of one kind, as their times are added up
-
-    def rate(one: Mapping[str, Any], share: float | None) -> float:
-        return one[key] * units * (share if by_code and share else 1.0)
-
-    basis = "machine code" if by_code else "priced cycles"
-    in_first_phase = rate(phase, faster[1]) if phase.get(key) else None
-    return Rate(rate(entry, faster[0]), f"{source}, {basis}", in_first_phase)
+    steps = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
+    faster, basis = [factor for one in steps if (factor := _by_code(one))], "machine code"
+    if len(faster) < len(steps):  # of one kind, as their times are added up
+        faster, basis = [1.0] * len(steps), "priced cycles"
+    rates = [one[key] * units * factor for one, factor in zip(steps, faster, strict=True)]
+    return Rate(rates[0], f"{source}, {basis}", *rates[1:])
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:

@@ -75,7 +75,7 @@ def resolve(
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
     read = [_read(override) for override in overrides]
-    applied = _without_stale_predictions(read)
+    applied = _without_stale_rate(_without_stale_predictions(read))
     for override in applied:
         put(config, override.key, override.value)
     validate(config)
@@ -97,6 +97,18 @@ def _without_stale_predictions(overrides: list[Override]) -> list[Override]:
         if values[-1] != (in_file[-1] if in_file else values[0]):
             return [override for override in overrides if override.key != key]
     return overrides
+
+
+def _without_stale_rate(overrides: list[Override]) -> list[Override]:
+    """Leaves out the share of predictions that a preset goes to where the user says where to begin.
+
+    It was meant for the preset's own beginning; one share alone is a fixed one.
+    """
+    first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
+    last = {override.key: override for override in overrides}
+    if first not in last or last[first].is_of_preset:
+        return overrides
+    return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
 def with_data_set(

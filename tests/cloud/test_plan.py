@@ -87,6 +87,9 @@ def test_both_lengths_are_counted_by_the_same_figure(
     figures = plan.Figures([{**chip, "first_phase": short}])
     found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
     assert (found.tokens_per_second, found.in_first_phase) == rates
+    figures = plan.Figures([{**chip, "first_phase": {"tokens_per_second_per_core": None}}])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)  # it does not fit
+    assert found == plan.Rate(20e3, "preflight, one chip, machine code")
 
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:

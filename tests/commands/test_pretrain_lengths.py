@@ -27,6 +27,13 @@ ENGINES = [
 ]
 
 
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "pjrt":
+        pytest.importorskip("jax")
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"), WHOLE)
@@ -43,12 +50,9 @@ def variables(model: Path, step: int) -> dict[str, np.ndarray]:
     return read_variables(str(model / f"model.ckpt-{step}"))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_killed_around_the_change_it_ends_with_the_same_weights(
     zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
 ) -> None:
-    if engine == "pjrt":
-        pytest.importorskip("jax")
     here = [*flags, "--engine", engine, "--model_dir"]
     model = tmp_path / "model"
     ended = zygote.run(*here, str(model))
@@ -80,13 +84,10 @@ def test_killed_around_the_change_it_ends_with_the_same_weights(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_signal_in_the_change(
     zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
 ) -> None:
     """It comes when the first engine has ended and the second one opens its input."""
-    if engine == "pjrt":
-        pytest.importorskip("jax")
     every = ["--set", "checkpoints.save_every_steps=5"]
     here = [*flags, "--engine", engine, *every, "--model_dir"]
     alone = zygote.run(*here, str(tmp_path / "alone"))
