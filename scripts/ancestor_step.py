@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.chips import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import (
     code_figures,
     compile_child,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from bigbird_ja import console, tensorflow_env
+from bigbird_ja.process import console, tensorflow_env
 from testkit import bad_inputs, command_line, runs
 from testkit.hostile import files, options, outputs, streams
 from testkit.hostile import world as world_lib

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import console, tensorflow_env
+from bigbird_ja import settings
+from bigbird_ja.process import console, tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--directory", default=None)
     options = parser.parse_args()
-    config = config_lib.without_data_set(config_lib.resolve()[0])
+    config = settings.without_data_set(settings.resolve()[0])
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as directory:
         size, waits, works = measure(config, directory, options.saves)
     wait, work = statistics.median(waits), statistics.median(works)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(
-    config: config_lib.Config, directory: str, saves: int
+    config: settings.Config, directory: str, saves: int
 ) -> tuple[int, list[float], list[float]]:
     """Bytes of one checkpoint; seconds that the step waited and that the background took."""
     import tensorflow as tf
@@ -74,7 +74,7 @@ def measure(
     return sum(file.bytes for file in files.values()), waits, works
 
 
-def _variables(config: config_lib.Config) -> dict[str, Any]:
+def _variables(config: settings.Config) -> dict[str, Any]:
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs

@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable
 from unittest import mock
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from bigbird_ja import config as config_lib  # noqa: E402
-from bigbird_ja.config import Config  # noqa: E402
+from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.model import pattern  # noqa: E402
 from bigbird_ja.model.params import initial_parameters  # noqa: E402
+from bigbird_ja.settings import Config  # noqa: E402
 from bigbird_ja.train.step import initial_slots, train_step  # noqa: E402
 
 _SIZES = {
@@ -70,8 +70,8 @@ def _config(length: int, attention_type: str, random_pattern: str) -> Config:
         "model.attention_type": attention_type,
         "model.random_pattern": random_pattern,
     }
-    config, _ = config_lib.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    return config_lib.without_data_set(config)
+    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
+    return settings.without_data_set(config)
 
 
 def _batch(config: Config, size: int = 1) -> dict[str, tf.Tensor]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import app, flags
 
-from bigbird_ja.console import human_bytes, table
+from bigbird_ja.process.console import human_bytes, table
 from scripts import revisions
 
 ANCESTOR_MB_PER_SECOND = 0.21

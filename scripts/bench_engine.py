@@ -36,12 +36,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
-from bigbird_ja import cli  # noqa: E402
-from bigbird_ja.console import log  # noqa: E402
+from bigbird_ja.cli import main as cli  # noqa: E402
+from bigbird_ja.process.console import log  # noqa: E402
 from bigbird_ja.run import log as run_log  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,7 +140,7 @@ class Turns:
 
 def measure_loop(preset: str, directory: Path, steps: int, count: int) -> dict[str, Any]:
     """The share of time around the step under the engine pjrt."""
-    from bigbird_ja import config as config_lib
+    from bigbird_ja import settings as config_lib
     from bigbird_ja.commands import pretrain
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.request import Surroundings

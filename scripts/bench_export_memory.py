@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from bigbird_ja import console
+from bigbird_ja.process import console
 
 HEADS, SIZE, BLOCK, RANDOM = 2, 64, 64, 3
 OURS, FLEX = "own code", "own code, flex"

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import defaultdict
 
-from bigbird_ja import console
+from bigbird_ja.process import console
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.matrix import Case, WrongEndError, cases, run_case
 

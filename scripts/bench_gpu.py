@@ -25,13 +25,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
-from bigbird_ja import config as config_lib  # noqa: E402
-from bigbird_ja import console  # noqa: E402
-from bigbird_ja.config import Config  # noqa: E402
+from bigbird_ja import settings as config_lib  # noqa: E402
+from bigbird_ja.process import console  # noqa: E402
+from bigbird_ja.settings import Config  # noqa: E402
 from bigbird_ja.train.engines import devices  # noqa: E402
 
 WARM_UP = 3  # steps that are not counted

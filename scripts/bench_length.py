@@ -14,12 +14,13 @@ import json
 import os
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import plotting, tensorflow_env
-from bigbird_ja.chips import CHIPS
-from bigbird_ja.console import log, table
+from bigbird_ja import settings as config_lib
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, targets
+from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process.console import log, table
+from bigbird_ja.storage import plotting
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 ATTENTIONS = ("block_sparse", "original_full")

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
@@ -37,10 +37,10 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from bigbird_ja import console  # noqa: E402
-from bigbird_ja.config import Config  # noqa: E402
 from bigbird_ja.evaluation import probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
+from bigbird_ja.process import console  # noqa: E402
+from bigbird_ja.settings import Config  # noqa: E402
 from bigbird_ja.text import sample, tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,

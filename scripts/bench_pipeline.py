@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from absl import app, flags
 
-from bigbird_ja import tensorflow_env
-from bigbird_ja.console import human_bytes, table
+from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process.console import human_bytes, table
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "What `make-data` wrote.", required=True)
 _BATCH = flags.DEFINE_integer("batch_size", 16, "Sequences per batch.")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 os.environ["JAX_PLATFORMS"] = "cpu"  # jax, which has the kernels, is not to look for a TPU

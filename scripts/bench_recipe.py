@@ -31,19 +31,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
 import numpy as np  # noqa: E402
 
-from bigbird_ja import config as config_lib  # noqa: E402
-from bigbird_ja import console  # noqa: E402
-from bigbird_ja.config import Config  # noqa: E402
+from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
 from bigbird_ja.data import pipeline  # noqa: E402
 from bigbird_ja.evaluation import masked_lm, probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
+from bigbird_ja.process import console  # noqa: E402
+from bigbird_ja.settings import Config  # noqa: E402
 from bigbird_ja.text import tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     Task,
@@ -247,11 +247,11 @@ def outcomes(
 def name_of(run: Run, data_dir: str, options: argparse.Namespace) -> str:
     """Of the run's file: another setting, data set, length or evaluation is another file."""
     depends = {
-        **config_lib.flatten(run.config(data_dir)),
+        **settings.flatten(run.config(data_dir)),
         "data": manifest_lib.load(data_dir).fingerprint,
         "evaluated": [options.eval_batches, options.cases],
     }
-    key = config_lib.digest(depends, {})
+    key = settings.digest(depends, {})
     words = "-".join(run.recipe.name.replace("%", "").replace("->", "to").split())
     return f"{words}-{run.steps}-{run.seed}-{key[:12]}"
 

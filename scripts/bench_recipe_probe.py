@@ -19,11 +19,11 @@ import pathlib
 import statistics
 import sys
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
-from bigbird_ja import console  # noqa: E402
+from bigbird_ja.process import console  # noqa: E402
 from scripts import bench_patterns  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,

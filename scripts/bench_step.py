@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import tensorflow_env
-from bigbird_ja.chips import CHIPS
-from bigbird_ja.console import log, table
+from bigbird_ja import settings as config_lib
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.model import implementation
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, machine_code, targets
+from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process.console import log, table
 from bigbird_ja.train.lowered import LoweredStep
 
 CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"

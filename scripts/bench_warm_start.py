@@ -21,8 +21,8 @@ import sys
 import time
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import console
+from bigbird_ja import settings
+from bigbird_ja.process import console
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
 # Both lengths, the block size, tokens per step.
@@ -91,10 +91,10 @@ def _write_config(options: argparse.Namespace, length: int, block: int, tokens: 
     sets.append(f"make_data.max_predictions_per_seq={length * 77 // 512}")
     sets.append(f"model.block_size={block}")
     sets.append(f"tokenize.vocab_size={options.vocab_size}")
-    config, _ = config_lib.resolve("tiny-cpu", sets)
+    config, _ = settings.resolve("tiny-cpu", sets)
     path = f"{options.work_dir}/{length}.yaml"
     with open(path, "w", encoding="utf-8") as file:
-        file.write(config_lib.to_yaml(config))
+        file.write(settings.to_yaml(config))
     return path
 
 

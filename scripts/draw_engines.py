@@ -17,8 +17,8 @@ from matplotlib import patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import tensorflow_env
+from bigbird_ja import settings as config_lib
+from bigbird_ja.process import tensorflow_env
 
 _OUTPUT = os.path.join("docs", "images", "engines.png")
 _TENSORFLOW, _JAX, _BOTH = "#f9dcc0", "#cfe0f1", "#ececea"

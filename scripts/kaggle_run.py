@@ -34,9 +34,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja import errors, typed
-from bigbird_ja.errors import BadInput, CommandError, Interrupted, Stalled, StorageError
-from bigbird_ja.storage import outputs
+from bigbird_ja.process import errors
+from bigbird_ja.process.errors import BadInput, CommandError, Interrupted, Stalled, StorageError
+from bigbird_ja.storage import decode, outputs
 from scripts.kaggle_service import Busy, Kaggle, last_words, with_parameters
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks/kaggle-v5e-8.ipynb"
@@ -165,7 +165,7 @@ class Runs:
         settings = {"CONFIG": options.config, "SETTINGS": options.settings, "INPUT": options.input}
         if not path.exists():
             return State(options.kernel, settings)
-        found = typed.read_json(str(path), State)
+        found = decode.read_json(str(path), State)
         for what, old, new in (("kernel", found.kernel, options.kernel),
                                ("settings", found.settings, settings)):  # fmt: skip
             if old != new:
@@ -297,7 +297,7 @@ class Runs:
                     f"the session's output has no files.json ({last_words(partial)}): is `kaggle`"
                     " new enough to download all of it? pip install --upgrade kaggle"
                 )
-            content = typed.read_json(str(found), dict[str, Any])
+            content = decode.read_json(str(found), dict[str, Any])
             root = found.parent
             wrong = [
                 name for name, size in content["files"].items()
@@ -316,7 +316,7 @@ class Runs:
                 f"the newest session of {state.kernel} was not pushed by this run: is the notebook"
                 " used by hand too? Take another --kernel and --work_dir"
             )
-        result = typed.read_json(str(found["root"] / "session.json"), dict[str, Any])
+        result = decode.read_json(str(found["root"] / "session.json"), dict[str, Any])
         step, reason = int(result.get("global_step") or 0), str(result["reason"])
         _log(f"session {state.sessions}: {reason} at step {step:,}")
         if reason in ("bad_input", "diverged", "out_of_memory"):

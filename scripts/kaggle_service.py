@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 
 _TRIES = 6  # of a call that fails for a reason that may pass
 _CALL_SECONDS = 3 * 3600.0  # an upload of gigabytes over a home line

@@ -22,11 +22,12 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import cli, console
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja import settings as config_lib
+from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.process import console
+from bigbird_ja.settings import Config
 from bigbird_ja.train import reading
 from bigbird_ja.train.lengths import repeated
 from bigbird_ja.train.step import initial_slots, train_step
@@ -88,7 +89,7 @@ def data_of(work_dir: str, task: Task, corpus: str) -> str:
 def bigbird_ja(*arguments: str) -> None:
     """Runs a command in this process; ends the script where it fails."""
     with contextlib.redirect_stdout(io.StringIO()):
-        status = cli.run_command_line(list(arguments))
+        status = main.run_command_line(list(arguments))
     if status:
         raise SystemExit(f"bigbird-ja {arguments[0]} ended with {status}")
 

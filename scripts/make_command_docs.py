@@ -10,7 +10,8 @@ import sys
 
 from absl import flags
 
-from bigbird_ja import cli, command_flags
+from bigbird_ja.cli import command_flags
+from bigbird_ja.cli import main as cli
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/commands")
 _COMMON = ("config", "set", "json", "help")

@@ -9,9 +9,10 @@ import dataclasses
 import os
 import sys
 
-from bigbird_ja import cli, command_flags
-from bigbird_ja.config import OPTIONS, Config
-from bigbird_ja.options import Option
+from bigbird_ja.cli import command_flags
+from bigbird_ja.cli import main as cli
+from bigbird_ja.settings import OPTIONS, Config
+from bigbird_ja.settings.option import Option
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/settings.md")
 

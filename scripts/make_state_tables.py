@@ -5,8 +5,8 @@ python -m scripts.make_state_tables
 
 from __future__ import annotations
 
-from bigbird_ja.cloud.run_state import Phase
-from bigbird_ja.cloud.supervisor import TABLES
+from bigbird_ja.launch.run_state import Phase
+from bigbird_ja.launch.supervisor import TABLES
 
 PAGE = "docs/design/launch.md"
 BEGIN, END = "<!-- from the rules: scripts/make_state_tables -->", "<!-- end of the rules -->"

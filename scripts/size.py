@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from absl import app, flags
 
-from bigbird_ja.console import table
+from bigbird_ja.process.console import table
 from testkit import ROOT
 
 _REV = flags.DEFINE_string("rev", None, "Commit to measure; none: the working tree.")

@@ -18,7 +18,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja import cleanup, cli, console
+from bigbird_ja.cli import main as cli
+from bigbird_ja.process import cleanup, console
 from bigbird_ja.storage.scratch import scratch_directory
 
 READY = "ready"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from testkit.runs import SmallRun
 
 _CONFIGS = {
@@ -251,7 +251,7 @@ def problem_of(case: str, world: World, output: Path) -> str | None:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = cli.run_command_line([*arguments, "--json"])
+            status = main.run_command_line([*arguments, "--json"])
         except SystemExit as ended:
             status = ended.code
     said = err.getvalue().rstrip()

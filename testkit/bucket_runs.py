@@ -111,7 +111,7 @@ def _run_and_leave(arguments: Sequence[str], log: Path) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        from bigbird_ja import cli
+        from bigbird_ja.cli import main as cli
 
         status = cli.run_command_line([*arguments, "--json"])
         sys.stdout.flush()

@@ -44,7 +44,7 @@ class Limit:
 
 def main() -> None:
     """Runs the command of this process's arguments."""
-    from bigbird_ja import cli
+    from bigbird_ja.cli import main as cli
     from bigbird_ja.commands import pretrain
     from bigbird_ja.train.request import Surroundings
 

@@ -1,6 +1,6 @@
 """Values that a declared type does not take, and the utmost that it takes: drawn from the type.
 
-A type is what `bigbird_ja.typed` decodes into: a dataclass, `msgspec.Struct` or TypedDict. Cases
+A type is what `storage.decode` decodes into: a dataclass, `msgspec.Struct` or TypedDict. Cases
 are (name, changed object); a field that is added to a declaration is covered without a line here.
 """
 

@@ -87,7 +87,7 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
-    from bigbird_ja import config as config_lib
+    from bigbird_ja import settings as config_lib
     from bigbird_ja.train import reading
     from bigbird_ja.train.state import first_state
     from testkit import synthetic
@@ -124,7 +124,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
     """The case's settings against the defaults, both going on after half of the steps on
     `case["restart"]` devices."""
-    from bigbird_ja import config as config_lib
+    from bigbird_ja import settings as config_lib
     from bigbird_ja.train.state import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
@@ -213,7 +213,7 @@ def _replicas(
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.names import SLOTS, slot_name
+    from bigbird_ja.run.file_names import SLOTS, slot_name
     from bigbird_ja.train import step as step_lib
 
     names = list(parameter_specs(config))

@@ -65,7 +65,7 @@ def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
 
 def import_trainer() -> None:
     """Imports what a trainer needs, without running any of it."""
-    from bigbird_ja import tensorflow_env
+    from bigbird_ja.process import tensorflow_env
 
     tensorflow_env.prepare(os.environ)
     import tensorflow  # noqa: F401
@@ -150,7 +150,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        from bigbird_ja import cli
+        from bigbird_ja.cli import main
         from bigbird_ja.commands import pretrain
         from bigbird_ja.train.request import Surroundings
 
@@ -163,7 +163,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
                     os._exit(3)  # nobody watches any more
 
         pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=mark))
-        status = cli.run_command_line(["pretrain", *arguments])
+        status = main.run_command_line(["pretrain", *arguments])
     except BaseException:
         traceback.print_exc()
     finally:

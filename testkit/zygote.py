@@ -213,7 +213,7 @@ def _redirect(number: int, target: str) -> None:
 
 
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
-    from bigbird_ja import cli
+    from bigbird_ja.cli import main as cli
     from bigbird_ja.commands import pretrain
     from bigbird_ja.train.request import Surroundings
     from testkit.clocked import Limits

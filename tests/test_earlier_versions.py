@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings
 from bigbird_ja.data import build, full_check, pipeline, spec, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.train.engines import choice
@@ -98,8 +98,8 @@ def test_a_setting_that_a_tokenizers_record_does_not_know_had_its_default(made: 
 
 def test_a_run_goes_on_and_ends_as_the_first_version_took_it(made: Path) -> None:
     meta = json.loads((made / "model/model.ckpt-4.json").read_text())
-    config = config_lib.load_resolved(str(made / "model/config.yaml"))
-    assert config_lib.fingerprint(config) == meta["config_fingerprint"]
+    config = settings.load_resolved(str(made / "model/config.yaml"))
+    assert settings.fingerprint(config) == meta["config_fingerprint"]
     ended = run_cli(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={made}/model",
         "--num_train_steps=8", *PRETRAIN, "--json",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from testkit.hostile import files, options, outputs, streams
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import GOOD, Case, good_arguments, sample_of
@@ -53,7 +53,7 @@ def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) 
 
 
 def test_every_command_has_a_good_invocation_to_start_from() -> None:
-    assert set(GOOD) == set(cli.COMMANDS)
+    assert set(GOOD) == set(main.COMMANDS)
 
 
 def test_options(judge: Judge) -> None:

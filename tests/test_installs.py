@@ -14,8 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bigbird_ja import cli
-from bigbird_ja.cloud import wheel
+from bigbird_ja.cli import main
+from bigbird_ja.launch import wheel
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):
@@ -165,7 +165,7 @@ def test_without_it_launch_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.tpu_v2", None)
     monkeypatch.delattr("google.cloud.tpu_v2", raising=False)
-    assert cli.run_command_line(command.split()) == 2
+    assert main.run_command_line(command.split()) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "google-cloud-tpu is not installed here: pip install 'bigbird-ja[launch]'" in said
 

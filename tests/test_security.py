@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bigbird_ja import cli, command_flags
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput
-from bigbird_ja.redaction import redact
+from bigbird_ja import settings
+from bigbird_ja.cli import command_flags, main
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.redaction import redact
 from testkit import ROOT
 from testkit.fakes.gcs_process import FakeGcs
 
@@ -91,10 +91,10 @@ def test_the_search_finds_what_it_is_for(tmp_path: Path) -> None:
     assert len(list(_complaints(bad))) == 8
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", main.COMMANDS)
 def test_no_flag_takes_a_credential(name: str) -> None:
     # What is in a flag is in the process list, for every user of the machine to read.
-    for flag in command_flags.flags_of(cli.load_command(name)):
+    for flag in command_flags.flags_of(main.load_command(name)):
         assert not re.search(_SECRET_FLAG, flag), flag
 
 
@@ -105,8 +105,8 @@ def test_no_ending_prints_a_credential(
     def fail(name: str) -> None:
         raise kind("sent Bearer ya29.very-secret to the bucket")
 
-    monkeypatch.setattr(cli, "load_command", fail)
-    cli.run_command_line(["plan", "--json"])
+    monkeypatch.setattr(main, "load_command", fail)
+    main.run_command_line(["plan", "--json"])
     said = capsys.readouterr()
     assert "very-secret" not in said.out + said.err and "[redacted]" in said.out
 
@@ -116,7 +116,7 @@ def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
         path = tmp_path / "bad.yaml"
         path.write_text(f"model: {tag}\n")
         with pytest.raises(BadInput, match="not YAML"):
-            config_lib.resolve(str(path), [], {})
+            settings.resolve(str(path), [], {})
 
 
 def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import OPTIONS
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.adopt import Ids
@@ -56,12 +56,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
-    from bigbird_ja import plotting
     from bigbird_ja.commands.make_data import summary
-    from bigbird_ja.console import Progress
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import show
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.console import Progress
+    from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.storage import plotting
 
     plotting.check(args.plot, "--plot")
     if args.adopt:
@@ -99,7 +99,7 @@ def _report(
     import numpy as np
 
     from bigbird_ja.commands.make_data import corpora_table, rows_of
-    from bigbird_ja.console import human_bytes, human_count, table
+    from bigbird_ja.process.console import human_bytes, human_count, table
 
     train = found["train"]
     fragments = np.arange(len(train.fragments))
@@ -139,7 +139,7 @@ def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import masking, pipeline, records_tf, show
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
     if args.examples < 1 or not manifest.tokenizer_sha256:
@@ -174,8 +174,8 @@ def _show_examples(args: absl_flags.FlagValues, manifest: Manifest) -> None:
 
 def _adopt(args: absl_flags.FlagValues) -> None:
     from bigbird_ja import storage
-    from bigbird_ja.console import Progress, log
     from bigbird_ja.data import adopt
+    from bigbird_ja.process.console import Progress, log
 
     def names(pattern: str | None) -> list[str]:
         found = storage.glob(storage.join(args.data_dir, pattern)) if pattern else []
@@ -193,7 +193,7 @@ def _ids(args: absl_flags.FlagValues) -> Ids:
 
     from bigbird_ja import storage
     from bigbird_ja.data import adopt
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
     given = {name: getattr(args, f"{name}_id") for name in ("pad", "cls", "sep", "mask")}

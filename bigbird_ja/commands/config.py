@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import OPTIONS, SECTIONS
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.settings.schema import OPTIONS, SECTIONS
 
 if TYPE_CHECKING:
-    from bigbird_ja.config import Config
+    from bigbird_ja.settings import Config
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = SECTIONS
@@ -39,18 +39,17 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the settings."""
-    from bigbird_ja import config as config_lib
-    from bigbird_ja import names
-    from bigbird_ja.config import presets
-    from bigbird_ja.console import log
+    from bigbird_ja import settings
+    from bigbird_ja.process.console import log
+    from bigbird_ja.settings import preset, suggestions
 
     uses = settings_of(args.command) if args.command else SECTIONS
-    config, overrides = config_lib.resolve(args.config, args.set, uses=uses)
+    config, overrides = settings.resolve(args.config, args.set, uses=uses)
     sources = {override.key: override.source for override in overrides}
-    shown = [key for key in OPTIONS if names.is_used(key, uses)]
-    print(f"# Presets: {', '.join(presets.names())}.")
+    shown = [key for key in OPTIONS if suggestions.is_used(key, uses)]
+    print(f"# Presets: {', '.join(preset.names())}.")
     print(as_yaml(config, shown, sources))
-    found = config_lib.warnings(config)
+    found = settings.warnings(config)
     for warning in found:
         log(f"warning: {warning}")
     return {"settings": _as_json(config, shown, sources), "warnings": found}
@@ -72,7 +71,7 @@ def as_yaml(config: Config, keys: list[str], sources: dict[str, str]) -> str:
     """
     import yaml
 
-    from bigbird_ja.config import get
+    from bigbird_ja.settings import get
 
     lines, section = [], ""
     for key in keys:
@@ -89,7 +88,7 @@ def as_yaml(config: Config, keys: list[str], sources: dict[str, str]) -> str:
 
 
 def _as_json(config: Config, keys: list[str], sources: dict[str, str]) -> dict[str, Any]:
-    from bigbird_ja.config import get
+    from bigbird_ja.settings import get
 
     return {
         key: {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
@@ -49,7 +49,7 @@ def open_input(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
     Raises:
         BadInput: see `corpus.open_corpus`.
     """
-    from bigbird_ja.console import log
+    from bigbird_ja.process.console import log
     from bigbird_ja.text.corpus import open_corpus
 
     corpus = open_corpus(

@@ -13,8 +13,8 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.schema import SECTIONS
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.settings.schema import SECTIONS
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
 SETTINGS = SECTIONS
@@ -31,10 +31,10 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Runs the demo; see `bigbird_ja.demo`."""
-    from bigbird_ja import demo
+    """Runs the demo; see `bigbird_ja.commands.demo_run`."""
+    from bigbird_ja.commands import demo_run
 
-    return demo.run(
+    return demo_run.run(
         args.work_dir,
         num_train_steps=args.num_train_steps,
         overwrite=args.overwrite,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput, StorageError
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.backends import Everywhere
-    from bigbird_ja.cloud.service import Tpu
+    from bigbird_ja.launch.backends import Everywhere
+    from bigbird_ja.launch.tpu_service import Tpu
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
@@ -41,8 +41,8 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows, asks, deletes."""
-    from bigbird_ja.cloud import backends
     from bigbird_ja.commands.status import list_tpus
+    from bigbird_ja.launch import backends
 
     listed = list_tpus(args.project, args.zones)
     found = [tpu for tpu in listed if args.name in (None, tpu.run)]
@@ -78,9 +78,9 @@ def delete_all(
     sleep: Callable[[float], None],
 ) -> list[str]:
     """Deletes until a listing shows that nothing is left; returns what still is."""
-    from bigbird_ja.cloud.faults import ServiceFault
-    from bigbird_ja.cloud.service import Presence
-    from bigbird_ja.console import log
+    from bigbird_ja.launch.faults import ServiceFault
+    from bigbird_ja.launch.tpu_service import Presence
+    from bigbird_ja.process.console import log
 
     start, remaining, pause = clock(), list(tpus), 1.0
     wanted = {_where(tpu) for tpu in tpus}
@@ -118,7 +118,7 @@ def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> N
     Each machine's own metadata names the folder of its run, so this needs no --bucket.
     """
     from bigbird_ja import storage
-    from bigbird_ja.cloud import run_story
+    from bigbird_ja.launch import run_story
 
     runs = {tpu.run_dir for tpu in tpus if tpu.run_dir}
     if bucket:
@@ -139,7 +139,7 @@ def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
     Raises:
         BadInput: nobody does.
     """
-    from bigbird_ja.cloud import run_story
+    from bigbird_ja.launch import run_story
 
     if args.bucket and args.name in run_story.find_runs(args.bucket):
         return

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.evaluator import Evaluator
@@ -76,8 +76,8 @@ def _define_probe_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
-    from bigbird_ja import plotting
     from bigbird_ja.data import verify
+    from bigbird_ja.storage import plotting
     from bigbird_ja.text.corpus import open_corpus
 
     plotting.check(args.plot, "--plot")
@@ -111,8 +111,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _watch(evaluator: Evaluator, stale_minutes: float) -> dict[str, Any]:
-    from bigbird_ja.console import log
     from bigbird_ja.evaluation import watch
+    from bigbird_ja.process.console import log
 
     result: dict[str, Any] = {}
     steps = []

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.export.source import Source
@@ -71,8 +71,8 @@ def _define_card_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Makes the folder, or says that it is there."""
-    from bigbird_ja.console import log
     from bigbird_ja.export import folder
+    from bigbird_ja.process.console import log
 
     folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.export import source as source_lib

@@ -17,8 +17,8 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.errors import BadInput
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
@@ -100,7 +100,7 @@ def _as_utf_8(data: bytes, where: str) -> str:
 
 
 def _as_text(masks: list[list[dict[str, Any]]]) -> str:
-    from bigbird_ja.console import table
+    from bigbird_ja.process.console import table
 
     rows = [
         (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.uses import RUN_SETTINGS
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.settings.uses import RUN_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.launch import Prepared
-    from bigbird_ja.cloud.run_state import RunState
+    from bigbird_ja.launch.run_state import RunState
+    from bigbird_ja.launch.start import Prepared
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = RUN_SETTINGS
@@ -113,27 +113,28 @@ def _define_machine(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
-    from bigbird_ja import command_flags
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import accelerators, backends, continuing, launch, prices
-    from bigbird_ja.console import log
+    from bigbird_ja import settings
+    from bigbird_ja.accelerators import prices
+    from bigbird_ja.cli import command_flags
+    from bigbird_ja.launch import backends, continuing, machines, start
+    from bigbird_ja.process.console import log
 
     if args.logs:
         return _follow(args)
     config, overrides = command_flags.resolve(args)
-    prepared = launch.prepare(args, config, needs_all=not args.dry_run)
-    for warning in (*prepared.warnings, *config_lib.warnings(config)):
+    prepared = start.prepare(args, config, needs_all=not args.dry_run)
+    for warning in (*prepared.warnings, *settings.warnings(config)):
         log(f"warning: {warning}")
     changes = [override.key for override in overrides if override.source == "--continue_with"]
-    config_lib.check_mid_run(changes)
+    settings.check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
-    engine = accelerators.engine_on(args.accelerator_type, args.engine)
+    engine = machines.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
         return _dry_run(args, prepared)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    prepared = launch.check_data(prepared, overrides)
-    for warning in launch.region_warnings(prepared, prices.load(args.prices)):
+    prepared = start.check_data(prepared, overrides)
+    for warning in start.region_warnings(prepared, prices.load(args.prices)):
         log(f"warning: {warning}")
     tpus = backends.connect(prepared.project, service)
     if changes:
@@ -145,10 +146,10 @@ def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
     """`--logs`: the trainer's log, until the run has ended."""
     import time
 
-    from bigbird_ja.cloud import run_story
-    from bigbird_ja.cloud.follow import follow
-    from bigbird_ja.cloud.run_files import BucketFiles, RunPaths
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.launch import run_story
+    from bigbird_ja.launch.follow import follow
+    from bigbird_ja.launch.run_files import BucketFiles, RunPaths
+    from bigbird_ja.process.errors import BadInput
 
     if not args.bucket:
         raise BadInput("--logs needs --bucket: where `launch` put the run")
@@ -166,10 +167,11 @@ def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
     import datetime
 
-    from bigbird_ja.cloud import launch, prices, summary
+    from bigbird_ja.accelerators import prices
+    from bigbird_ja.launch import start, summary
 
     table = prices.load(args.prices)
-    requests = launch.planned_requests(prepared)
+    requests = start.planned_requests(prepared)
     cost = summary.cost_plan(prepared, table)
     if args.verbose:
         print(summary.everything(requests, cost), "\n")
@@ -182,15 +184,15 @@ def _supervise(
 ) -> dict[str, Any]:
     import time
 
-    from bigbird_ja import log_stream
-    from bigbird_ja.cloud import launch
-    from bigbird_ja.cloud.follow import LogFollower, progress_lines
-    from bigbird_ja.cloud.interrupts import Interrupts
-    from bigbird_ja.cloud.loop import Detached, Services, SystemClock, supervise
-    from bigbird_ja.cloud.run_files import BucketFiles, supervisor_lease
-    from bigbird_ja.console import log
-    from bigbird_ja.errors import BadInput
-    from bigbird_ja.lease import LeaseLost
+    from bigbird_ja.launch import start
+    from bigbird_ja.launch.follow import LogFollower, progress_lines
+    from bigbird_ja.launch.interrupts import Interrupts
+    from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
+    from bigbird_ja.launch.supervise import Detached, Services, SystemClock, supervise
+    from bigbird_ja.process import log_stream
+    from bigbird_ja.process.console import log
+    from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.storage.lease import LeaseLost
 
     files = BucketFiles(prepared.paths)
     files.prepare()
@@ -205,7 +207,7 @@ def _supervise(
 
     lease.acquire()
     try:
-        recorded = launch.record(prepared, changes)
+        recorded = start.record(prepared, changes)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             log_stream.guarded(interrupts.nobody_reads),
@@ -213,7 +215,7 @@ def _supervise(
             services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,
                 progress,
-                launch.metadata_source(prepared, recorded),
+                start.metadata_source(prepared, recorded),
             )  # fmt: skip
             state = supervise(prepared.spec, prepared.settings, services)
     except Detached:
@@ -230,8 +232,8 @@ def _supervise(
 
 
 def _result(prepared: Prepared, state: RunState) -> dict[str, Any]:
-    from bigbird_ja.cloud.ending import error_of, results_of
-    from bigbird_ja.cloud.run_state import Ending
+    from bigbird_ja.launch.ending import error_of, results_of
+    from bigbird_ja.launch.run_state import Ending
 
     results = results_of(state, prepared.paths.model_dir)
     if state.ending is not Ending.FINISHED or state.ending_reason != "finished":

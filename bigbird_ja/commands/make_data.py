@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.config.schema import OPTIONS
-from bigbird_ja.config.uses import LENGTH_SETTINGS
+from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.uses import LENGTH_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.config import Config
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.settings import Config
 
 EXAMPLE = (
     "bigbird-ja make-data --input=tfds:wiki40b/ja:train --tokenizer=tok/ja.model"
@@ -62,8 +62,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Makes the data set."""
     import time
 
-    from bigbird_ja import command_flags
-    from bigbird_ja.console import log
+    from bigbird_ja.cli import command_flags
+    from bigbird_ja.process.console import log
 
     began = time.monotonic()
     config, overrides = command_flags.resolve(args)
@@ -78,9 +78,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
-    from bigbird_ja.console import log
     from bigbird_ja.data import build, workers
     from bigbird_ja.data.spec import spec_of, unasked_fields
+    from bigbird_ja.process.console import log
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
 
@@ -111,8 +111,8 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
 
 def _check_length(config: Config) -> None:
     """Data of a length that attention cannot be computed for would be of no use to anybody."""
-    from bigbird_ja.errors import BadInput
     from bigbird_ja.model import pattern
+    from bigbird_ja.process.errors import BadInput
 
     try:
         pattern.is_full(config, config.make_data.seq_length)
@@ -154,7 +154,7 @@ def rows_of(manifest: Manifest) -> list[list[str]]:
 
 def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     """The result for people."""
-    from bigbird_ja.console import human_bytes, human_count, human_time, table
+    from bigbird_ja.process.console import human_bytes, human_count, human_time, table
 
     rows = [
         ["documents", human_count(manifest.documents)],
@@ -169,7 +169,7 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
 
 def corpora_table(manifest: Manifest) -> str:
     """The corpora that are mixed, for people; empty where they are one."""
-    from bigbird_ja.console import human_count, table
+    from bigbird_ja.process.console import human_count, table
 
     if not manifest.corpora:
         return ""

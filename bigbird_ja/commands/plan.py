@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.uses import PLAN_SETTINGS
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.settings.uses import PLAN_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.cost import Overheads
-    from bigbird_ja.cloud.plan import DataFacts, Figures, Row
-    from bigbird_ja.config import Config, Override
+    from bigbird_ja.plan.cost import Overheads
+    from bigbird_ja.plan.rows import DataFacts, Figures, Row
+    from bigbird_ja.settings import Config, Override
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = PLAN_SETTINGS
@@ -116,14 +116,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Plans."""
     import datetime
 
-    from bigbird_ja import plotting
-    from bigbird_ja.cloud import choice, cost, hardware, plan, plan_text, prices
-    from bigbird_ja.console import LiveLine
+    from bigbird_ja.accelerators import hardware, prices
+    from bigbird_ja.plan import cost, plan_text, verdict
+    from bigbird_ja.plan import rows as plan
+    from bigbird_ja.process.console import LiveLine
+    from bigbird_ja.storage import plotting
 
     plotting.check(args.plot, "--plot")
     plotting.check(args.simulate_plot, "--simulate_plot")
     now = datetime.datetime.now().astimezone()
-    hours = choice.hours_until(args.finish_by, now) if args.finish_by else None
+    hours = verdict.hours_until(args.finish_by, now) if args.finish_by else None
     table = prices.load(args.prices)
     if args.zone:
         table.check_zone(args.zone)
@@ -140,7 +142,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         names,
         also,
     )  # fmt: skip
-    result = _result(config, steps, data, rows, choice.nonsense)
+    result = _result(config, steps, data, rows, verdict.nonsense)
     result["prices_as_of"] = str(table.as_of)
     result["prices_age_days"] = table.age_days(now.date())
     age = f"{table.describe_age(now.date())} ({table.source})"
@@ -151,11 +153,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if absent := [name for name in wanted if hardware.find(name).name not in shown]:
         print(f"not to be had in {args.zone}: {', '.join(absent)}")
     if args.finish_by or args.max_cost is not None:
-        chosen = choice.choose(rows, hours, args.max_cost)
+        chosen = verdict.choose(rows, hours, args.max_cost)
         result["choice"] = None if chosen is None else plan.as_json([chosen])[0]
         print("\n" + plan_text.choice(chosen, rows, args.finish_by, args.max_cost))
     if args.plot:
-        from bigbird_ja.cloud import plots
+        from bigbird_ja.plan import plots
 
         per_step = cost.tokens_per_step(config)
         plots.cost_against_time(rows, args.plot, f"{steps:,} steps of {per_step:,} tokens")
@@ -168,7 +170,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _result(
     config: Config, steps: int, data: DataFacts, rows: list[Row], nonsense: Any
 ) -> dict[str, Any]:
-    from bigbird_ja.cloud import cost, plan
+    from bigbird_ja.plan import cost
+    from bigbird_ja.plan import rows as plan
 
     per_step = cost.tokens_per_step(config)
     batch = config.training.global_batch_size
@@ -186,29 +189,29 @@ def _result(
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
-    from bigbird_ja import command_flags, storage
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import plan
-    from bigbird_ja.console import log
+    from bigbird_ja import settings, storage
+    from bigbird_ja.cli import command_flags
+    from bigbird_ja.plan import rows as plan
+    from bigbird_ja.process.console import log
 
     config, overrides = command_flags.resolve(args)
     _check_length(args, overrides)
-    for warning in config_lib.warnings(config):
+    for warning in settings.warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = config_lib.without_data_set(config, overrides)
+        config = settings.without_data_set(config, overrides)
         return config, plan.estimated_data(config)
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest = manifest_lib.load(args.data_dir)
     where = storage.join(args.data_dir, "manifest.json")
-    config = config_lib.with_data_set(config, manifest.fixed(), overrides, where)
+    config = settings.with_data_set(config, manifest.fixed(), overrides, where)
     return config, plan.manifest_data(manifest)
 
 
 def _check_length(args: absl_flags.FlagValues, overrides: Sequence[Override]) -> None:
     """Refuses two lengths of the run of which one is a setting; flags exclude each other."""
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
 
     for flag in ("tokens", "epochs"):
         for override in overrides:
@@ -218,7 +221,7 @@ def _check_length(args: absl_flags.FlagValues, overrides: Sequence[Override]) ->
 
 
 def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
-    from bigbird_ja.cloud.cost import Overheads
+    from bigbird_ja.plan.cost import Overheads
 
     minutes = config.checkpoints.save_every_minutes or 60.0
     return Overheads(
@@ -231,9 +234,9 @@ def _overheads(args: absl_flags.FlagValues, config: Config) -> Overheads:
 
 
 def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
-    from bigbird_ja.cloud.plan import Figures
-    from bigbird_ja.console import log
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.plan.rows import Figures
+    from bigbird_ja.process.console import log
+    from bigbird_ja.process.errors import BadInput
 
     if not args.preflight:
         return Figures()
@@ -256,9 +259,10 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
 
 
 def _simulate(args: absl_flags.FlagValues, config: Config) -> dict[str, Any]:
-    from bigbird_ja.cloud import plots, simulate
-    from bigbird_ja.console import log, table
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.launch import simulate
+    from bigbird_ja.plan import plots
+    from bigbird_ja.process.console import log, table
+    from bigbird_ja.process.errors import BadInput
 
     if not args.preemptions_per_hour:
         raise BadInput("--simulate needs --preemptions_per_hour above 0")

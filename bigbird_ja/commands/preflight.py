@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.uses import STEP_SETTINGS
-from bigbird_ja.errors import BadInput
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.uses import STEP_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.config import Config
     from bigbird_ja.preflight.estimate import Settings
     from bigbird_ja.preflight.targets import Target
+    from bigbird_ja.settings import Config
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
@@ -66,11 +66,12 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
-    from bigbird_ja import chips, command_flags
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.console import log
+    from bigbird_ja import settings as config_lib
+    from bigbird_ja.accelerators import chips
+    from bigbird_ja.cli import command_flags
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import targets
+    from bigbird_ja.process.console import log
 
     _check_outputs(args)
     only_slices = args.topology and not args["chip"].present
@@ -85,9 +86,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_outputs(args: absl_flags.FlagValues) -> None:
-    from bigbird_ja import plotting
     from bigbird_ja.preflight import rates
-    from bigbird_ja.storage import outputs
+    from bigbird_ja.storage import outputs, plotting
 
     plotting.check(args.plot, "--plot")
     if args.output:
@@ -103,12 +103,12 @@ def _check_outputs(args: absl_flags.FlagValues) -> None:
 def _examine(
     args: absl_flags.FlagValues, config: Config, wanted: list[Target], versions: dict[str, str]
 ) -> dict[str, Any]:
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.console import log
+    from bigbird_ja import settings as config_lib
     from bigbird_ja.model import implementation
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, plot, rates, text
+    from bigbird_ja.process.console import log
 
     batches = [args.batch_per_core or _batch(config, target) for target in wanted]
     settings = estimate.Settings(
@@ -163,7 +163,7 @@ def _first_phase(
     config: Config, target: Target, batch: int, settings: Settings
 ) -> dict[str, Any] | None:
     """What a step on short sequences takes, with the same tokens; None where there is none."""
-    from bigbird_ja import config as config_lib
+    from bigbird_ja import settings as config_lib
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
 

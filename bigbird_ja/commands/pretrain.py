@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.config.uses import RUN_SETTINGS
-from bigbird_ja.errors import BadInput, Interrupted
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput, Interrupted
+from bigbird_ja.settings.uses import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -101,8 +101,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
     """`run` with the surroundings given: tests stop the process at chosen instants."""
-    from bigbird_ja import log_stream
-    from bigbird_ja.console import log
+    from bigbird_ja.process import log_stream
+    from bigbird_ja.process.console import log
     from bigbird_ja.train.pods.joining import leave
     from bigbird_ja.train.request import Surroundings
     from bigbird_ja.train.signals import StopRequest
@@ -135,25 +135,25 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
 def _prepare_and_train(
     args: absl_flags.FlagValues, around: Surroundings, stop: StopRequest
 ) -> dict[str, Any]:
-    from bigbird_ja import command_flags
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.console import log
+    from bigbird_ja import settings
+    from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
+    from bigbird_ja.process.console import log
     from bigbird_ja.train import run_directory
 
     own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
-    config_lib.check_mid_run(change.key for change in changes)
+    settings.check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
-    config = config_lib.with_data_set(
+    config = settings.with_data_set(
         config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
     )
     if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
         config = run_directory.with_mask_unit_of(args.model_dir, config, log)
     log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
-    for warning in config_lib.warnings(config):
+    for warning in settings.warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
@@ -202,8 +202,8 @@ def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
     """Says what a bucket in another region than the TPU costs, where both are known."""
-    from bigbird_ja.cloud import prices, regions
-    from bigbird_ja.console import log
+    from bigbird_ja.accelerators import prices, regions
+    from bigbird_ja.process.console import log
 
     size = sum(shard.bytes for shard in manifest.train_shards)
     for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:

@@ -18,8 +18,8 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.errors import BadInput
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 
 EXAMPLE = "bigbird-ja report --model_dir out/model --output out/report.html"
 

@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 
 EXAMPLE = "bigbird-ja sample --output=sample.jsonl.gz --documents=2000 --seed=1"
 _TFDS = "tfds:"
@@ -46,7 +46,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Writes the corpus, or finds that it is there already."""
-    from bigbird_ja.console import Progress, human_bytes
+    from bigbird_ja.process.console import Progress, human_bytes
     from bigbird_ja.text import sample
 
     started = time.monotonic()
@@ -74,9 +74,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _alone(path: str) -> Iterator[None]:
     """One `sample` at a time writes to a place; its folder is made where it is missing."""
     from bigbird_ja import storage
-    from bigbird_ja.console import log
-    from bigbird_ja.lease import Lease, held
+    from bigbird_ja.process.console import log
     from bigbird_ja.storage import outputs
+    from bigbird_ja.storage.lease import Lease, held
 
     busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
     folder = storage.directory_of(path)
@@ -87,7 +87,7 @@ def _alone(path: str) -> Iterator[None]:
 
 def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
     from bigbird_ja.text import sample_tfds
 
@@ -124,7 +124,7 @@ def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
 
 def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
     from bigbird_ja import storage
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
 
     path = args.output
@@ -146,7 +146,7 @@ def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
 
 def _is_ours(path: str) -> bool:
     """Whether a file is a corpus of this command's: its first document is one of our articles."""
-    from bigbird_ja.errors import BadInput
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.text import sample
     from bigbird_ja.text.file_source import FileSource
 
@@ -196,7 +196,7 @@ class _Comparer:
             self._refuse()
 
     def _refuse(self) -> None:
-        from bigbird_ja.errors import BadInput
+        from bigbird_ja.process.errors import BadInput
 
         raise BadInput(
             f"{self._path} holds something else: choose another --output, or replace it with"

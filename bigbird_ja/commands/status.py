@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
-from bigbird_ja.errors import BadInput
+from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.cloud.run_story import Story
-    from bigbird_ja.cloud.service import Tpu
+    from bigbird_ja.launch.run_story import Story
+    from bigbird_ja.launch.tpu_service import Tpu
 
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
 
@@ -38,8 +38,8 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows."""
-    from bigbird_ja import plotting
-    from bigbird_ja.cloud import run_story
+    from bigbird_ja.launch import run_story
+    from bigbird_ja.storage import plotting
 
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
@@ -75,11 +75,11 @@ def list_tpus(project: str, zones: list[str]) -> list[Tpu]:
         BadInput: the service refuses, or knows no such zone; the message says what to do.
         StorageError: a part of it does not answer, so that something may be left there.
     """
-    from bigbird_ja.cloud import backends
-    from bigbird_ja.cloud.faults import ServiceFault, advice
-    from bigbird_ja.cloud.service import RUN_LABEL
-    from bigbird_ja.console import log
-    from bigbird_ja.errors import StorageError
+    from bigbird_ja.launch import backends
+    from bigbird_ja.launch.faults import ServiceFault, advice
+    from bigbird_ja.launch.tpu_service import RUN_LABEL
+    from bigbird_ja.process.console import log
+    from bigbird_ja.process.errors import StorageError
 
     service = backends.connect_all(project)
     found = []
@@ -105,19 +105,19 @@ def _plain(tpu: Tpu) -> dict[str, Any]:
 
 
 def _tokens_per_step(bucket: str, name: str) -> int:
-    from bigbird_ja import config as config_lib
-    from bigbird_ja.cloud import cost
-    from bigbird_ja.cloud.run_files import RunPaths
+    from bigbird_ja import settings
+    from bigbird_ja.launch.run_files import RunPaths
+    from bigbird_ja.plan import cost
 
     try:
-        config = config_lib.load_resolved(RunPaths(bucket, name).supervisor("config.yaml"))
+        config = settings.load_resolved(RunPaths(bucket, name).supervisor("config.yaml"))
     except BadInput:
         return 0
-    return cost.tokens_per_step(config_lib.without_data_set(config))
+    return cost.tokens_per_step(settings.without_data_set(config))
 
 
 def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
-    from bigbird_ja.console import human_time, table
+    from bigbird_ja.process.console import human_time, table
 
     rows = [
         (
@@ -146,9 +146,9 @@ def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
 def _show_story(args: absl_flags.FlagValues) -> None:
     import time
 
-    from bigbird_ja.cloud import run_story
-    from bigbird_ja.cloud.loop import describe
-    from bigbird_ja.cloud.run_state import Event
+    from bigbird_ja.launch import run_story
+    from bigbird_ja.launch.run_state import Event
+    from bigbird_ja.launch.supervise import describe
 
     points, marks, events = run_story.progress(args.bucket, args.name)
     for event in events[-args.events :] if args.events else []:
@@ -157,7 +157,7 @@ def _show_story(args: absl_flags.FlagValues) -> None:
         fields = {key: value for key, value in event.items() if key not in hidden}
         print(f"{when}  {describe(Event(event['event'], fields))}")
     if args.plot:
-        from bigbird_ja.cloud import plots
+        from bigbird_ja.plan import plots
 
         plots.progress(points, marks, args.plot, args.name)
         print(f"plot: {args.plot}")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.command_flags import Flags
+from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.config.schema import OPTIONS
+from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:
-    from bigbird_ja.config import TokenizeConfig
-    from bigbird_ja.lease import Lease
+    from bigbird_ja.settings import TokenizeConfig
+    from bigbird_ja.storage.lease import Lease
     from bigbird_ja.text.corpus import Corpus
     from bigbird_ja.text.tokenizer_files import Files, Record
 
@@ -38,7 +38,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
-    from bigbird_ja import command_flags
+    from bigbird_ja.cli import command_flags
     from bigbird_ja.text.tokenizer_files import Files
 
     started = time.monotonic()
@@ -64,7 +64,7 @@ def _train(
 
     import sentencepiece
 
-    from bigbird_ja.console import human_time, log
+    from bigbird_ja.process.console import human_time, log
     from bigbird_ja.text import tokenizer_training
 
     log(f"training a {settings.model_type} model of {settings.vocab_size:,} pieces")

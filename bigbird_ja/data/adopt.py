@@ -19,7 +19,7 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order, records
 from bigbird_ja.data.manifest import Manifest, Shard, Split
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 _NEEDED = ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 

@@ -24,15 +24,16 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja import storage, typed
+from bigbird_ja import storage
 from bigbird_ja.data import hashing, masking, packing, pair_packing
 from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import sentences, words
 from bigbird_ja.text.corpus import Document
 from bigbird_ja.text.tokenizer import Tokenizer
-from bigbird_ja.typed import Count
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
@@ -305,8 +306,8 @@ def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock |
         with open(path, "rb") as file:
             (length,) = struct.unpack("<I", file.read(4))
             header = file.read(length)
-            stats = typed.decode_json(header, BlockStats, path)
-            stated = typed.decode_json(header, _Checksum, path)
+            stats = decode.decode_json(header, BlockStats, path)
+            stated = decode.decode_json(header, _Checksum, path)
             size = file.seek(0, 2) - 4 - length
             file.seek(4 + length)
             is_whole = size == stats.sequences * row_bytes and (

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.console import Progress, log
 from bigbird_ja.data import blocks as blocks_lib
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import shards, verify
@@ -27,9 +26,10 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.data.work import Work, exclusive
 from bigbird_ja.data.workers import Workers
-from bigbird_ja.errors import BadInput, Refused, StorageError
-from bigbird_ja.lease import Lease
+from bigbird_ja.process.console import Progress, log
+from bigbird_ja.process.errors import BadInput, Refused, StorageError
 from bigbird_ja.storage import outputs, paths
+from bigbird_ja.storage.lease import Lease
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Document, Part
 from bigbird_ja.text.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, records, records_tf, verify
 from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, Manifest, Shard
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 _BATCH = 64

@@ -15,11 +15,12 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from bigbird_ja import storage, typed
+from bigbird_ja import storage
 from bigbird_ja.data import masking, order
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.errors import BadInput
-from bigbird_ja.typed import Count
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.decode import Count
 
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
@@ -218,14 +219,14 @@ def from_json(data: bytes, where: str) -> Manifest:
     Raises:
         BadInput: not a manifest, another version, or changed by hand.
     """
-    raw = typed.decode_json(data, dict[str, Any], where, _ADVICE)
+    raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
     if raw.get("version") != VERSION:
         raise BadInput(
             f"{where}: version {raw.get('version')}, this program reads {VERSION}: {_ADVICE}"
         )
-    settings = typed.convert(raw.get("settings"), dict[str, Any], f"{where}: settings", _ADVICE)
+    settings = decode.convert(raw.get("settings"), dict[str, Any], f"{where}: settings", _ADVICE)
     unknown = UNKNOWN if raw.get("adopted") is True else {}
-    manifest = typed.convert({**unknown, **settings, **raw}, Manifest, where, _ADVICE)
+    manifest = decode.convert({**unknown, **settings, **raw}, Manifest, where, _ADVICE)
     _check_shards(manifest, where)
     if lacking := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
         raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(lacking))}: {_ADVICE}")
@@ -294,7 +295,7 @@ def shards_to_replace(data_dir: str) -> set[str]:
     """
     path = storage.join(data_dir, FILE_NAME)
     advice = "nothing is replaced that make-data did not make: choose another --output_dir"
-    claims = typed.read_json(path, _Claims, advice)
+    claims = decode.read_json(path, _Claims, advice)
     if claims.adopted or not claims.created_by.startswith("bigbird-ja"):
         raise BadInput(f"{path}: the records were made elsewhere: {advice}")
     return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja.data import hashing
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 Int64 = npt.NDArray[np.int64]
 

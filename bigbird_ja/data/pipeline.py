@@ -17,7 +17,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import masking_tf, order, order_tf, records_tf
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, MaskRate
-from bigbird_ja.errors import SHARD_CHANGED, BadInput
+from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
 _READ_BUFFER_BYTES = 1 << 18

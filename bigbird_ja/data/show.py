@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja import plotting
 from bigbird_ja.data import masking
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.masking import MaskingRule
+from bigbird_ja.storage import plotting
 from bigbird_ja.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 import numpy as np
 from msgspec import Meta
 
-from bigbird_ja.config import MakeDataConfig, predictions_of
 from bigbird_ja.data import records
 from bigbird_ja.data.masking import NEWEST_VERSION, MaskingRule
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import MakeDataConfig, predictions_of
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import Tokenizer
 

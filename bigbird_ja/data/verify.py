@@ -11,10 +11,10 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from bigbird_ja import storage
-from bigbird_ja.console import human_bytes, log
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.errors import SHARD_CHANGED, BadInput, StorageError
+from bigbird_ja.process.console import human_bytes, log
+from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
 
 SPLITS = ("train", "eval")
 _CHUNK = 1 << 20

@@ -19,14 +19,14 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import partial
 
-from bigbird_ja import storage, typed
-from bigbird_ja.console import log
+from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.errors import BadInput
-from bigbird_ja.lease import Lease, held
-from bigbird_ja.storage import transfer
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode, transfer
+from bigbird_ja.storage.lease import Lease, held
 
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
@@ -114,7 +114,7 @@ class Work:
     def num_blocks(self) -> dict[str, int] | None:
         """Blocks of each split, once all are packed."""
         with contextlib.suppress(FileNotFoundError, BadInput):
-            return typed.read_json(os.path.join(self.local, _BLOCKS), dict[str, typed.Count])
+            return decode.read_json(os.path.join(self.local, _BLOCKS), dict[str, decode.Count])
         return None
 
     def note_blocks(self, numbers: dict[str, int]) -> None:
@@ -149,7 +149,7 @@ class Work:
 
     def _noted(self, name: str) -> MadeShard | None:
         with contextlib.suppress(FileNotFoundError, BadInput):
-            return typed.read_json(self.scratch(f"{name}.json"), MadeShard)
+            return decode.read_json(self.scratch(f"{name}.json"), MadeShard)
         return None
 
     # --- what is ours in the output ---
@@ -159,7 +159,7 @@ class Work:
         found: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             path = storage.join(self._beside, _OWNED)
-            found.update(typed.read_json(path, list[str], "remove it"))
+            found.update(decode.read_json(path, list[str], "remove it"))
         # Earlier versions had no list, but a note on each shard that they had put in its place.
         notes = storage.list_files(os.path.join(self.local, "shards"))
         return found.union(n.removesuffix(".json") for n in notes if n.endswith(".tfrecord.json"))
@@ -214,7 +214,7 @@ def _spec_in(folder: str) -> DataSpec | None:
     ):
         raise BadInput(f"{folder}: not a folder that make-data made: move it away")
     try:
-        return typed.read_json(storage.join(folder, _SETTINGS), DataSpec, "remove the folder")
+        return decode.read_json(storage.join(folder, _SETTINGS), DataSpec, "remove the folder")
     except (FileNotFoundError, NotADirectoryError):
         if storage.list_tree(folder):
             raise BadInput(

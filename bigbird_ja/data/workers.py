@@ -14,8 +14,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from bigbird_ja import children, console, redaction, stop_signals
-from bigbird_ja.errors import CommandError
+from bigbird_ja.process import children, console, redaction, signals
+from bigbird_ja.process.errors import CommandError
 from bigbird_ja.storage.scratch import scratch_directory
 
 Task = TypeVar("Task")
@@ -82,7 +82,7 @@ class Workers:
         process of a group, are this one's to answer.
         """
         assert self._pool is not None
-        with stop_signals.uninterrupted():
+        with signals.uninterrupted():
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
             try:
                 return self._pool.submit(function, task)

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config
-from bigbird_ja.console import Progress, log, table
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.errors import BadInput
 from bigbird_ja.evaluation import masked_lm, tensorboard
+from bigbird_ja.process.console import Progress, log, table
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer, load_parameters, tokenizer_sha256
 from bigbird_ja.run.records import Evaluation, HeartbeatRecord
+from bigbird_ja.settings import Config
 from bigbird_ja.text.corpus import Corpus
 
 _PERCENT = 100.0

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import storage, typed
-from bigbird_ja.config import Config
-from bigbird_ja.console import Progress
+from bigbird_ja import settings, storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.process.console import Progress
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import CONFIG as RUN_CONFIG
+from bigbird_ja.settings import Config
+from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -85,24 +85,24 @@ def _weight(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 def _config(folder: str) -> Config:
     path = storage.join(folder, CONFIG)
-    said = typed.read_json(path, dict[str, Any], "is this a folder that `export` wrote?")
+    said = decode.read_json(path, dict[str, Any], "is this a folder that `export` wrote?")
     if not isinstance(said.get(OURS), dict):
         raise BadInput(f"{path}: not of a folder that this version's `export` wrote: export again")
     config = Config()
     for key, value in {**said, **said[OURS]}.items():
         name = f"model.{_NAMES.get(key, key)}"
-        if name in config_lib.OPTIONS:
-            config_lib.put(config, name, config_lib.OPTIONS[name].read(value, path))
+        if name in settings.OPTIONS:
+            settings.put(config, name, settings.OPTIONS[name].read(value, path))
     config.data.nsp = "BigBirdForPreTraining" in said.get("architectures", [])
     config.data.seq_length = config.model.max_position_embeddings
     config.training.dtype = "float32"
-    config_lib.validate(config)
+    settings.validate(config)
     return config
 
 
 def _step(folder: str) -> int:
     try:
-        step = typed.read_json(storage.join(folder, RECORD), dict[str, Any]).get("step")
+        step = decode.read_json(storage.join(folder, RECORD), dict[str, Any]).get("step")
     except FileNotFoundError:
         return 0
     return step if isinstance(step, int) else 0

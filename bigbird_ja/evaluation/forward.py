@@ -8,16 +8,16 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja import settings
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.pretraining import pretraining_metrics
+from bigbird_ja.settings import Config
 
 
 def inference_config(config: Config) -> Config:
     """The same model in float32 and by XLA's way: figures of all runs compare."""
-    changed = config_lib.copy(config)
+    changed = settings.copy(config)
     changed.model.attention_implementation = "xla"
     changed.training.dtype = "float32"
     changed.training.gradient_checkpointing = False

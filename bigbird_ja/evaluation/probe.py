@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.console import Progress
 from bigbird_ja.evaluation import buckets
+from bigbird_ja.process.console import Progress
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Forward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigbird_ja import plotting
+from bigbird_ja.storage import plotting
 
 _LINES = (
     ("model", "whole sequence", "#1f6feb", "o-"),

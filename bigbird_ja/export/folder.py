@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from bigbird_ja import storage, typed
-from bigbird_ja.console import log
-from bigbird_ja.errors import BadInput
-from bigbird_ja.lease import Lease, held
-from bigbird_ja.storage import outputs
+from bigbird_ja import storage
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode, outputs
+from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.scratch import scratch_directory
 
 RECORD = "export.json"
@@ -199,7 +199,7 @@ def _read(output_dir: str, record_name: str) -> dict[str, Any] | None:
 def _content(output_dir: str, record_name: str) -> dict[str, Any] | None:
     path = storage.join(output_dir, record_name)
     try:
-        content = typed.read_json(path, dict[str, Any])
+        content = decode.read_json(path, dict[str, Any])
     except (FileNotFoundError, BadInput):
         return None
     return content if {"bigbird_ja", "step", "checkpoint"} <= content.keys() else None

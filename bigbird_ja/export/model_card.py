@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja.console import human_count, human_time
 from bigbird_ja.export.source import Source, cost_usd
 from bigbird_ja.model import pattern
+from bigbird_ja.process.console import human_count, human_time
 
 _WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings
 from bigbird_ja.export import hf_attention
 from bigbird_ja.export.source import Source
 
@@ -238,7 +238,7 @@ def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) ->
     from bigbird_ja.model.encoder import encode
 
     config = inference_config(source.config)
-    config_lib.put(config, "model.attention_type", attention)
+    settings.put(config, "model.attention_type", attention)
     params = {name: tf.constant(value) for name, value in source.params.items()}
 
     @tf.function

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.config import Config
 from bigbird_ja.evaluation.forward import inference_config
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import HIDDEN
 from bigbird_ja.model.layers import activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
+from bigbird_ja.settings import Config
 
 _SPEC = tf.TensorSpec([None, None], tf.int32)
 

@@ -6,12 +6,12 @@ import math
 
 import tensorflow as tf
 
-from bigbird_ja.config import Config
 from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
+from bigbird_ja.settings import Config
 
 
 @tf.autograph.experimental.do_not_convert

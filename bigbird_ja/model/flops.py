@@ -6,9 +6,9 @@ needs, never what a layout or a recomputation adds.
 
 from __future__ import annotations
 
-from bigbird_ja.config import Config, train_predictions
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config, train_predictions
 
 
 def model_flops(config: Config, batch_per_core: int) -> float:

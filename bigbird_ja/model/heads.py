@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bigbird_ja.config import Config
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
+from bigbird_ja.settings import Config
 
 
 def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bigbird_ja.config import Config
 from bigbird_ja.model import heads
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.layers import Parameters
+from bigbird_ja.settings import Config
 
 
 @tf.autograph.experimental.do_not_convert

@@ -21,11 +21,13 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja import children, cleanup, storage, typed
-from bigbird_ja.errors import BadInput, CommandError
+from bigbird_ja import storage
 from bigbird_ja.preflight import machine_code, memory
 from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place, listings
 from bigbird_ja.preflight.targets import Target
+from bigbird_ja.process import children, cleanup
+from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train.lowered import LoweredStep
 
@@ -101,7 +103,7 @@ def compile_for(
     if "error" in result:
         return Compiled(target, "", {}, memory.shortage(result["error"]))
     listed = result.pop("code", None)
-    read = None if listed is None else typed.convert(listed, dict[str, machine_code.Code], "code")
+    read = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
     return Compiled(target, text, result, None, read)
 
 
@@ -136,7 +138,7 @@ def count_devices(places: Sequence[Place]) -> list[int]:
         result = _run(Job(list(places)), directory, "libtpu", _LISTING_TIMEOUT)
     if "error" in result:
         raise CompilerFailed(f"libtpu does not say what it knows: {_first_line(result['error'])}")
-    return typed.convert(result["devices"], list[int], "libtpu")
+    return decode.convert(result["devices"], list[int], "libtpu")
 
 
 def default_cache_dir(environment: dict[str, str]) -> str:
@@ -198,7 +200,7 @@ def _first_line(text: str) -> str:
 
 def _read_json(path: str) -> dict[str, Any] | None:
     try:
-        return typed.read_json(path, dict[str, Any])
+        return decode.read_json(path, dict[str, Any])
     except (OSError, BadInput):
         return None  # the child ended before it could write it
 
@@ -213,7 +215,7 @@ def _load(cache_dir: str, key: str) -> tuple[dict[str, Any], str] | None:
     try:
         path = os.path.join(cache_dir, f"{key}.json.gz")
         with gzip.open(path, "rb") as stream:
-            value = typed.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
+            value = decode.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
         return value.result, value.hlo
     except (OSError, EOFError, zlib.error, BadInput):
         return None  # absent or damaged: compile again

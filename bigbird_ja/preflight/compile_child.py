@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja import children
 from bigbird_ja.preflight import machine_code
+from bigbird_ja.process import children
 from bigbird_ja.train.lowered import LoweredStep
 
 # Before jax is imported. The first two keep libtpu from asking a metadata server what machine this

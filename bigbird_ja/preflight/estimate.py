@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.config import Config, train_predictions
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.preflight import (
     breakdown,
@@ -24,6 +22,8 @@ from bigbird_ja.preflight import (
 from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.preflight.waits import waits
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config, train_predictions
 from bigbird_ja.storage import outputs
 from bigbird_ja.train.lowered import LoweredStep
 

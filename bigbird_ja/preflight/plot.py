@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bigbird_ja import plotting
-from bigbird_ja.errors import BadInput
 from bigbird_ja.preflight.breakdown import KINDS
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import plotting
 
 
 def draw(path: str, chips: Sequence[dict[str, Any]], title: str) -> None:

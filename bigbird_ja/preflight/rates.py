@@ -8,9 +8,8 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from bigbird_ja import typed
-from bigbird_ja.errors import BadInput
-from bigbird_ja.storage import outputs
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode, outputs
 
 is_ours = outputs.is_json_with("chips", "config_fingerprint")
 
@@ -84,7 +83,7 @@ def load(path: str) -> Results:
     """
     try:
         advice = "not a result of `bigbird-ja preflight --output`"
-        results = typed.read_json(path, Results, advice)
+        results = decode.read_json(path, Results, advice)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
     for chip in results.chips:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bigbird_ja.chips import Chip
+from bigbird_ja.accelerators.chips import Chip
 from bigbird_ja.preflight.cycles import Cost
 from bigbird_ja.preflight.flops import instruction_flops
 from bigbird_ja.preflight.hlo import Instruction, Module

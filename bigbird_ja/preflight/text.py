@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.chips import CHIPS, MEGACORE, TRAINABLE, Chip
-from bigbird_ja.config import Config, copy, train_predictions
-from bigbird_ja.console import human_bytes, human_count, table
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.model.flops import model_flops
+from bigbird_ja.process.console import human_bytes, human_count, table
+from bigbird_ja.settings import Config, copy, train_predictions
 
 
 def describe(result: Mapping[str, Any]) -> str:

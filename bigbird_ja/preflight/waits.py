@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bigbird_ja.chips import Chip
+from bigbird_ja.accelerators.chips import Chip
 from bigbird_ja.preflight.cycles import CONTROL, trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
 from bigbird_ja.preflight.roofline import CodeCost, hbm_cycles

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import storage
-from bigbird_ja.config import Config
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings, storage
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.records import (
     Evaluation,
@@ -18,6 +16,7 @@ from bigbird_ja.run.records import (
     MetricsRecord,
     ProbeLine,
 )
+from bigbird_ja.settings import Config
 
 Line = TypeVar("Line", Evaluation, ProbeLine)
 
@@ -115,7 +114,7 @@ def collect(
         BadInput: it holds nothing of a run.
     """
     config_path = storage.join(model_dir, "config.yaml")
-    config = config_lib.load_resolved(config_path) if storage.exists(config_path) else None
+    config = settings.load_resolved(config_path) if storage.exists(config_path) else None
     metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
     events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
     heartbeat = run_log.read_heartbeat(model_dir)

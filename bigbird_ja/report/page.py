@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja import config as config_lib
-from bigbird_ja.console import human_count, human_time
+from bigbird_ja import settings as config_lib
+from bigbird_ja.process.console import human_count, human_time
 from bigbird_ja.report import charts
 from bigbird_ja.report.charts import NUM_COLOURS, Series
 from bigbird_ja.report.collect import Run, counts, timeline_marks

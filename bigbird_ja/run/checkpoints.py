@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from bigbird_ja import storage, typed
-from bigbird_ja.errors import BadInput, StorageError, classify
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.records import Time
-from bigbird_ja.typed import Amount, Count
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.decode import Amount, Count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +132,7 @@ class CheckpointStore:
         """
         path = self._path(_sidecar(step))
         try:
-            meta = typed.decode_json(storage.read_bytes(path), Meta, f"{path}: damaged")
+            meta = decode.decode_json(storage.read_bytes(path), Meta, f"{path}: damaged")
         except FileNotFoundError as error:
             raise BadInput(f"{path}: no such checkpoint") from error
         if meta.step != step:

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
-from bigbird_ja import storage, typed
-from bigbird_ja.errors import StorageError
-from bigbird_ja.json_line import encode
+from bigbird_ja import storage
+from bigbird_ja.process.errors import StorageError
+from bigbird_ja.process.json_line import encode
 from bigbird_ja.run.records import (
     EvalLine,
     Evaluation,
@@ -28,6 +28,7 @@ from bigbird_ja.run.records import (
     MetricsRecord,
     ProbeLine,
 )
+from bigbird_ja.storage import decode
 
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
@@ -120,7 +121,7 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         data = storage.read_bytes(path)
     except FileNotFoundError:
         return None
-    return _whole(data, typed.decode_json(data, HeartbeatRecord, path, _ADVICE))
+    return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
 
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
@@ -131,7 +132,7 @@ def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
 def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
     path = storage.join(model_dir, EVAL)
     return [
-        _whole(line, typed.decode_json(line, kind, f"{path}: step {record['step']}", _ADVICE))
+        _whole(line, decode.decode_json(line, kind, f"{path}: step {record['step']}", _ADVICE))
         for line, record in _lines(path, EvalLine)
         if key in record
     ]
@@ -143,7 +144,7 @@ def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
         data = storage.read_bytes(path)
     except FileNotFoundError:
         return iter(())
-    return typed.numbered_lines(data, kind, path, _ADVICE)
+    return decode.numbered_lines(data, kind, path, _ADVICE)
 
 
 def _whole(line: bytes, checked: T) -> T:

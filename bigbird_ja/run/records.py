@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from bigbird_ja.typed import Count
+from bigbird_ja.storage.decode import Count
 
 # UNIX seconds up to the year 3000, and lengths of time: what a calendar can show.
 Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]

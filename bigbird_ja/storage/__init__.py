@@ -19,11 +19,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import BinaryIO
 
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import bucket, transfer
 from bigbird_ja.storage.backend import of
 from bigbird_ja.storage.checksum import crc32c_of_file, crc32c_text
-from bigbird_ja.storage.names import (
+from bigbird_ja.storage.stat import Stat
+from bigbird_ja.storage.urls import (
     TEMPORARY_PREFIX,
     base_name,
     check_inside,
@@ -31,7 +32,6 @@ from bigbird_ja.storage.names import (
     is_remote,
     join,
 )
-from bigbird_ja.storage.stat import Stat
 
 __all__ = [
     "MAX_BYTES",

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import BinaryIO, Protocol
 
 from bigbird_ja.storage import bucket, local, paths
-from bigbird_ja.storage.names import is_remote
 from bigbird_ja.storage.stat import Stat
+from bigbird_ja.storage.urls import is_remote
 
 
 class Backend(Protocol):

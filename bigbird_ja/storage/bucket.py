@@ -11,13 +11,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from bigbird_ja.errors import StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import client as clients
 from bigbird_ja.storage import local, paths, retry, stream
 from bigbird_ja.storage.checksum import crc32c_of_file, crc32c_text
-from bigbird_ja.storage.names import SCHEME, base_name, split_remote
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.storage.stat import Stat
+from bigbird_ja.storage.urls import SCHEME, base_name, split_remote
 
 # Above this size the library makes an upload of chunks that are repeated alone.
 _ONE_REQUEST = 8 << 20

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Any
 
-from bigbird_ja.storage.names import split_remote
+from bigbird_ja.storage.urls import split_remote
 
 _local = threading.local()
 

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bigbird_ja import cleanup, processes
+from bigbird_ja.process import cleanup, identity
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.names import TEMPORARY_PREFIX
 from bigbird_ja.storage.stat import Stat
+from bigbird_ja.storage.urls import TEMPORARY_PREFIX
 
 # A temporary file of another host is judged by its age alone.
 _FOREIGN_AGE_SECONDS = 3600.0
@@ -299,7 +299,7 @@ def _is_abandoned(path: str, older_than: float) -> bool:
     if host != _host or not process.isdigit():
         return age > _FOREIGN_AGE_SECONDS
     # In containers every start may get the same process id: `_live` has told those apart.
-    return int(process) == os.getpid() or not processes.is_running(int(process))
+    return int(process) == os.getpid() or not identity.is_running(int(process))
 
 
 def _token(path: str) -> str | None:

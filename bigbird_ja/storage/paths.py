@@ -11,8 +11,8 @@ import os
 import re
 import stat
 
-from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.storage.names import is_remote, split_remote
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage.urls import is_remote, split_remote
 
 # The longest name of an object, in bytes: https://cloud.google.com/storage/docs/objects#naming
 _LONGEST_OBJECT_NAME = 1024

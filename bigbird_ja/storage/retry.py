@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bigbird_ja.errors import BadInput, Refused, StorageError
-from bigbird_ja.redaction import redact
+from bigbird_ja.process.errors import BadInput, Refused, StorageError
+from bigbird_ja.process.redaction import redact
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)

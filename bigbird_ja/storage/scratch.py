@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from bigbird_ja import cleanup, processes
+from bigbird_ja.process import cleanup, identity
 
 PREFIX = "bigbird-ja-"
 _OWNER = "owner.json"  # the process that made the folder
@@ -37,7 +37,7 @@ def scratch_directory(
     try:
         with cleanup.removed(outer):
             with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
-                json.dump(processes.this_process().as_dict(), file)
+                json.dump(identity.this_process().as_dict(), file)
             inner = os.path.join(outer, "work")
             os.mkdir(inner, 0o700)
             yield inner
@@ -61,9 +61,9 @@ def _sweep(parent: str, prefix: str, is_ours_alone: bool, is_shared: bool) -> No
                 owner = json.load(file)
             if isinstance(owner, dict) and (
                 is_ours_alone
-                or processes.has_ended(owner)
+                or identity.has_ended(owner)
                 # The system's temporary folder is of this machine alone.
-                or (not is_shared and processes.is_of_another_boot(owner))
+                or (not is_shared and identity.is_of_another_boot(owner))
             ):
                 shutil.rmtree(entry.path, ignore_errors=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from bigbird_ja.errors import StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import client as clients
 from bigbird_ja.storage import retry
 from bigbird_ja.storage.checksum import as_text

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import storage, typed
-from bigbird_ja.errors import BadInput
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
 _ROWS = 256
@@ -68,14 +69,14 @@ def files_of(folder: str) -> list[str] | None:
         BadInput: several splits, and none of them `train`.
     """
     if storage.exists(storage.join(folder, _SPLITS)):
-        said = typed.read_json(storage.join(folder, _SPLITS), dict[str, Any])
+        said = decode.read_json(storage.join(folder, _SPLITS), dict[str, Any])
         splits = [name for name in said.get("splits", []) if isinstance(name, str)]
         if "train" not in splits:
             raise BadInput(f"{folder}: no split `train`: give one of {_named(folder, splits)}")
         folder = storage.join(folder, "train")
     if not storage.exists(storage.join(folder, _STATE)):
         return None
-    state = typed.read_json(storage.join(folder, _STATE), dict[str, Any])
+    state = decode.read_json(storage.join(folder, _STATE), dict[str, Any])
     names = [file["filename"] for file in state.get("_data_files", [])]
     return [storage.join(folder, storage.check_inside(name)) for name in names]
 

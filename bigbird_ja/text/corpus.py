@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import arrow_source, file_source, tfds_source
 from bigbird_ja.text.arrow_source import ArrowSource
 from bigbird_ja.text.file_source import BLANK_LINE, TEXT_FIELD, FileSource

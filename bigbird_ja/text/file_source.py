@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 
 SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja import storage, typed
-from bigbird_ja.errors import BadInput
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.model_proto import CONTROL, UNKNOWN, USER_DEFINED, Piece
 
@@ -52,7 +53,7 @@ def _parts(folder: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         try:
-            said = typed.read_json(storage.join(folder, name), dict[str, Any])
+            said = decode.read_json(storage.join(folder, name), dict[str, Any])
         except FileNotFoundError:
             continue
         for part, _ in _PARTS.values():

@@ -12,8 +12,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-from bigbird_ja import typed
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
 # Shares of Wiki40b's own splits, about.
@@ -38,7 +38,7 @@ def description_of(data_dir: str) -> str | None:
     """What `write_tfds` was told to note, or None where nothing is prepared."""
     path = os.path.join(prepared_directory(data_dir), "dataset_info.json")
     try:
-        return typed.read_json(path, _Described).description
+        return decode.read_json(path, _Described).description
     except FileNotFoundError:
         return None
     except BadInput:

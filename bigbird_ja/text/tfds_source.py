@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import logging
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 PREFIX = "tfds:"
 DEFAULT_SPLIT = "train"

@@ -16,7 +16,7 @@ import numpy as np
 import sentencepiece
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import foreign_tokenizer, model_proto, wiki40b
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from bigbird_ja import children
+from bigbird_ja.process import children
 
 ERROR_SUFFIX = ".error"
 REFUSED = 3

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import storage, typed
-from bigbird_ja.config import TokenizeConfig
-from bigbird_ja.console import log
-from bigbird_ja.errors import BadInput
-from bigbird_ja.lease import Lease, held
-from bigbird_ja.storage import outputs
+from bigbird_ja import storage
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.storage import decode, outputs
+from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.text.tokenizer import SPECIAL_PIECES, Tokenizer
 
 _FLAG = "--output_prefix"
@@ -30,17 +30,17 @@ class Record:
     """PREFIX.json."""
 
     settings: dict[str, int | float | str]
-    corpus_fingerprint: typed.Sha256
-    vocab_size: typed.Count
+    corpus_fingerprint: decode.Sha256
+    vocab_size: decode.Count
     special_ids: dict[str, int]
     normalization: str
-    lines: typed.Count  # trained on
-    model_sha256: typed.Sha256
+    lines: decode.Count  # trained on
+    model_sha256: decode.Sha256
     sentencepiece: str  # version
-    characters_per_token: typed.Amount
-    unknown_rate: typed.Amount
+    characters_per_token: decode.Amount
+    unknown_rate: decode.Amount
     longest_piece: str
-    seconds: typed.Amount
+    seconds: decode.Amount
     replaces: str = ""  # SHA-256 of our model that stood there before
 
 
@@ -70,7 +70,7 @@ class Files:
         if not storage.exists(self.record):
             return None
         try:
-            return typed.decode_json(storage.read_bytes(self.record), Record, self.record)
+            return decode.decode_json(storage.read_bytes(self.record), Record, self.record)
         except BadInput:
             return None
 

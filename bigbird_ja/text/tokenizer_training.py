@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from bigbird_ja import children, cleanup
-from bigbird_ja.config import TokenizeConfig
-from bigbird_ja.console import Progress
-from bigbird_ja.errors import BadInput, classify
+from bigbird_ja.process import children, cleanup
+from bigbird_ja.process.console import Progress
+from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import model_proto, sentences, tokenizer_child
 from bigbird_ja.text.corpus import Corpus

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from bigbird_ja.errors import BadInput
-from bigbird_ja.options import Option, shortened
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.option import Option, shortened
 
 WEIGHT = Option(
     "weight", float, 1.0, "Times that an epoch takes each document of a corpus.",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import storage
+from bigbird_ja import settings, storage
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.run.records import EventRecord
 from bigbird_ja.train import continuation, environment, run_directory
@@ -41,7 +40,7 @@ class Beginning:
             "started" if found.checkpoint is None else "resumed",
             global_step=found.step,
             interruptions=found.interruptions,
-            config=config_lib.fingerprint(self._config)[:16],
+            config=settings.fingerprint(self._config)[:16],
             data=request.manifest.fingerprint[:16],
             engine=request.engine.name,
             engine_why=request.engine.why,
@@ -58,7 +57,7 @@ class Beginning:
         path = run_directory.settings_of(self._request.model_dir)
         if path is None or self._found.checkpoint is None:
             return
-        before, step = config_lib.load_resolved(path), self._found.step
+        before, step = settings.load_resolved(path), self._found.step
         if changed := continuation.changes(before, self._config):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             self._around.log(f"from step {step:,} on with {named}")
@@ -66,8 +65,8 @@ class Beginning:
                 CONTINUED,
                 global_step=step,
                 settings=changed,
-                was=config_lib.fingerprint(before),
-                now=config_lib.fingerprint(self._config),
+                was=settings.fingerprint(before),
+                now=settings.fingerprint(self._config),
             )
         if words := continuation.schedule_words(before, self._config, step):
             self._around.log(words)

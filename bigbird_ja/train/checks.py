@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bigbird_ja import storage
-from bigbird_ja.config import OPTIONS, Config, first_phase, get, train_predictions
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model import pattern
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import OPTIONS, Config, first_phase, get, train_predictions
 from bigbird_ja.train import hosts, memory
 from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.request import Request

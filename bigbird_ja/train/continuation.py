@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja import settings
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.settings import Config
 
 _BATCH = "training.global_batch_size"
 
@@ -43,11 +43,11 @@ def _batch_of(fingerprint: str, events: Sequence[Mapping[str, Any]]) -> int | No
 
 def changes(before: Config, now: Config) -> dict[str, list[Any]]:
     """Setting -> [old, new] of everything that a run does not accept without being told."""
-    old, new = config_lib.flatten(before), config_lib.flatten(now)
+    old, new = settings.flatten(before), settings.flatten(now)
     return {
         key: [old[key], new[key]]
         for key in old
-        if old[key] != new[key] and not config_lib.is_free(key)
+        if old[key] != new[key] and not settings.is_free(key)
     }
 
 
@@ -67,7 +67,7 @@ def schedule_words(before: Config, now: Config, step: int) -> str | None:
 
 
 def _masked(config: Config, step: int) -> float | None:
-    rates = config_lib.mask_rates(config)
+    rates = settings.mask_rates(config)
     return MaskRate(*rates).at(step) if rates else None
 
 

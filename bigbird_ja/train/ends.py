@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from bigbird_ja.errors import (
+from bigbird_ja.process.errors import (
     STATUS_OF_REASON,
     BadInput,
     CommandError,
@@ -19,7 +19,7 @@ from bigbird_ja.errors import (
     classify,
     telling_line,
 )
-from bigbird_ja.streams import write_results
+from bigbird_ja.process.streams import write_results
 from bigbird_ja.train.beginning import Beginning
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request

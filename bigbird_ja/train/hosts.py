@@ -6,7 +6,7 @@ durable (checkpoints, logs) is written by the driver alone.
 
 from __future__ import annotations
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 
 def is_writer(host: int, hosts: int) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bigbird_ja.lease import LeaseLost
+from bigbird_ja.storage.lease import LeaseLost
 
 _POLL_SECONDS = 0.5
 

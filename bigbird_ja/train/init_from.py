@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import storage, typed
-from bigbird_ja.config import Config
-from bigbird_ja.console import table
-from bigbird_ja.errors import BadInput
+from bigbird_ja import storage
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import POSITIONS, ParameterSpec, initial_value, parameter_specs
+from bigbird_ja.process.console import table
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
+from bigbird_ja.settings import Config
+from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import tokenizer
 from bigbird_ja.train.lengths import repeated
@@ -263,7 +264,7 @@ class _HuggingFaceConfig:
 
     model_type: str = "unknown"
     hidden_act: str | None = None
-    num_attention_heads: typed.Count | None = None
+    num_attention_heads: decode.Count | None = None
     layer_norm_eps: float | None = None
 
 
@@ -274,7 +275,7 @@ _SETTINGS = ("hidden_act", "num_attention_heads", "layer_norm_eps")
 def _hugging_face_config(source: str) -> _HuggingFaceConfig:
     path = storage.join(source, "config.json")
     try:
-        return typed.read_json(path, _HuggingFaceConfig, _ASK)
+        return decode.read_json(path, _HuggingFaceConfig, _ASK)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {_ASK}") from error
 

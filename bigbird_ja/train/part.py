@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja import storage
-from bigbird_ja.config import Config
+from bigbird_ja import settings, storage
 from bigbird_ja.data.verify import DataGuard
-from bigbird_ja.lease import RENEW_SECONDS, Lease
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Meta
+from bigbird_ja.settings import Config
+from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train import engines, lengths, run_directory
 from bigbird_ja.train.beginning import COMPILED, Beginning
 from bigbird_ja.train.ends import Ends
@@ -105,7 +104,7 @@ class Part:
         """The evaluation of a finished run, on the devices that trained it."""
         from bigbird_ja.data import verify
         from bigbird_ja.run.checkpoints import read_variables
-        from bigbird_ja.run.names import parameters_of
+        from bigbird_ja.run.file_names import parameters_of
 
         step, request = self._found.step, self._request
         damage = verify.named_damage(request.manifest, request.data_dir)
@@ -164,7 +163,7 @@ class Part:
         from bigbird_ja.train.engines.phased import PhasedEngine
 
         self._around.log(lengths.words(self._config, step) or "")
-        phase = config_lib.first_phase(self._config)
+        phase = settings.first_phase(self._config)
         last = min(change, self._config.training.num_train_steps)
         return PhasedEngine(
             self._start_engine(self._first_state, step, phase, last),

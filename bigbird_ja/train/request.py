@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigbird_ja import console
-from bigbird_ja.config import Config
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.process import console
+from bigbird_ja.settings import Config
 from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.pods.pod import Alone
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bigbird_ja.config import CheckpointsConfig
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
+from bigbird_ja.settings import CheckpointsConfig
 from bigbird_ja.train.pods.pod import NEVER, Alone
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja import stop_signals
+from bigbird_ja.process import signals
 
 
 class StopRequest:
@@ -78,7 +78,7 @@ class StopRequest:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._before = stop_signals.set_handlers(_ignore)
+        self._before = signals.set_handlers(_ignore)
         self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
         self._thread.start()
         return self
@@ -109,7 +109,7 @@ class StopRequest:
         if number == signal.SIGINT and self._asked.is_set():
             self.leave("interrupted again: left at once; the last checkpoint is good")
         else:
-            self.ask(stop_signals.name_of(number))
+            self.ask(signals.name_of(number))
 
     def _time_out(self) -> None:
         if not self._answered.wait(self._patience):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bigbird_ja.config import Config
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model.params import initial_parameters, parameter_specs
-from bigbird_ja.run import names
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import file_names
 from bigbird_ja.run.checkpoints import Checkpoint, read_variables
+from bigbird_ja.settings import Config
 
 State = dict[str, np.ndarray]
 
@@ -35,16 +35,16 @@ def first_state(
     params: State = initial_parameters(config, config.training.seed)
     params.update(warm_start or {})
     slots = {
-        names.slot_name(name, slot): np.zeros_like(value)
-        for slot in names.SLOTS
+        file_names.slot_name(name, slot): np.zeros_like(value)
+        for slot in file_names.SLOTS
         for name, value in params.items()
     }
-    return {**params, **slots, names.STEP: np.int64(0)}  # type: ignore[dict-item]
+    return {**params, **slots, file_names.STEP: np.int64(0)}  # type: ignore[dict-item]
 
 
 def _check(config: Config, state: State, where: str) -> None:
     specs = parameter_specs(config)
-    for name in names.variable_names(specs):
+    for name in file_names.variable_names(specs):
         spec = specs.get(name) or specs.get(name.rpartition("/")[0])
         shape = spec.shape if spec else ()
         if name not in state or np.shape(state[name]) != shape:

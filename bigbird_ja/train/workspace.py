@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.lease import Lease
+from bigbird_ja.storage.lease import Lease
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train import run_directory
 from bigbird_ja.train.request import Request

@@ -1,6 +1,6 @@
 """Every kind of fault against every operation of `bigbird_ja.storage`, with the end it must have.
 
-tests/test_faults_storage.py runs it case by case; scripts/bench_faults.py counts it by kind.
+tests/storage/test_faults.py runs it case by case; scripts/bench_faults.py counts it by kind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.errors import StorageError
+from bigbird_ja.process.errors import StorageError
 from testkit.fakes.gcs_process import FakeGcs
 
 MiB = 1 << 20

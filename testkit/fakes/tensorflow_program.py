@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 if sys.argv[3:] == ["prepared"]:
-    from bigbird_ja import tensorflow_env
+    from bigbird_ja.process import tensorflow_env
 
     tensorflow_env.prepare(os.environ)
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 
 # A good invocation of each command. {in} holds a small finished run, {out} is an empty folder.
 GOOD: dict[str, str] = {
@@ -68,7 +68,7 @@ class Case:
 
 def commands(*left_out: str) -> list[str]:
     """Every command, in the order of use, without those named."""
-    return [name for name in cli.COMMANDS if name not in left_out]
+    return [name for name in main.COMMANDS if name not in left_out]
 
 
 def good_arguments(command: str) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.errors import STATUS_OF_REASON
+from bigbird_ja.process.errors import STATUS_OF_REASON
 from testkit.hostile.case import Case, good_arguments
 from testkit.zygote import Ended, Zygote
 

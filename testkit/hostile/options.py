@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bigbird_ja import cli, command_flags
-from bigbird_ja import config as config_lib
-from bigbird_ja.options import Option
+from bigbird_ja import settings
+from bigbird_ja.cli import command_flags, main
+from bigbird_ja.settings.option import Option
 from testkit.hostile.case import ANY, REFUSED, REMOTE, Case, commands, good_arguments, with_flag
 
 _NO_NUMBER = ("x", "", "nan", "NaN", "inf", "-inf", "1e999", "0x", "１２", "1,000", "--", "1_0_")
@@ -30,7 +30,7 @@ def cases() -> Iterator[Case]:
 
 
 def _of_command(command: str) -> Iterator[Case]:
-    declared = command_flags.flags_of(cli.load_command(command))
+    declared = command_flags.flags_of(main.load_command(command))
     for name in sorted(declared):
         flag = declared[name]
         if name != flag.name or name == "help":  # a short name, or one that ends all else
@@ -71,12 +71,12 @@ def _is_text(flag: flags.Flag) -> bool:
 
 def _of_settings(command: str) -> Iterator[Case]:
     """`--set` of every setting, where the command has settings at all."""
-    declared = command_flags.flags_of(cli.load_command(command))
+    declared = command_flags.flags_of(main.load_command(command))
     if "set" not in declared:
         return
     for text in ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"):
         yield Case(f"--set {text!r}", command, (*good_arguments(command), f"--set={text}"))
-    for key, option in config_lib.OPTIONS.items():
+    for key, option in settings.OPTIONS.items():
         for value in _bad_settings(option):
             words = (*good_arguments(command), f"--set={key}={value}")
             yield Case(f"--set {key}={value[:40]!a}", command, words, REFUSED)

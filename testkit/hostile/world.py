@@ -19,7 +19,7 @@ def make(place: Path, run: SmallRun) -> Path:
     for suffix in (".model", ".vocab", ".json"):
         shutil.copy(Path(run.tokenizer).with_suffix(suffix), place / f"ja{suffix}")
     (place / "config.yaml").write_text(_config(), "utf-8")
-    prices = importlib.resources.files("bigbird_ja.cloud").joinpath("prices.yaml")
+    prices = importlib.resources.files("bigbird_ja.accelerators").joinpath("prices.yaml")
     (place / "prices.yaml").write_text(prices.read_text("utf-8"), "utf-8")
     (place / "preflight.json").write_text(json.dumps(_FIGURES), "utf-8")
     return place

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from bigbird_ja.data import build
 from tests.data import making
 from tests.data.test_adopt import write_classic
@@ -22,7 +22,7 @@ def data(request, tmp_path_factory, sample_corpus, tokenizer_path):
 
 
 def run(capsys, *arguments):
-    status = cli.run_command_line(["check-data", *arguments, "--json"])
+    status = main.run_command_line(["check-data", *arguments, "--json"])
     captured = capsys.readouterr()
     return status, json.loads(captured.out), captured
 

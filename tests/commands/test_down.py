@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.cloud.run_files import BucketFiles, RunPaths, supervisor_lease
-from bigbird_ja.cloud.service import RUN_DIR_KEY, TpuSpec
-from bigbird_ja.cloud.tpu import GcpTpus, emulator_client
 from bigbird_ja.commands import down
+from bigbird_ja.launch.run_files import BucketFiles, RunPaths, supervisor_lease
+from bigbird_ja.launch.tpu import GcpTpus, emulator_client
+from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.tpu import FakeTpu
-from tests.cloud import support
+from tests.launch import support
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from bigbird_ja.train import memory
 from bigbird_ja.train.engines import devices
 from testkit import killing
@@ -66,7 +66,7 @@ def refused(
 ) -> tuple[int, str]:
     """The status of `pretrain --engine=pjrt` and its last line; nothing may be written."""
     flags = ["pretrain", "--config", inputs[0], "--data_dir", inputs[1], "--engine=pjrt"]
-    status = cli.run_command_line([*flags, "--model_dir", str(model), *more])
+    status = main.run_command_line([*flags, "--model_dir", str(model), *more])
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("bigbird-ja: ")] == lines[-1:], lines
     assert "Traceback" not in "\n".join(lines) and not model.exists()

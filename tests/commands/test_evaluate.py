@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def model_dir(small_run, tmp_path):
 
 
 def _run(capsys, *arguments):
-    status = cli.run_command_line(["evaluate", *map(str, arguments), "--json"])
+    status = main.run_command_line(["evaluate", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
     return status, json.loads(captured.out), captured
 
@@ -48,7 +48,7 @@ def test_watch_ends_at_once_on_a_finished_run(small_run, model_dir, capsys):
 
 def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
     corpus = tmp_path / "facts.jsonl"
-    cli.run_command_line(
+    main.run_command_line(
         ["sample", f"--output={corpus}", "--documents=4", "--facts_per_1000_characters=8"]
     )
     capsys.readouterr()
@@ -77,6 +77,6 @@ def test_bad_input_is_one_line(arguments, message, small_run, capsys):
         a.replace("MODEL", small_run.model_dir).replace("DATA", small_run.data_dir)
         for a in arguments
     ]
-    assert cli.run_command_line(["evaluate", *given]) == 2
+    assert main.run_command_line(["evaluate", *given]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 
 
 def _run(capsys, *arguments):
-    status = cli.run_command_line(["export", *map(str, arguments), "--json"])
+    status = main.run_command_line(["export", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
     return status, json.loads(captured.out), captured
 
@@ -56,7 +56,7 @@ def test_bad_input_is_one_line_and_writes_nothing(arguments, message, small_run,
     given = [
         a.replace("MODEL", small_run.model_dir).replace("OUT", f"{tmp_path}/out") for a in arguments
     ]
-    assert cli.run_command_line(["export", *given]) == 2
+    assert main.run_command_line(["export", *given]) == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 
 
 def _run(capsys, *arguments):
-    status = cli.run_command_line(["fill-mask", *map(str, arguments), "--json"])
+    status = main.run_command_line(["fill-mask", *map(str, arguments), "--json"])
     captured = capsys.readouterr()
     return status, json.loads(captured.out), captured
 
@@ -55,7 +55,7 @@ def test_long_text_from_a_file_and_standard_input_agree(small_run, capsys, tmp_p
     ],
 )
 def test_bad_input_is_one_line(arguments, message, small_run, capsys):
-    status = cli.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}", *arguments])
+    status = main.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}", *arguments])
     error = capsys.readouterr().err
     assert status == 2 and message in error and "Traceback" not in error
 
@@ -64,16 +64,16 @@ def test_a_text_without_an_end_is_not_read_to_it(small_run, capsys, monkeypatch,
     flags = ["fill-mask", f"--model_dir={small_run.model_dir}"]
     with open("/dev/zero", "rb") as zeros:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros))
-        assert cli.run_command_line(flags) == 2
+        assert main.run_command_line(flags) == 2
     assert "standard input: more than 1,048,576 bytes" in capsys.readouterr().err
     huge = tmp_path / "t.txt"
     huge.write_bytes(b"[MASK]")
     os.truncate(huge, 64 << 30)
-    assert cli.run_command_line([*flags, f"--file={huge}"]) == 2
+    assert main.run_command_line([*flags, f"--file={huge}"]) == 2
     assert "t.txt: more than 1,048,576 bytes" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text(small_run, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff[MASK]")))
-    assert cli.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}"]) == 2
+    assert main.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}"]) == 2
     assert "not UTF-8" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja import cli
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings
+from bigbird_ja.cli import main
 from testkit.fakes.tpu import FakeTpu
-from tests.cloud import support
+from tests.launch import support
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def fake(root: str) -> Iterator[FakeTpu]:
 def run_plain(*arguments: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = cli.run_command_line(list(arguments))
+        status = main.run_command_line(list(arguments))
     return status, out.getvalue(), err.getvalue()
 
 
@@ -375,8 +375,8 @@ def test_the_machine_gets_no_preset_s_settings_for_other_data(root: str, fake: F
     arguments = support.command(root, fake, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake)[0] == 0
-    config = config_lib.load_resolved(f"{root}/bucket/run-1/supervisor/config.yaml")
-    assert (config.training.schedule, config_lib.mask_rates(config)) == ("wsd", None)
+    config = settings.load_resolved(f"{root}/bucket/run-1/supervisor/config.yaml")
+    assert (config.training.schedule, settings.mask_rates(config)) == ("wsd", None)
 
 
 def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:

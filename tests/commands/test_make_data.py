@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from tests.data import making
 
@@ -80,13 +80,13 @@ def test_mixed_corpora_are_told_of_by_make_data_and_check_data(
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, inputs, change, says, capsys):
-    from bigbird_ja import cli
+    from bigbird_ja.cli import main
 
     output = tmp_path / "data"
     command = ["make-data", *inputs, *SMALL, f"--output_dir={output}", *change, "--json"]
     if change[0].startswith("--input=/"):
         command = [c for c in command if c != inputs[0]]
-    assert cli.run_command_line(command) == 2
+    assert main.run_command_line(command) == 2
     captured = capsys.readouterr()
     last = captured.err.strip().splitlines()[-1]
     assert last.startswith("bigbird-ja: ") and says in last
@@ -108,11 +108,11 @@ def test_a_model_that_its_record_does_not_know_is_refused(tmp_path, inputs, run_
 
 
 def test_a_directory_that_may_not_be_written_is_bad_input(tmp_path, inputs, capsys):
-    from bigbird_ja import cli
+    from bigbird_ja.cli import main
 
     (tmp_path / "file").write_text("")
     command = ["make-data", *inputs, *SMALL, f"--output_dir={tmp_path / 'file' / 'data'}"]
-    assert cli.run_command_line(command) == 2
+    assert main.run_command_line(command) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
@@ -135,10 +135,10 @@ def test_to_a_bucket_and_from_it(bucket, fake_gcs, inputs, run_cli, tmp_path):
 
 def test_mecab_boundaries(tmp_path, inputs, capsys):
     pytest.importorskip("fugashi")
-    from bigbird_ja import cli
+    from bigbird_ja.cli import main
 
     command = ["make-data", *inputs, *SMALL, "--word_boundaries=mecab", "--nsp"]
-    assert cli.run_command_line([*command, f"--output_dir={tmp_path / 'data'}"]) == 0
+    assert main.run_command_line([*command, f"--output_dir={tmp_path / 'data'}"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_length_that_no_model_can_be_trained_on_is_refused(
 ) -> None:  # fmt: skip
     inputs = [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
     output = tmp_path / "data"
-    assert cli.run_command_line(["make-data", *inputs, f"--output_dir={output}", *flags]) == 2
+    assert main.run_command_line(["make-data", *inputs, f"--output_dir={output}", *flags]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert all(words in said for words in what_would_do) and not output.exists()
 

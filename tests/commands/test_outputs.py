@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli, config, demo, storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings, storage
+from bigbird_ja.cli import main
+from bigbird_ja.commands import demo_run
+from bigbird_ja.process.errors import BadInput
 from tests.report import fake_run
 from tests.storage import odd_paths
 
@@ -39,7 +41,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _refused(command: str, model_dir: Path, output: str, capsys: pytest.CaptureFixture) -> str:
     arguments = [word.format(m=model_dir, o=output) for word in command.split(" ")]
-    assert cli.run_command_line(arguments) == 2
+    assert main.run_command_line(arguments) == 2
     error = capsys.readouterr().err
     flag = next(word.split("=")[0] for word in command.split(" ") if word.endswith("{o}"))
     assert error.splitlines()[-1].startswith(f"bigbird-ja: {flag} "), error
@@ -91,9 +93,9 @@ def test_on_a_bucket_too(command, model_dir, bucket, capsys):
 def test_our_own_page_is_renewed(model_dir, tmp_path):
     page = tmp_path / "deep/r.html"
     report = ["report", f"--model_dir={model_dir}", f"--output={page}"]
-    assert cli.run_command_line(report) == 0
+    assert main.run_command_line(report) == 0
     page.write_text(page.read_text(encoding="utf-8") + "old", encoding="utf-8")
-    assert cli.run_command_line(report) == 0
+    assert main.run_command_line(report) == 0
     assert page.read_text(encoding="utf-8").endswith("</html>\n")
 
 
@@ -101,8 +103,8 @@ def test_our_own_picture_is_renewed(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "deep/p.png"
     for _ in range(2):
-        plan = ["plan", f"--config={config.preset_path('base-4096')}", f"--plot={picture}"]
-        assert cli.run_command_line(plan) == 0
+        plan = ["plan", f"--config={settings.preset_path('base-4096')}", f"--plot={picture}"]
+        assert main.run_command_line(plan) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -111,15 +113,15 @@ def test_demo_overwrite_removes_what_a_demo_made_and_nothing_else(tmp_path, caps
     (tmp_path / "data").mkdir()
     (tmp_path / "thesis.tex").write_text("years of work")
     before = _state(tmp_path)
-    assert cli.run_command_line(["demo", f"--work_dir={tmp_path}", "--overwrite"]) == 2
+    assert main.run_command_line(["demo", f"--work_dir={tmp_path}", "--overwrite"]) == 2
     assert "thesis.tex, which no demo made" in capsys.readouterr().err
     assert _state(tmp_path) == before
     (tmp_path / "thesis.tex").unlink()
     (tmp_path / "run").symlink_to(model := _new(tmp_path.parent / f"{tmp_path.name}-elsewhere"))
     (model / "weights").touch()
-    with demo._alone(str(tmp_path), overwrite=True):
+    with demo_run._alone(str(tmp_path), overwrite=True):
         assert sorted(os.listdir(tmp_path)) == [".bigbird-ja-demo", ".bigbird-ja-demo.lock"]
         again = pytest.raises(BadInput, match=f"process {os.getpid()} .* runs the demo there")
-        with again, demo._alone(str(tmp_path), overwrite=True):
+        with again, demo_run._alone(str(tmp_path), overwrite=True):
             pass
     assert os.listdir(tmp_path) == [".bigbird-ja-demo"] and os.listdir(model) == ["weights"]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli
-from bigbird_ja.console import LiveLine
-from tests.cloud.support import write_manifest
+from bigbird_ja.cli import main
+from bigbird_ja.process.console import LiveLine
+from tests.launch.support import write_manifest
 
 
 def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = cli.run_command_line(["plan", *arguments, "--json"])
+        status = main.run_command_line(["plan", *arguments, "--json"])
     return status, err.getvalue(), json.loads(out.getvalue())
 
 

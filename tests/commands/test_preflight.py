@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings
+from bigbird_ja.cli import main
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.preflight import code_figures, machine_code, rates
 from bigbird_ja.preflight import compile as compile_lib
+from bigbird_ja.process.errors import BadInput
 from tests.preflight.test_memory import DETAILED
 
 TINY = [
@@ -32,7 +32,7 @@ KEYS = {
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
-    status = cli.run_command_line(["preflight", "--json", "--nocache", *TINY, *arguments])
+    status = main.run_command_line(["preflight", "--json", "--nocache", *TINY, *arguments])
     captured = capsys.readouterr()
     return status, json.loads(captured.out), captured.err
 
@@ -118,7 +118,7 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
 
 
 def _parameters() -> int:
-    config = config_lib.without_data_set(config_lib.resolve(None, TINY[1::2])[0])
+    config = settings.without_data_set(settings.resolve(None, TINY[1::2])[0])
     return count_parameters(config)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
@@ -431,7 +431,7 @@ def test_init_from_starts_from_another_models_parameters(
 
 def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str) -> None:
     """The command ends with 2 and one line that holds `words`."""
-    assert cli.run_command_line(flags) == 2
+    assert main.run_command_line(flags) == 2
     error = [line for line in capsys.readouterr().err.splitlines() if "bigbird-ja:" in line]
     assert len(error) == 1
     for word in words:
@@ -651,7 +651,7 @@ def test_static_data_of_any_unit_trains_with_nothing_said_about_it(
 
 def test_the_help_shows_defaults_and_an_example(capsys: pytest.CaptureFixture) -> None:
     with contextlib.suppress(SystemExit):
-        assert cli.run_command_line(["pretrain", "--help"]) == 0
+        assert main.run_command_line(["pretrain", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--num_train_steps" in text and "Example:" in text
 

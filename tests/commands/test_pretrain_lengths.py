@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
-from bigbird_ja.run.names import SLOTS, slot_name
+from bigbird_ja.run.file_names import SLOTS, slot_name
 from testkit import killing, pods, synthetic
 from testkit.zygote import Zygote
 from tests.commands.test_pretrain_pod import apart
@@ -130,7 +130,7 @@ def test_what_has_no_first_phase_is_refused(
 ) -> None:
     def refused(*more: str) -> str:
         model = tmp_path / "model"
-        assert cli.run_command_line([*flags, "--model_dir", str(model), *more]) == 2
+        assert main.run_command_line([*flags, "--model_dir", str(model), *more]) == 2
         assert not model.exists()
         return str(capsys.readouterr().err.strip().splitlines()[-1])
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli
-from bigbird_ja.errors import OutOfMemory
+from bigbird_ja.cli import main
+from bigbird_ja.process.errors import OutOfMemory
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from testkit import command_line, engine_runs, killing, profiles
@@ -99,7 +99,7 @@ def test_a_missed_last_evaluation_is_made_on_the_devices(
     monkeypatch.setattr(forward.Forward, "log_probabilities", refuse)
     again = [*flags, "--model_dir", str(model), "--mode", "train_and_eval"]
     before = jax.config.jax_platforms
-    status = cli.run_command_line([*again, "--set", "training.eval_every_steps=16"])
+    status = main.run_command_line([*again, "--set", "training.eval_every_steps=16"])
     jax.config.update("jax_platforms", before)
     assert status == 0, capsys.readouterr().err
     (made,) = run_log.read_evaluations(str(model))
@@ -253,10 +253,10 @@ def test_what_the_engine_refuses_leaves_nothing_behind(
     monkeypatch.setattr(devices, "find", lambda use_tpu, connect: OneCpu())
     monkeypatch.setattr(choice, "start", lambda *arguments: Refusing())
     model = tmp_path / "model"
-    assert cli.run_command_line([*flags, "--model_dir", str(model)]) == 71
+    assert main.run_command_line([*flags, "--model_dir", str(model)]) == 71
     assert not model.exists()
     model.mkdir()
     (model / "notes.txt").write_text("mine")
-    assert cli.run_command_line([*flags, "--model_dir", str(model)]) == 71
+    assert main.run_command_line([*flags, "--model_dir", str(model)]) == 71
     assert os.listdir(model) == ["notes.txt"]
     assert "90 GB" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bigbird_ja import cli, command_flags
+from bigbird_ja.cli import command_flags, main
 from bigbird_ja.commands import report
 from tests.report import fake_run
 
@@ -15,7 +15,7 @@ def test_one_page_for_two_runs(tmp_path, capsys):
     first = fake_run.write(tmp_path / "a", steps=400)
     second = fake_run.write(tmp_path / "b", steps=400, seed=1)
     output = tmp_path / "r.html"
-    status = cli.run_command_line(
+    status = main.run_command_line(
         ["report", f"--model_dir={first}", f"--model_dir={second}", f"--output={output}", "--json"]
     )
     assert status == 0
@@ -49,7 +49,7 @@ def test_watch_ends_when_the_run_does(tmp_path):
 def test_folders_above_the_page_are_made(tmp_path):
     run_dir = fake_run.write(tmp_path / "a", steps=200)
     output = tmp_path / "new" / "folder" / "r.html"
-    assert cli.run_command_line(["report", f"--model_dir={run_dir}", f"--output={output}"]) == 0
+    assert main.run_command_line(["report", f"--model_dir={run_dir}", f"--output={output}"]) == 0
     assert "</html>" in output.read_text(encoding="utf-8")
 
 
@@ -69,7 +69,7 @@ def test_a_foreign_file_is_refused_by_key(name, data, key, tmp_path, capsys):
     run_dir = fake_run.write(tmp_path / "a", steps=200)
     (run_dir / name).write_bytes(data)
     arguments = ["report", f"--model_dir={run_dir}", f"--output={tmp_path}/r.html"]
-    assert cli.run_command_line(arguments) == 2
+    assert main.run_command_line(arguments) == 2
     words = capsys.readouterr().err
     assert words.count("\n") == 1 and f"{name}: " in words and key in words
     assert not (tmp_path / "r.html").exists()
@@ -81,7 +81,7 @@ def test_half_a_line_of_a_killed_writer_is_left_out(tmp_path, capsys):
         with open(run_dir / name, "ab") as file:
             file.write(b'{"step": 300, "ti')
     arguments = ["report", f"--model_dir={run_dir}", f"--output={tmp_path}/r.html"]
-    assert cli.run_command_line(arguments) == 0, capsys.readouterr().err
+    assert main.run_command_line(arguments) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_half_a_line_of_a_killed_writer_is_left_out(tmp_path, capsys):
 )  # fmt: skip
 def test_bad_input_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.run_command_line(["report", *arguments]) == 2
+    assert main.run_command_line(["report", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

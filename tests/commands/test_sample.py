@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli, storage
+from bigbird_ja import storage
+from bigbird_ja.cli import main
 from bigbird_ja.text import sample
 from bigbird_ja.text.corpus import open_corpus
 from testkit.command_line import Ended
 
 
 def run(*arguments: str) -> int:
-    return cli.run_command_line(["sample", *arguments])
+    return main.run_command_line(["sample", *arguments])
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.txt"])

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import cli, storage
+from bigbird_ja import storage
+from bigbird_ja.cli import main
 from bigbird_ja.storage import outputs
 from bigbird_ja.text import tokenizer, tokenizer_training
 from testkit import ROOT
@@ -24,7 +25,7 @@ VOCAB = "--vocab_size=1200"
 
 
 def run(*arguments: str) -> int:
-    return cli.run_command_line(["tokenize", *arguments])
+    return main.run_command_line(["tokenize", *arguments])
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -240,7 +241,7 @@ def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
 
 def test_tfds_is_a_source(tmp_path: Path) -> None:
     directory = f"{tmp_path}/tfds"
-    made = cli.run_command_line(["sample", f"--output=tfds:{directory}", "--documents=40"])
+    made = main.run_command_line(["sample", f"--output=tfds:{directory}", "--documents=40"])
     assert made == 0
     arguments = ("--input=tfds:wiki40b/ja:train", f"--tfds_data_dir={directory}")
     assert run(*arguments, f"--output_prefix={tmp_path}/x", VOCAB) == 0
@@ -276,7 +277,7 @@ def test_what_is_refused(
 
 def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     corpus = tmp_path / "big.txt"
-    assert cli.run_command_line(["sample", f"--output={corpus}", "--documents=1500"]) == 0
+    assert main.run_command_line(["sample", f"--output={corpus}", "--documents=1500"]) == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={corpus}",
          f"--output_prefix={tmp_path}/x", "--vocab_size=8000"],

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.config import MakeDataConfig
 from bigbird_ja.data import build, spec
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.settings import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
 

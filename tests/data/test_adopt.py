@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.data import adopt, full_check, pipeline, verify
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 IDS = adopt.Ids(200, {"pad": 0, "cls": 2, "sep": 3, "mask": 4})
 

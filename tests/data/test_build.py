@@ -17,8 +17,8 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import build, records, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.errors import BadInput, StorageError
-from bigbird_ja.lease import LeaseLost
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from tests.data import making

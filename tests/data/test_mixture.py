@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import blocks, build, full_check, pipeline, records_tf, shards
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import Document
 from tests.data import making

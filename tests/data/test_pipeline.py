@@ -23,7 +23,7 @@ from bigbird_ja.data import (
     records_tf,
 )
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.errors import BadInput, classify
+from bigbird_ja.process.errors import BadInput, classify
 from testkit import synthetic
 from tests.data import order_oracle
 

@@ -17,7 +17,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import pipeline, verify
 from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split
 from bigbird_ja.data.verify import DataGuard
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 from testkit import synthetic
 from testkit.fakes.gcs_process import FakeGcs
 

@@ -12,7 +12,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, build, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 from testkit import synthetic
 from tests.data import making
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bigbird_ja import cli, command_flags
+from bigbird_ja.cli import command_flags, main
 from bigbird_ja.run import log as run_log
 from scripts.kaggle_service import with_parameters
 from testkit import ROOT, killing
@@ -66,10 +66,10 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(
     run, found = tmp_path / "settings.yaml", {}
     for words in commands(name, str(run)):
         if words[0] == "config":
-            assert cli.run_command_line(words) == 0
+            assert main.run_command_line(words) == 0
             run.write_text(capsys.readouterr().out, encoding="utf-8")
         elif words != ["--version"]:
-            args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+            args = command_flags.parse(main.load_command(words[0]), words[0], words[1:])
             if "config" in args:
                 command_flags.resolve(args)
             found[words[0]] = args

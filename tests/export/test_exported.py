@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bigbird_ja import cli
-from bigbird_ja.errors import BadInput
+from bigbird_ja.cli import main
 from bigbird_ja.evaluation import exported
 from bigbird_ja.export import huggingface, model_card, source
+from bigbird_ja.process.errors import BadInput
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -24,7 +24,7 @@ def folder(small_run, tmp_path_factory):
 
 def run(capsys, *arguments):
     """The results of a command that ends well."""
-    status = cli.run_command_line([*arguments, "--json"])
+    status = main.run_command_line([*arguments, "--json"])
     captured = capsys.readouterr()
     assert status == 0, captured.err
     return json.loads(captured.out)
@@ -52,7 +52,7 @@ def test_it_is_as_good(folder, small_run, capsys):
 def test_what_an_export_cannot_do_is_refused(folder, small_run, capsys, tmp_path):
     data = f"--data_dir={small_run.data_dir}"
     for words in (["evaluate", data, "--watch"], ["fill-mask", "--text=[MASK]", "--step=2"]):
-        assert cli.run_command_line([*words, f"--model_dir={folder}"]) == 2
+        assert main.run_command_line([*words, f"--model_dir={folder}"]) == 2
         assert "is an export" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BadInput, match="export again"):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
 from bigbird_ja.export import folder
-from bigbird_ja.lease import held
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage.lease import held
 
 
 def _record(step: int) -> dict:

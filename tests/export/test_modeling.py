@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings as config_lib
 from bigbird_ja.data import pipeline, records_tf
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.forward import Forward

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings
 from bigbird_ja.model import flops
+from bigbird_ja.process.errors import BadInput
 
 
-def _config(*sets: str) -> config_lib.Config:
-    config, _ = config_lib.resolve(None, sets)
-    return config_lib.without_data_set(config)
+def _config(*sets: str) -> settings.Config:
+    config, _ = settings.resolve(None, sets)
+    return settings.without_data_set(config)
 
 
 def test_model_flops_of_full_attention_by_hand() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings as config_lib
 from bigbird_ja.model import implementation
 from bigbird_ja.model.kernels.shape import Shape, group_of
+from bigbird_ja.process.errors import BadInput
 
 KEY = "model.attention_implementation"
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja import settings
+from bigbird_ja.settings import Config
 
 _TINY: dict[str, Any] = {
     "tokenize.vocab_size": 60,
@@ -29,9 +29,9 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     """A completed config; `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if values.get("model.attention_type") == "original_full":  # it has no blocks
-        values = {k: v for k, v in values.items() if not config_lib.OPTIONS[k].only_with}
-    config, _ = config_lib.resolve(None, [f"{key}={value}" for key, value in values.items()])
-    return config_lib.without_data_set(config)
+        values = {k: v for k, v in values.items() if not settings.OPTIONS[k].only_with}
+    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in values.items()])
+    return settings.without_data_set(config)
 
 
 def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:

@@ -13,8 +13,8 @@ import json
 import os
 from typing import Any
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.chips import CHIPS
+from bigbird_ja import settings
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import estimate, machine_code, targets
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
@@ -40,10 +40,10 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def config_of(name: str) -> config_lib.Config:
+def config_of(name: str) -> settings.Config:
     """The config of one of `STEPS`."""
-    config, _ = config_lib.resolve(None, [*_SIZE, *STEPS[name]])
-    return config_lib.without_data_set(config)
+    config, _ = settings.resolve(None, [*_SIZE, *STEPS[name]])
+    return settings.without_data_set(config)
 
 
 def measure(name: str) -> dict[str, int]:
@@ -64,7 +64,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
-    config = config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+    config = settings.without_data_set(settings.resolve(None, sets)[0])
     target = targets.of_chip(CHIPS[CODE_CHIP])
     return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
 

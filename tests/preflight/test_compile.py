@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
-from bigbird_ja.chips import CHIPS
-from bigbird_ja.errors import BadInput, CommandError
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
+from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.lowered import LoweredStep, Traced
 
 V3, V2 = (of_chip(CHIPS[name]) for name in ("v3", "v2"))

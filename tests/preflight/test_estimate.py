@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.chips import CHIPS, chip
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings
+from bigbird_ja.accelerators.chips import CHIPS, chip
 from bigbird_ja.preflight import estimate, text
+from bigbird_ja.process.errors import BadInput
 
 
 class Memory:
@@ -53,8 +53,8 @@ def test_the_search_ends_where_everything_fits() -> None:
     assert estimate.largest_batch(memory, memory(2)) == 1024
 
 
-def _config(*sets: str) -> config_lib.Config:
-    return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+def _config(*sets: str) -> settings.Config:
+    return settings.without_data_set(settings.resolve(None, sets)[0])
 
 
 def test_batch_per_core() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.chips import CHIPS
+from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import breakdown, code_figures, cycles, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.waits import Waits

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from bigbird_ja.chips import CHIPS, MEGACORE
-from bigbird_ja.errors import BadInput
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.preflight import targets
 from bigbird_ja.preflight.compile_child import Place
+from bigbird_ja.process.errors import BadInput
 
 KNOWN = {"v3:2x2": 8, "v4:2x2x1": 4, "v5e:2x2": 4, "v5e:2x4": 8, "v5e:1x1": 1, "v2:2x2": 8,
          "v5p:2x2x1": 4, "v6e:2x2": 4}  # fmt: skip

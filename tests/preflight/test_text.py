@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings
 from bigbird_ja.preflight import code_figures, text
 
 RESULT: dict[str, Any] = {
@@ -58,9 +58,9 @@ def test_without_code_nothing_is_said_of_it(key: str) -> None:
 
 @pytest.mark.parametrize(("way", "told"), [("kernel", True), ("xla", False)])
 def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
-    config, _ = config_lib.resolve("base-4096", [])
+    config, _ = settings.resolve("base-4096", [])
     results = [RESULT | {"attention_implementation": way}]
-    said = text.left_out(config_lib.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
+    said = text.left_out(settings.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in said) == told
 
 

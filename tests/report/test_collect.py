@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import collect
 from bigbird_ja.report.page import page
 from tests.report import fake_run

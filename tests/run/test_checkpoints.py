@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.checkpoints import (
     CheckpointStore,
     Meta,

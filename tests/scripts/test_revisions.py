@@ -17,9 +17,12 @@ from testkit import ROOT
 def test_the_tree_of_a_commit_is_its_own_and_goes_away() -> None:
     with revisions.tree_of("HEAD") as tree:
         told = subprocess.run(
-            ["git", "show", "HEAD:bigbird_ja/cli.py"], cwd=ROOT, check=True, capture_output=True
+            ["git", "show", "HEAD:bigbird_ja/cli/main.py"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
         )
-        assert Path(tree, "bigbird_ja/cli.py").read_bytes() == told.stdout
+        assert Path(tree, "bigbird_ja/cli/main.py").read_bytes() == told.stdout
     assert not os.path.exists(tree)
 
 

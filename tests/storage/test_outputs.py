@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from bigbird_ja import plotting, storage
-from bigbird_ja.errors import BadInput
-from bigbird_ja.storage import outputs
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import outputs, plotting
 from tests.storage import odd_paths
 
 

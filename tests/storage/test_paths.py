@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 from tests.storage import odd_paths
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from bigbird_ja import processes
+from bigbird_ja.process import identity
 from bigbird_ja.storage.scratch import scratch_directory
 
 
@@ -34,7 +34,7 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
 def test_what_another_boot_or_machine_left(tmp_path, monkeypatch):
     def left_by(name: str, machine: str) -> None:
         (tmp_path / name).mkdir()
-        owner = {**processes.this_process().as_dict(), "machine": machine}
+        owner = {**identity.this_process().as_dict(), "machine": machine}
         (tmp_path / name / "owner.json").write_text(json.dumps(owner))
 
     left_by("bigbird-ja-1", "another-boot pid:[1]")

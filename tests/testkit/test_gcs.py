@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import tensorflow_env
+from bigbird_ja.process import tensorflow_env
 from testkit import ROOT
 from testkit.fakes.gcs_process import FakeGcs
 

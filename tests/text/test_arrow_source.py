@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.corpus import open_corpus
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")

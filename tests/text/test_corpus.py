@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus
 

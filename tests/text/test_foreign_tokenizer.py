@@ -9,7 +9,7 @@ import re
 import pytest
 import sentencepiece
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import foreign_tokenizer, model_proto
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus

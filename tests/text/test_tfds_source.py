@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import sample, sample_tfds, tfds_source
 from bigbird_ja.text.corpus import open_corpus
 

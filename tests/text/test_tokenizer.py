@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer
 from bigbird_ja.text.tokenizer import Tokenizer
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.config import TokenizeConfig
-from bigbird_ja.errors import BadInput, CommandError, OutOfMemory
+from bigbird_ja.process.errors import BadInput, CommandError, OutOfMemory
+from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
 
@@ -131,8 +131,8 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
     path.write_text("\n".join(chr(0x4E00 + i) * 3 for i in range(600)), "utf-8")
     program = (
         "import resource\n"
-        "from bigbird_ja.config import TokenizeConfig\n"
-        "from bigbird_ja.errors import StorageError\n"
+        "from bigbird_ja.settings import TokenizeConfig\n"
+        "from bigbird_ja.process.errors import StorageError\n"
         "from bigbird_ja.text import corpus, tokenizer_training\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "try:\n"

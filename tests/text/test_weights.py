@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tfds_source
 from bigbird_ja.text.corpus import SUFFIXES, open_corpus
 from bigbird_ja.text.weights import split_weight

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer, words
 
 has_mecab = importlib.util.find_spec("fugashi") is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.train import hosts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.lease import LeaseLost
+from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.housekeeping import Chore, Housekeeping
 
 

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from bigbird_ja.errors import BadInput
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints, model
 from bigbird_ja.train import init_from
 from bigbird_ja.train.init_from import load_initial

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja import config as config_lib
+from bigbird_ja import settings as config_lib
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.errors import Diverged
+from bigbird_ja.process.errors import Diverged
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.engines import Finished
 from bigbird_ja.train.engines.choice import Choice

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import OutOfMemory
+from bigbird_ja import settings as config_lib
+from bigbird_ja.process.errors import OutOfMemory
 from bigbird_ja.train import memory
 
 _BASE = 560e6  # of a process that has imported TensorFlow and read a data set

@@ -13,7 +13,7 @@ import tty
 
 import pytest
 
-from bigbird_ja import console
+from bigbird_ja.process import console
 from bigbird_ja.train.progress import Pace, TrainProgress
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja.config import CheckpointsConfig
-from bigbird_ja.errors import StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.settings import CheckpointsConfig
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from bigbird_ja.config import Config
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config
 from bigbird_ja.train import wandb_log
 
 

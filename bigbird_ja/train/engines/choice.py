@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.chips import CHIPS
-from bigbird_ja.config import Config
-from bigbird_ja.errors import BadInput
+from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
 from bigbird_ja.train.engines.devices import Devices

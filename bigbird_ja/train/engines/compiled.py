@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bigbird_ja import storage
-from bigbird_ja.errors import StorageError
+from bigbird_ja.process.errors import StorageError
 
 
 class CompiledPrograms:

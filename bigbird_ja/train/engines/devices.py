@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.chips import CHIPS, MEGACORE
-from bigbird_ja.errors import BadInput
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.process.errors import BadInput
 
 # Where a TPU VM shows its chips: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")

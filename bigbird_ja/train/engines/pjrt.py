@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.config import Config
-from bigbird_ja.errors import OutOfMemory, StorageError
 from bigbird_ja.model import implementation
+from bigbird_ja.process.errors import OutOfMemory, StorageError
+from bigbird_ja.settings import Config
 from bigbird_ja.train import memory
 from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
 from bigbird_ja.train.engines.compiled import CompiledPrograms

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bigbird_ja.config import Config
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config
 from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 
 

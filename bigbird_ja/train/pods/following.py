@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import lease, storage
-from bigbird_ja.errors import BadInput
-from bigbird_ja.lease import Lease
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.storage import lease
+from bigbird_ja.storage.lease import Lease
 from bigbird_ja.train.run_directory import LOCK, Resumption
 
 # A file that one host has written is seen by the others so late, on a shared disk.

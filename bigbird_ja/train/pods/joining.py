@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja import config as config_lib
-from bigbird_ja.config import Config
+from bigbird_ja import settings as config_lib
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.errors import CommandError, Interrupted, classify
-from bigbird_ja.streams import write_results
+from bigbird_ja.process.errors import CommandError, Interrupted, classify
+from bigbird_ja.process.streams import write_results
+from bigbird_ja.settings import Config
 from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 from bigbird_ja.train.pods import place as place_lib
 from bigbird_ja.train.pods import runtime

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja.errors import BadInput, Interrupted
+from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.train.pods.place import Place
 from bigbird_ja.train.pods.wire import Link
 

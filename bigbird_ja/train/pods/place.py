@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bigbird_ja.errors import BadInput
+from bigbird_ja.process.errors import BadInput
 
 # Where a TPU slice's processes meet, as JAX has it.
 TPU_PORT = 8476

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja import errors
-from bigbird_ja.errors import CommandError, Stalled
+from bigbird_ja.process import errors
+from bigbird_ja.process.errors import CommandError, Stalled
 from bigbird_ja.train.pods.place import Place
 from bigbird_ja.train.pods.wire import PROBE_SECONDS, PROBES
 

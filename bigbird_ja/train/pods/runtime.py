@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bigbird_ja.errors import BadInput, telling_line
+from bigbird_ja.process.errors import BadInput, telling_line
 from bigbird_ja.train.pods.pod import Pod
 
 _JOIN_SECONDS = 120

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import BadInput
+from bigbird_ja import settings
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.train.engines import devices, tpu
 from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
-CONFIG = config_lib.without_data_set(config_lib.resolve(None, [])[0])
+CONFIG = settings.without_data_set(settings.resolve(None, [])[0])
 
 
 class Machine:
@@ -137,7 +137,7 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
-    config = config_lib.without_data_set(config_lib.resolve(None, [setting])[0])
+    config = settings.without_data_set(settings.resolve(None, [setting])[0])
     found = choose("auto", False, config)
     assert (found.name, found.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine=pjrt: "):
@@ -172,7 +172,7 @@ def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
-    config = config_lib.copy(CONFIG)
+    config = settings.copy(CONFIG)
     config.tpu.name, config.tpu.project, config.tpu.zone = "somewhere", "none", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         tpu.check(config)

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
-from bigbird_ja import config as config_lib
-from bigbird_ja.errors import StorageError
+from bigbird_ja import settings as config_lib
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import config as config_lib
 from bigbird_ja.model import implementation
 
 pytest.importorskip("jax")
@@ -32,7 +31,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
 
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
     sets = ["training.global_batch_size=1", *settings]
-    config = config_lib.without_data_set(config_lib.resolve("base-4096", sets)[0])
+    config = settings.without_data_set(settings.resolve("base-4096", sets)[0])
     return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja.errors import BadInput, CommandError, Diverged, Interrupted, Stalled
+from bigbird_ja.process.errors import BadInput, CommandError, Diverged, Interrupted, Stalled
 from bigbird_ja.train.pods.meeting import Meeting
 from bigbird_ja.train.pods.place import Place
 from bigbird_ja.train.pods.pod import Pod

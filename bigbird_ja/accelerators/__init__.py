@@ -1,0 +1,1 @@
+"""Facts about what can be rented: chips, slices, zones, prices. No network, no clock."""

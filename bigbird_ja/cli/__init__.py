@@ -1,0 +1,1 @@
+"""What a person types and reads: the list of commands, flags, help. Nothing below imports it."""

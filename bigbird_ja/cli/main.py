@@ -1,0 +1,285 @@
+"""`bigbird-ja COMMAND [--flags]`: finds the command, parses flags, maps its end to a status.
+
+A command is a module of `bigbird_ja.commands` with
+
+- a docstring: the summary line, then the exact command, what it reads and writes, its time;
+- `EXAMPLE`: one command line, shown by `--help`;
+- `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
+- `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
+- `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
+- `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
+  inside, so that asking for help never waits for TensorFlow.
+
+`args` is the parsed `absl.flags.FlagValues`; `args.json` exists always.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import re
+import sys
+import textwrap
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from bigbird_ja import __version__
+from bigbird_ja.process import cleanup, memory_limit, redaction, tensorflow_env
+from bigbird_ja.process.console import LiveLine
+from bigbird_ja.process.errors import (  # fmt: skip
+    BadInput,
+    CommandError,
+    Interrupted,
+    OutOfMemory,
+    classify,
+    one_line,
+    telling_line,
+)
+from bigbird_ja.process.signals import Stop, StopSignals
+from bigbird_ja.process.streams import Results, Streams, results_apart, write_results
+
+if TYPE_CHECKING:
+    from absl import flags
+
+# In the order of use: this is what `bigbird-ja` alone prints.
+COMMANDS: dict[str, str] = {
+    "demo": "the whole road on a small generated corpus, on this machine's CPU",
+    "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",
+    "tokenize": "train a SentencePiece model",
+    "make-data": "corpus to sharded TFRecords and manifest.json, on disk or gs://",
+    "check-data": "verify a data set and show what is in it",
+    "plan": "tokens, steps, hours and money, before anything is rented",
+    "preflight": "compile the train step with the real TPU compiler, with no TPU",
+    "config": "the settings that a command would use, each with its meaning and its source",
+    "pretrain": "train or resume, on CPU, GPU or TPU",
+    "evaluate": "masked-LM loss and accuracy on held-out records",
+    "fill-mask": "what the model puts at [MASK] in a text",
+    "report": "one self-contained HTML page about one run or several",
+    "export": "Hugging Face folder or SavedModel",
+    "launch": "rent a spot TPU VM, train on it, recreate it, delete it at the end",
+    "status": "list runs and TPUs",
+    "down": "delete what is left",
+}
+
+
+_NO_MEMORY_LINE = b"bigbird-ja: out of memory on this machine\n"
+_NO_MEMORY_JSON = b'{"reason": "out_of_memory", "error": "out of memory on this machine"}\n'
+_JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script: runs one command and exits with its status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    streams = Streams()  # first: what is opened before it may get the number of a closed stream
+    redaction.install()
+    if (limits := memory_limit.limits()) and (ended := memory_limit.watch(limits)) is not None:
+        sys.exit(_report_child(*ended, arguments, streams))
+    signals = StopSignals(lambda message: _leave(message, signals)).install()
+    try:
+        status = run_command_line(arguments, streams, signals)
+    except Stop as stop:  # before the command, or while help is printed
+        with _results(_wants_json(arguments)) as results:
+            status = _End(streams, signals).failed(stop, results)
+    if (error := streams.finish()) is not None and status == 0:
+        known = classify(error)
+        status = known.status if known else 1
+        streams.say(f"bigbird-ja: {known or error}")
+    if signals.number:  # at once: no thread is waited for, no library is unloaded
+        cleanup.run()
+        atexit._run_exitfuncs()  # libraries' own temporary files
+        os._exit(status)
+    sys.exit(status)
+
+
+def _report_child(
+    status: int, error: CommandError | None, arguments: list[str], streams: Streams
+) -> int:
+    """The end of a command that ran in a child."""
+    if error is not None:
+        with _results(_wants_json(arguments)) as results:
+            _End(streams, None).failed(error, results)
+    streams.finish()
+    return status
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Whether `--json` is among words that nobody has parsed, or could."""
+    return any(_JSON_FLAG.fullmatch(word) for word in arguments)
+
+
+def run_command_line(
+    arguments: list[str], streams: Streams | None = None, signals: StopSignals | None = None
+) -> int:
+    """Runs `arguments` (without the program's name) and returns the exit status.
+
+    Args:
+        streams, signals: of the process, where it is the console script's.
+    """
+    asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
+    if not arguments or (asks and len(arguments) == 1):
+        return _shown(_overview(), streams)
+    if arguments[0] in ("--version", "-version"):
+        return _shown(f"bigbird-ja {__version__}", streams)
+    if asks:
+        arguments = [*arguments[1:], "--help"]
+    from bigbird_ja.cli import command_flags  # absl: the list of commands does without
+
+    end = _End(streams, signals)
+    wants_json = _wants_json(arguments)
+    try:
+        command = load_command(arguments[0])
+        args = command_flags.parse(command, arguments[0], arguments[1:])
+        wants_json = args.json
+    except BaseException as error:
+        with _results(wants_json) as results:
+            return end.failed(error, results)
+    if args.help:
+        return _shown(command_help(command, arguments[0]), streams)
+    with _results(wants_json) as results:
+        return end.of(command, args, results)
+
+
+def _results(wanted: bool) -> AbstractContextManager[Results | None]:
+    """Where the line of `--json` goes, if it is wanted."""
+    return results_apart() if wanted else contextlib.nullcontext()
+
+
+def _shown(text: str, streams: Streams | None) -> int:
+    """Prints help; its end is the stream's."""
+    end = _End(streams, None)
+    try:
+        if streams is not None:
+            streams.check()
+        print(text, flush=True)
+    except (OSError, BadInput) as error:
+        return end.failed(error, None)
+    return 0
+
+
+class _End:
+    """How a command's end becomes a status, a line and the `--json` results."""
+
+    def __init__(self, streams: Streams | None, signals: StopSignals | None) -> None:
+        self._streams, self._signals = streams, signals
+        self._is_told = False
+
+    def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
+        """Runs the command to its end."""
+        try:
+            if self._streams is not None:
+                self._streams.check()
+            tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
+            found = command.run(args)
+            sys.stdout.flush()
+            if results is not None:
+                results.write({"reason": "finished", **(found or {})})
+        except BaseException as error:
+            return self.failed(error, results)
+        self._settle()
+        return 0
+
+    def failed(self, error: BaseException, results: Results | None) -> int:
+        """Says why, and returns the status."""
+        self._settle()
+        try:
+            return self._report(error, results)
+        except MemoryError:  # not even for that: these words are there already
+            if not self._is_told:
+                with contextlib.suppress(OSError):
+                    os.write(2, _NO_MEMORY_LINE)
+            if results is not None:
+                results.write_at_once(_NO_MEMORY_JSON)
+            if self._signals is not None:
+                os._exit(OutOfMemory.status)
+            return OutOfMemory.status
+
+    def _report(self, error: BaseException, results: Results | None) -> int:
+        if self._signals is not None and self._signals.number and classify(error) is None:
+            # What a library made of the exception that a signal raised in it.
+            error = KeyboardInterrupt(self._signals.name)
+        known = classify(error)
+        if known is None and memory_limit.is_near_limit():
+            known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
+        if known is None:
+            status, reason = 1, "bug"
+            text = redaction.formatted(error)
+            message = redaction.redact(f"{type(error).__name__}: {error}")
+        else:
+            status, reason = known.status, known.reason
+            message = redaction.redact(one_line(str(known)))
+            text = f"bigbird-ja: {message}\n"
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=self._people(results), end="", flush=True)
+            self._is_told = True
+        if results is not None:
+            extra = getattr(error, "results", {})
+            with contextlib.suppress(OSError):
+                results.write({**extra, "reason": reason, "error": message})
+        return status
+
+    def _people(self, results: Results | None) -> TextIO:
+        """Where the last line goes: standard output, where standard error was closed."""
+        is_closed = self._streams is not None and 2 in self._streams.closed
+        return sys.stdout if is_closed and results is None else sys.stderr
+
+    def _settle(self) -> None:
+        if self._signals is not None:
+            self._signals.settle()
+
+
+def _leave(message: str, signals: StopSignals) -> None:
+    """Ends the process from the thread that watches over signals; nothing here may wait long."""
+
+    def last_words() -> None:
+        if not signals.is_settled:
+            with contextlib.suppress(OSError):
+                os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
+            write_results({"reason": Interrupted.reason, "error": message})
+
+    for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
+        thread = threading.Thread(target=what, daemon=True)
+        thread.start()
+        thread.join(seconds)
+    os._exit(Interrupted.status)
+
+
+def load_command(name: str) -> Any:
+    """The module of a command.
+
+    Raises:
+        BadInput: no such command; the message names the nearest one.
+    """
+    if name not in COMMANDS:
+        from bigbird_ja.settings.suggestions import nearest
+
+        raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
+    return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
+
+
+def command_help(command: Any, name: str) -> str:
+    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags."""
+    from bigbird_ja.cli import command_flags
+
+    lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
+    lines += [f"  {command.EXAMPLE}", "", "Flags:"]
+    for flag in command_flags.own_flags(command_flags.flags_of(command)):
+        text = f"{command_flags.meaning(flag)} ({command_flags.shown_default(flag)})"
+        lines.append(f"  --{command_flags.form(flag)}")
+        lines += textwrap.wrap(text, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
+    return (
+        "bigbird-ja: pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud"
+        f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
+        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start."
+    )

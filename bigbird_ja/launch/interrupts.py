@@ -1,0 +1,98 @@
+"""Signals to stop while a TPU is rented: asked once, answered by the loop, never lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from bigbird_ja.launch.supervise import Stop
+from bigbird_ja.process import signals
+
+QUESTION = (
+    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
+    " again), or [c]ontinue? "
+)
+
+
+class Interrupts:
+    """Catches the signals to stop, wakes the loop's sleep, and knows what the person wants.
+
+    Args:
+        policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
+        is_terminal: whether somebody is there to answer.
+        ask: shows a question and returns the answer.
+        say: tells something.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        is_terminal: bool,
+        ask: Callable[[str], str] = input,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._policy = "delete" if policy == "ask" and not is_terminal else policy
+        self._ask, self._say = ask, say
+        self._wake = threading.Event()
+        self._count = 0
+        self._deleting = False
+        self._before: dict[int, Any] = {}
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Interrupts:
+        self._open.enter_context(signals.handed_over())
+        self._before = signals.set_handlers(self._caught)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._open.close()
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        if self._deleting and number != signal.SIGINT:
+            return  # a closed terminal may tell more than once; who cannot wait presses a key
+        self._count += 1
+        if number != signal.SIGINT and self._policy == "ask":
+            self._policy = "delete"  # the machine shuts down, or the terminal is gone
+        self._wake.set()
+
+    def nobody_reads(self) -> None:
+        """The reader of the log is gone: as a terminal that is closed."""
+        self._caught(signal.SIGHUP, None)
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, or until a signal comes."""
+        self._wake.wait(seconds)
+
+    def stop(self) -> Stop:
+        """What the person wants now."""
+        if not self._count:
+            return Stop.NO
+        if self._deleting:
+            if self._count > 1:
+                self._say("left while deleting: `bigbird-ja down` shows and deletes what remains")
+                return Stop.DETACH
+            return Stop.DELETE
+        answer = self._answer()
+        self._wake.clear()
+        self._count = 0
+        if answer is Stop.DELETE:
+            self._deleting, self._count = True, 1
+            self._say("deleting the TPU; what is saved stays; once more leaves at once")
+        return answer
+
+    def _answer(self) -> Stop:
+        if self._policy != "ask":
+            return Stop(self._policy)
+        try:
+            text = self._ask(QUESTION).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return Stop.DELETE
+        if text.startswith(("t", "detach")):
+            return Stop.DETACH
+        return Stop.NO if text.startswith("c") else Stop.DELETE

@@ -1,0 +1,204 @@
+"""The files through which trainer, supervisor and start-up script communicate.
+
+BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
+                         tells the run's whole story, the supervisor's part included
+BUCKET/NAME/supervisor/  launch.json, config.yaml, state.json, lock.json, lease.json (the
+                         machine may live on): the supervisor's;
+                         exit.json, training.log: the watcher's, from the TPU VM
+BUCKET/packages/HASH/    wheels by content
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from bigbird_ja import storage
+from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
+from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
+from bigbird_ja.process.redaction import redact
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.lease import Lease
+
+LOCK = "lock.json"
+STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
+
+_STATUS_REASONS = {
+    **{status: reason for reason, status in STATUS_OF_REASON.items()},
+    137: "killed",
+    143: "interrupted",
+}
+_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
+
+T = TypeVar("T")
+
+
+class RunFiles(Protocol):
+    """What the supervisor reads and writes. Errors of the bucket pass through.
+
+    What reads raises BadInput where a file is not as it was written.
+    """
+
+    def heartbeat(self) -> Heartbeat | None: ...
+    def exit_report(self) -> ExitReport | None: ...
+    def log_tail(self) -> str: ...
+    def log_window(self) -> str: ...
+    def load_state(self) -> RunState | None: ...
+    def save_state(self, state: RunState) -> None: ...
+    def append_event(self, event: Mapping[str, Any]) -> None: ...
+    def checkpoint_step(self) -> int: ...
+    def renew_machine(self, attempt: int, wall: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Where everything of one run lies."""
+
+    bucket: str
+    name: str
+
+    @property
+    def run_dir(self) -> str:
+        return storage.join(self.bucket, self.name)
+
+    @property
+    def model_dir(self) -> str:
+        return storage.join(self.run_dir, "model")
+
+    def supervisor(self, name: str) -> str:
+        """A file of the supervisor's own folder."""
+        return storage.join(self.run_dir, "supervisor", name)
+
+
+def supervisor_lease(
+    paths: RunPaths,
+    log: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Lease:
+    """The right to be the one supervisor of a run; renewed at each of its polls."""
+    busy = (
+        "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
+        " look on"
+    )
+    return Lease(paths.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
+
+
+class BucketFiles:
+    """`RunFiles` on a bucket, or a local directory."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+
+    def prepare(self) -> None:
+        """Makes the folders (on a disk; a bucket needs none)."""
+        storage.make_directory(storage.join(self._paths.run_dir, "supervisor"))
+        storage.make_directory(self._paths.model_dir)
+
+    def heartbeat(self) -> Heartbeat | None:
+        found = run_log.read_heartbeat(self._paths.model_dir)
+        if found is None:
+            return None
+        known = {key: value for key, value in found.items() if value is not None}
+        return decode.convert(known, Heartbeat, self._paths.model_dir)
+
+    def exit_report(self) -> ExitReport | None:
+        report = read_if_there(self._paths.supervisor("exit.json"), ExitReport)
+        if report is None or report.reason:
+            return report
+        return replace(report, reason=_STATUS_REASONS.get(report.status, "bug"))
+
+    def log_window(self) -> str:
+        """The end of the trainer's log, as far as the machine's watcher has brought it."""
+        return self._log("training.log")
+
+    def _log(self, name: str) -> str:
+        try:
+            text = storage.read_bytes(self._paths.supervisor(name))
+        except FileNotFoundError:
+            return ""
+        # Whatever the machine has printed: pip and curl show addresses with passwords in them.
+        return redact(text.decode("utf-8", "replace"))
+
+    def log_tail(self) -> str:
+        """The end of the log of the host whose training has ended; of the first one else."""
+        report = self.exit_report()
+        host = report.host if report else 0
+        text = self._log(f"training-{host}.log") if host else self.log_window()
+        return "\n".join(text.splitlines()[-20:])
+
+    def load_state(self) -> RunState | None:
+        return read_if_there(self._paths.supervisor("state.json"), RunState)
+
+    def save_state(self, state: RunState) -> None:
+        text = json.dumps(state.to_json(), ensure_ascii=False)
+        storage.write_bytes(self._paths.supervisor("state.json"), text.encode())
+
+    def checkpoint_step(self) -> int:
+        """Step of the newest checkpoint; -1 where there is none."""
+        return max(CheckpointStore(self._paths.model_dir).steps(), default=-1)
+
+    def renew_machine(self, attempt: int, wall: float) -> None:
+        """Tells the watcher of a machine that it is still wanted; any other value is a renewal."""
+        text = json.dumps({"attempt": attempt, "renewed": wall})
+        storage.write_text(self._paths.supervisor("lease.json"), text)
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        # Trainer and supervisor tell one story in one file; appending is guarded on both sides.
+        run_log.append_line(storage.join(self._paths.model_dir, run_log.EVENTS), dict(event))
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What of `launch.json` is read again."""
+
+    target_step: decode.Count = 0
+    usd_per_hour: decode.Amount = 0.0
+    wheel: str = ""  # path of the package
+    wheel_sha256: str = ""
+    continue_with: tuple[str, ...] = ()  # settings that were changed in mid run
+
+
+def read_launched(paths: RunPaths) -> Launched | None:
+    """What was launched under a name, or None.
+
+    Raises:
+        BadInput: the file is not as `launch` wrote it.
+    """
+    return read_if_there(paths.supervisor("launch.json"), Launched)
+
+
+def read_if_there(path: str, kind: type[T]) -> T | None:
+    """The object in one of the supervisor's files; None where there is none.
+
+    Raises:
+        BadInput: the file is not as it was written.
+    """
+    try:
+        return decode.read_json(path, kind, _ADVICE)
+    except FileNotFoundError:
+        return None
+
+
+def check_name(name: str | None) -> str:
+    """A run's name is a TPU's name, a label and a folder.
+
+    Raises:
+        BadInput: no name, or characters that one of these does not take.
+    """
+    if not name:
+        raise BadInput("--name is needed: lower-case letters, digits and dashes, such as base-1")
+    good = name[0].isascii() and name[0].islower() and not name.endswith("-") and len(name) <= 40
+    if not good or any(
+        not (c.isascii() and (c.islower() or c.isdigit() or c == "-")) for c in name
+    ):
+        raise BadInput(
+            f"--name={name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
+            " letter, not ending with a dash"
+        )
+    return name

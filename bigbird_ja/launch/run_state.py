@@ -1,0 +1,226 @@
+"""What the supervisor knows of a run (kept on the bucket), sees at a glance, and may do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from bigbird_ja.launch.faults import ServiceFault
+from bigbird_ja.launch.tpu_service import Operation, Tpu
+from bigbird_ja.storage.decode import Amount, Count
+
+_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
+
+
+class Phase(str, Enum):
+    """Where a run is."""
+
+    IDLE = "idle"  # no TPU is there; one is wanted, perhaps after a pause
+    CREATING = "creating"  # asked for one
+    RUNNING = "running"  # it was READY when last seen
+    REMOVING = "removing"  # what is there must go; then IDLE or ENDED
+    ENDED = "ended"
+
+
+class Ending(str, Enum):
+    """Why a run ends."""
+
+    FINISHED = "finished"
+    GAVE_UP = "gave_up"  # the same failure too often, or something only a person can change
+    BUDGET = "budget"  # --max_hours or --max_cost
+    INTERRUPTED = "interrupted"  # Ctrl-C or SIGTERM, with deletion
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the supervisor was told. Seconds and US dollars."""
+
+    zones: tuple[str, ...]
+    target_step: int
+    usd_per_hour: float
+    project: str = ""
+    accelerator_type: str = ""
+    queued: bool = False
+    max_seconds: float | None = None  # since the first launch, whoever watched
+    max_usd: float | None = None
+    poll: float = 30.0
+    stall: float = 900.0  # READY, has stepped before, no new step
+    startup: float = 2700.0  # READY, no step yet: boot, install, compile
+    create_timeout: float = 1200.0  # asked for, or in repair, not READY
+    queue_timeout: float = 6 * 3600.0  # a queued resource waits longer before we look elsewhere
+    settle: float = 120.0  # a TPU that was asked for may appear this late
+    delete_patience: float = 1800.0  # before an ending run says that it could not delete
+    backoff_first: float = 30.0
+    backoff_most: float = 900.0
+    same_failure_limit: int = 3
+    healthy: float = 3600.0  # training this long makes the next failure a first one
+    quota_strikes: int = 3  # in zones that have served us: a dead TPU's quota comes back late
+    lease: float = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
+    longest: float = 7 * 86_400.0  # and so long in all, where no budget says less
+    shortest: float = 600.0  # what is left of a budget must pay for so much of another machine
+    hosts: int = 1  # of the slice; the script on each tries again when another has gone
+    silence: float = 5400.0  # the machine's own patience with a trainer that makes no step
+    service_patience: float = 24 * 3600.0  # with a service or a bucket that only fails
+
+
+@dataclass(frozen=True)
+class RunState:
+    """All that must outlive the supervisor. Timers add up observed seconds and hold no times of
+    day, so setting a clock does not change them."""
+
+    name: str
+    phase: Phase = Phase.IDLE
+    zone: str = ""
+    zone_index: Count = 0
+    used_zones: tuple[str, ...] = ()  # zones that this run ever asked: a TPU may be left in any
+    ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
+    struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
+    strikes: Mapping[str, Count] = field(default_factory=dict)
+    attempt: Count = 0
+    operation: str = ""
+    operation_kind: str = ""  # create | delete
+    phase_seconds: Amount = 0.0
+    quiet_seconds: Amount = 0.0  # READY without a new step
+    healthy_seconds: Amount = 0.0  # of this TPU, with steps coming
+    backoff_seconds: Amount = 0.0  # left to wait
+    misses: Count = 0  # creations in a row without a TPU: sets the back-off
+    delete_tries: Count = 0
+    delete_wait: Amount = 0.0  # left until the next try
+    incarnation: Amount = 0.0  # creation time of the TPU that we watch
+    machine_seconds: Amount = 0.0  # since this TPU was asked for
+    machine_limit: Amount = 0.0  # it lives so long at most: stored before it is asked for
+    trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket only failed
+    in_trouble: bool = False  # the service answered the last creation with a fault of its own
+    stale_heartbeat: str = ""  # signature of what lay there before this TPU was asked for
+    in_repair: bool = False  # its group replaces lost hosts
+    last_step: _Step = -1  # of this TPU
+    has_stepped: bool = False
+    best_step: _Step = -1
+    preemptions: Count = 0
+    failures: Count = 0
+    last_failure: str = ""
+    same_failures: Count = 0
+    failure_step: _Step = -1  # best step at the last failure
+    leases_over: Count = 0  # TPUs that were deleted at the end of their lease
+    # Why we are REMOVING: preempted | failed | lease_over | no_capacity | ending | leftover
+    cause: str = ""
+    billing: bool = False
+    billed_seconds: Amount = 0.0
+    elapsed_seconds: Amount = 0.0
+    cost_usd: Amount = 0.0
+    ending: Ending | None = None
+    ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
+    ending_message: str = ""
+    saved_wall: Amount = 0.0  # UNIX seconds of the last save
+    last_heartbeat: Amount = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        values = dataclasses.asdict(self)
+        values["phase"] = self.phase.value
+        values["ending"] = self.ending.value if self.ending else None
+        return values
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """`MODEL_DIR/heartbeat.json`."""
+
+    global_step: int
+    time: float
+    state: str  # starting | training | saving | stopped
+    reason: str = ""
+    tokens_per_second: float = 0.0
+    host: str = ""
+    pid: int = 0
+
+    @property
+    def signature(self) -> str:
+        """Differs whenever the trainer wrote again."""
+        return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """What the start-up script wrote when training ended, or when it deleted its own TPU."""
+
+    attempt: Count = 0
+    status: Count = 1
+    reason: str = ""
+    self_deleted: bool = False
+    host: Count = 0  # of the slice
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at the service, the bucket and the clocks. None where it could not be seen."""
+
+    elapsed: float  # true seconds since the last look
+    watched: float  # the same, at most two polls: time in which something could have been seen
+    wall: float  # UNIX seconds, for time stamps only
+    tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
+    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)  # those that did not: why
+    operation: Operation | None = None
+    heartbeat: Heartbeat | None = None
+    checkpoint_step: int | None = None  # of the newest; -1: none; None: not looked for, or unseen
+    bucket_seen: bool = True
+    exit_report: ExitReport | None = None
+    log_tail: str = ""
+    stop: bool = False  # Ctrl-C, answered with "delete"
+    resumed: bool = False  # the first look of a supervisor: nobody watched during `elapsed`
+
+
+@dataclass(frozen=True)
+class Create:
+    """Ask for a TPU that lives `limit` seconds at most."""
+
+    zone: str
+    attempt: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Ask for the deletion of what is listed."""
+
+    tpu: Tpu
+
+
+Action = Create | Delete
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the supervisor's `events.jsonl`."""
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from a look: the new state (saved before acting), acts, events, and a pause."""
+
+    state: RunState
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    pause: float = 0.0
+
+    @property
+    def rents(self) -> bool:
+        """Whether it costs money: then it must be stored before it is acted on."""
+        return any(isinstance(action, Create) for action in self.actions)
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """What the service answered to an act."""
+
+    action: Action
+    operation: str = ""
+    fault: ServiceFault | None = None

@@ -1,0 +1,346 @@
+"""Slices of several hosts on Compute Engine: a managed instance group whose hosts are wired up.
+
+A slice is made of three resources, each needing the one before: a workload policy (the topology of
+the links), an instance template (what each host is), a managed instance group in BULK mode (all
+hosts at once, or none). Only the group's hosts are billed. What no group holds any more is listed
+as a leftover, so that the supervisor and `down` delete it.
+
+The group replaces hosts that it loses by itself. Therefore hosts are not limited by a duration,
+which would begin anew with each replacement, but by a time of day (`terminationTime`), by the
+service's own clock: no replacement lives longer than what was rented first.
+
+Google's pages "Create a MIG with multi-host TPU slice", "TPU instances in MIGs" (v5p, v6e and v7x),
+"Limit the run time of VMs in a MIG" and "Request TPU Spot VMs" (2026); no run of ours has rented
+one yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bigbird_ja.accelerators import hardware
+from bigbird_ja.launch.calls import RETRY_SECONDS
+from bigbird_ja.launch.faults import Kind, ServiceFault, fault_of_status
+from bigbird_ja.launch.rest import Json, Rest
+from bigbird_ja.launch.tpu_service import (
+    ATTEMPT_LABEL,
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    TpuSpec,
+    seconds_of,
+)
+from bigbird_ja.process.errors import BadInput
+
+TYPE_LABEL = "bigbird-ja-type"
+SLICE_LABEL = "bigbird-ja-slice"  # of a host: the group that it belongs to
+LEFTOVER = "LEFTOVER"  # state of what no group holds any more
+
+# Chips of a host -> machine type, of the generations that such groups serve, and the most chips.
+_HOSTS = {"v5p": "ct5p-hightpu-4t", "v6e": "ct6e-standard-4t", "v7x": "tpu7x-standard-4t"}
+_MOST_CHIPS = {"v5p": 4096, "v6e": 256, "v7x": 8192}
+_CHIPS_PER_HOST = 4
+_FLAT = ("v5e", "v6e")  # their links form a plane; those of the others a cube
+
+# Error codes of operations and groups -> google.rpc.Code.
+CODES = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED": 8,
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": 8,
+    "STOCKOUT": 8,
+    "QUOTA_EXCEEDED": 8,
+    "RATE_LIMIT_EXCEEDED": 14,
+    "RESOURCE_NOT_FOUND": 5,
+    "RESOURCE_ALREADY_EXISTS": 6,
+    "PERMISSIONS_ERROR": 7,
+    "PERMISSION_DENIED": 7,
+    "UNSUPPORTED_OPERATION": 9,
+    "INVALID_USAGE": 3,
+    "CONDITION_NOT_MET": 9,
+}
+_Listed = tuple[list[Tpu], list[str]]  # and the places that did not answer
+_Found = tuple[list[Json], list[str]]
+_BRIEF = "items(name,description),nextPageToken"  # templates hold whole start-up scripts
+
+
+def is_slice(accelerator_type: str) -> bool:
+    """Whether a group of Compute Engine is what rents this type."""
+    machine = hardware.find(accelerator_type)
+    return machine.chip in _HOSTS and machine.hosts > 1
+
+
+def machine_type(machine: hardware.Machine) -> str:
+    """The VM of one host.
+
+    Raises:
+        BadInput: no slice of that generation is so large.
+    """
+    most = _MOST_CHIPS[machine.chip]
+    if machine.chips > most:
+        largest = hardware.of_chips(machine.chip, most).name
+        raise BadInput(f"--accelerator_type={machine.name}: the largest is {largest}")
+    return _HOSTS[machine.chip]
+
+
+def topology(machine: hardware.Machine) -> str:
+    """How the chips are linked, as even as it can be: `4x8` for v6e-32, `2x2x4` for v5p-32."""
+    dimensions = 2 if machine.chip in _FLAT else 3
+    power = round(math.log2(machine.chips))
+    sides = [2 ** ((power + more) // dimensions) for more in range(dimensions)]
+    return "x".join(map(str, sides))
+
+
+class Slices:
+    """The groups of a project.
+
+    Args:
+        project: its id.
+        rest: below the project's address.
+    """
+
+    def __init__(self, project: str, rest: Rest) -> None:
+        self._project, self._rest = project, rest
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def list(self, zone: str, hosts: Sequence[Any]) -> _Listed:
+        """The groups of a zone ("-": of all), what is left of others, and who did not answer.
+
+        Args:
+            hosts: instances of that zone that carry `SLICE_LABEL`.
+        """
+        groups, missed = self._found("instanceGroupManagers", "zones", zone)
+        known = [(group, note) for group in groups if (note := _note(group)) is not None]
+        found = [self._of_group(group, note, hosts) for group, note in known]
+        held = {(tpu.run, tpu.zone) for tpu in found}
+        there = {(tpu.name, tpu.zone) for tpu in found}
+        orphans = [
+            _orphan(one) for one in hosts if (one.labels[SLICE_LABEL], _zone(one)) not in there
+        ]
+        leftovers: dict[tuple[str, str], Tpu] = {}
+        for rest, more in (self._parts("global/instanceTemplates"), self._policies(zone)):
+            missed += more
+            for one in rest:
+                tpu = _leftover(one)
+                key = (tpu.run, tpu.zone)
+                if key not in held and zone in ("-", tpu.zone):
+                    leftovers.setdefault(key, tpu)
+        return [*found, *orphans, *leftovers.values()], missed
+
+    def _found(self, what: str, scope: str, zone: str) -> _Found:
+        """Resources of a zone or region, or of all, and the places that did not answer."""
+        if zone != "-":
+            path = f"{scope}/{zone}/{what}"
+            return [one for page in self._rest.pages(path) for one in page.get("items", [])], []
+        found: list[Json] = []
+        missed: list[str] = []
+        for page in self._rest.pages(f"aggregated/{what}", {"returnPartialSuccess": "true"}):
+            found += [one for part in page.get("items", {}).values() for one in part.get(what, [])]
+            missed += page.get("unreachables", [])
+        return found, missed
+
+    def _parts(self, path: str) -> _Found:
+        pages = self._rest.pages(path, {"fields": _BRIEF})
+        found = [one for page in pages for one in page.get("items", [])]
+        return [one for one in found if _note(one) is not None], []
+
+    def _policies(self, zone: str) -> _Found:
+        scope = zone if zone == "-" else zone.rpartition("-")[0]
+        found, missed = self._found("resourcePolicies", "regions", scope)
+        return [one for one in found if _note(one) is not None], missed
+
+    def _of_group(self, group: Json, note: Json, hosts: Sequence[Any]) -> Tpu:
+        zone, name = group["zone"].rsplit("/")[-1], group["name"]
+        mine = [h for h in hosts if h.labels[SLICE_LABEL] == name and _zone(h) == zone]
+        up = sum(host.status == "RUNNING" for host in mine)
+        size = int(group.get("targetSize", 0))
+        going = int(group.get("currentActions", {}).get("deleting", 0))
+        presence = Presence.READY if size and up >= size else Presence.PENDING
+        if not size or going >= size:
+            presence = Presence.DELETING
+        fault = None
+        if presence is Presence.PENDING and not mine:
+            fault = self._trouble(zone, name)
+        return Tpu(
+            name, zone, presence, f"{up}/{size} RUNNING", has_node=True, has_queued=False,
+            accelerator_type=note.get(TYPE_LABEL, ""), labels=_labels(note),
+            created=seconds_of(group.get("creationTimestamp", "")),
+            detail=fault.message if fault else "", fault=fault, run_dir=note.get(RUN_DIR_KEY, ""),
+            service="compute", is_group=True, is_partly_up=bool(mine),
+        )  # fmt: skip
+
+    def _trouble(self, zone: str, name: str) -> ServiceFault | None:
+        """Why a group has no host yet: it tries for ever, and tells in a list of errors."""
+        path = f"zones/{zone}/instanceGroupManagers/{name}/listErrors"
+        with contextlib.suppress(ServiceFault):
+            items = self._rest.call("GET", path).get("items", [])
+            return fault_of_errors([one.get("error", {}) for one in items[-1:]])
+        return None
+
+    # --- renting and deleting ----------------------------------------------------------------
+
+    def create(
+        self, spec: TpuSpec, zone: str, attempt: int, properties: Json, note: Json, limit: float
+    ) -> str:
+        """Makes policy and template, which takes seconds, and asks for the group.
+
+        Raises:
+            ServiceFault: whatever went wrong; what was made so far is listed as a leftover.
+        """
+        machine, region = hardware.find(spec.accelerator_type), zone.rpartition("-")[0]
+        bodies = requests(self._project, spec.name, zone, attempt, machine, properties, note)
+        policy, template, group = (body for _, body in bodies)
+        self._make(f"regions/{region}", "resourcePolicies", policy)
+        ends = datetime.datetime.fromtimestamp(self._rest.now() + limit, datetime.timezone.utc)
+        template["properties"]["scheduling"]["terminationTime"] = ends.isoformat(timespec="seconds")
+        self._make("global", "instanceTemplates", template)
+        found = self._rest.call("POST", f"zones/{zone}/instanceGroupManagers", group)
+        return f"zones/{zone}/operations/{found['name']}"
+
+    def _make(self, scope: str, what: str, body: Json) -> None:
+        """One that is there already is ours, of a try whose reply was lost: names say it all."""
+        try:
+            asked = self._rest.call("POST", f"{scope}/{what}", body)
+            done = self._rest.finish(f"{scope}/operations/{asked['name']}", RETRY_SECONDS / 2)
+            fault = fault_of_errors(done.get("error", {}).get("errors", []))
+        except ServiceFault as error:
+            fault = error
+        if fault is not None and fault.kind is not Kind.EXISTS:
+            raise fault
+
+    def delete(self, tpu: Tpu) -> str:
+        """The group, or, where none is left, its template and its policy."""
+        if tpu.state != LEFTOVER:
+            found = self._rest.call("DELETE", f"zones/{tpu.zone}/instanceGroupManagers/{tpu.name}")
+            return f"zones/{tpu.zone}/operations/{found['name']}"
+        region, operation = tpu.zone.rpartition("-")[0], ""
+        for scope, (parts, _) in (
+            ("global/instanceTemplates", self._parts("global/instanceTemplates")),
+            (f"regions/{region}/resourcePolicies", self._policies(tpu.zone)),
+        ):
+            for one in parts:
+                leftover = _leftover(one)
+                if (leftover.run, leftover.zone) == (tpu.run, tpu.zone):
+                    found = self._rest.call("DELETE", f"{scope}/{one['name']}")
+                    place = scope.rpartition("/")[0]
+                    operation = f"{place}/operations/{found['name']}"
+        if not operation:
+            raise ServiceFault(Kind.NOT_FOUND, f"nothing is left of {tpu.name} in {tpu.zone}")
+        return operation
+
+    def operation(self, path: str) -> Operation:
+        """Looks at an operation, whose path below the project says where it runs."""
+        found = self._rest.call("GET", path)
+        is_done = found.get("status") == "DONE"
+        errors = found.get("error", {}).get("errors", [])
+        return Operation(is_done, fault_of_errors(errors) if is_done else None)
+
+
+def requests(
+    project: str,
+    name: str,
+    zone: str,
+    attempt: int,
+    machine: hardware.Machine,
+    properties: Json,
+    note: Json,
+) -> list[tuple[str, Json]]:
+    """Method and body of the three creations, in their order.
+
+    Args:
+        properties: of each host, as an instance template has them, without the end of its life.
+        note: what is written into each description, by which all three are found again.
+    """
+    region, links = zone.rpartition("-")[0], topology(machine)
+    # The start-up script says when it was asked for: no other template has this name.
+    digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
+    policy, template = f"{name}-{links}", f"{name}-{attempt}-{digest[:8]}"
+    about = json.dumps({**note, "zone": zone}, sort_keys=True)
+    properties = {**properties, "scheduling": {**properties["scheduling"]}}
+    properties["scheduling"].pop("maxRunDuration", None)
+    base = f"projects/{project}"
+    return [
+        (
+            "resourcePolicies.insert",
+            {
+                "name": policy,
+                "description": about,
+                "workloadPolicy": {"type": "HIGH_THROUGHPUT", "acceleratorTopology": links},
+            },
+        ),
+        (
+            "instanceTemplates.insert",
+            {"name": template, "description": about, "properties": properties},
+        ),
+        (
+            "instanceGroupManagers.insert",
+            {
+                "name": name,
+                "description": about,
+                "baseInstanceName": name,
+                "instanceTemplate": f"{base}/global/instanceTemplates/{template}",
+                "targetSize": machine.hosts,
+                "targetSizePolicy": {"mode": "BULK"},
+                "resourcePolicies": {
+                    "workloadPolicy": f"{base}/regions/{region}/resourcePolicies/{policy}"
+                },
+                "instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR"},
+            },
+        ),
+    ]
+
+
+def fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> ServiceFault | None:
+    """The first error of an operation or group, which names its kind by a word."""
+    for error in errors:
+        code = str(error.get("code", ""))
+        message = str(error.get("message") or code)
+        if code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
+            message = f"Quota: {message}"
+        return fault_of_status(CODES.get(code, 13), message)
+    return None
+
+
+def _note(resource: Json) -> Json | None:
+    """What we wrote into its description; None where it is not ours."""
+    try:
+        found = json.loads(resource.get("description", ""))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and RUN_LABEL in found and "zone" in found else None
+
+
+def _labels(note: Json) -> dict[str, str]:
+    return {key: str(note[key]) for key in (RUN_LABEL, ATTEMPT_LABEL, TYPE_LABEL) if key in note}
+
+
+def _leftover(resource: Json) -> Tpu:
+    note = _note(resource) or {}
+    run, zone = str(note.get(RUN_LABEL, "")), str(note.get("zone", ""))
+    return Tpu(
+        run, zone, Presence.GONE, LEFTOVER, has_node=False, has_queued=False,
+        accelerator_type=str(note.get(TYPE_LABEL, "")), labels=_labels(note),
+        run_dir=str(note.get(RUN_DIR_KEY, "")), service="compute", is_group=True,
+    )  # fmt: skip
+
+
+def _orphan(host: Any) -> Tpu:
+    """A host whose group is gone: on its way out, or to be deleted by itself."""
+    presence = Presence.DELETING if host.status == "STOPPING" else Presence.GONE
+    labels = dict(host.labels)
+    return Tpu(
+        host.name, _zone(host), presence, host.status, has_node=True, has_queued=False,
+        accelerator_type=labels.get(TYPE_LABEL, ""), labels=labels, service="compute",
+        is_partly_up=True,
+    )  # fmt: skip
+
+
+def _zone(host: Any) -> str:
+    return str(host.zone.rsplit("/")[-1])

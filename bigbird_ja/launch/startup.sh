@@ -1,0 +1,196 @@
+#!/bin/bash
+# What a TPU VM runs at boot: installs the package, trains, and watches over its own lease.
+# `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/launch/startup.py, every value
+# quoted for the shell) and sends the result as the instance's start-up script.
+#
+# Called without an argument it starts the watcher (bigbird_ja/launch/watcher.py, which deletes this
+# machine when it must go), installs, and trains; it, or the service manager, calls it again as
+#   install puts the package in place; a shell of its own, where `set -e` is in force
+#   train   runs `bigbird-ja pretrain`, passes SIGTERM on, reports how it ended
+# No credentials are in here: the VM's service account signs everything.
+set -euo pipefail
+
+readonly RUN_NAME=@@RUN_NAME@@
+readonly ATTEMPT=@@ATTEMPT@@
+readonly WHEEL=@@WHEEL@@
+readonly WHEEL_SHA256=@@WHEEL_SHA256@@
+readonly REQUIREMENTS=@@REQUIREMENTS@@       # pinned, separated by spaces; never TensorFlow
+readonly LACKING=@@LACKING@@                 # the engine's packages, for an image without them
+readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
+readonly PYTHON=@@PYTHON@@
+readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
+readonly HOSTS=@@HOSTS@@                     # of this slice; each of them runs this script
+readonly TOLD=@@TOLD@@                       # what the watcher is told, as JSON
+readonly WATCHER=@@WATCHER@@
+
+WORK_DIR="${BIGBIRD_JA_VM_DIR:-/opt/bigbird-ja}"
+UNIT_DIR="${BIGBIRD_JA_UNIT_DIR:-/etc/systemd/system}"
+readonly WORK_DIR UNIT_DIR
+readonly LOG="$WORK_DIR/training.log"
+readonly AGAIN_SECONDS=2 # between two tries of a slice
+
+say() { printf '%s bigbird-ja: %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
+
+# From memory, not from a file: a full disk must not stop it.
+watcher() { # watcher VERB [ARGUMENT...]
+  local verb=$1
+  shift
+  "$PYTHON" -c "$WATCHER" "$verb" "$TOLD" "$@"
+}
+
+# report STATUS: tells the supervisor how training ended, and starts the watcher's patience.
+report() {
+  touch "$WORK_DIR/ended" || true
+  watcher report "$1" || say "could not report status $1"
+}
+
+# The image brings TensorFlow or jax, built for its TPU driver: what pip installs must leave them
+# alone, so what is there is a constraint, and the versions are compared afterwards.
+install() {
+  local wheel_file before after lacking one
+  if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$WHEEL_SHA256" ]]; then
+    return 0 # a reboot: the same bytes are there
+  fi
+  before=$(versions)
+  wheel_file="$WORK_DIR/$(basename -- "$WHEEL")"
+  watcher get "$WHEEL" "$wheel_file"
+  printf '%s  %s\n' "$WHEEL_SHA256" "$wheel_file" | sha256sum --check --quiet -
+  lacking=""
+  if [[ -n "$LACKING" ]]; then
+    # shellcheck disable=SC2086 # one word per requirement
+    lacking=$(absent $LACKING)
+  fi
+  if [[ -n "$REQUIREMENTS$lacking" ]]; then
+    "$PYTHON" -m pip freeze --all | grep -E '^(tensorflow|keras|numpy|protobuf|libtpu|jax|ml.dtypes)[A-Za-z_-]*==' \
+      >"$WORK_DIR/constraints.txt" || true
+    # shellcheck disable=SC2086 # one word per requirement
+    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check \
+      --constraint "$WORK_DIR/constraints.txt" $REQUIREMENTS $lacking
+  fi
+  rm -rf -- "$WORK_DIR/package"
+  "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --no-index --no-deps \
+    --target "$WORK_DIR/package" "$wheel_file"
+  after=$(versions)
+  for one in $before; do
+    if [[ " $after " != *" $one "* ]]; then
+      say "installing the package has replaced the image's $one"
+      return 1
+    fi
+  done
+  printf '%s\n' "$WHEEL_SHA256" >"$WORK_DIR/package/.sha256"
+}
+
+versions() { # of what the image may bring
+  "$PYTHON" -c 'import importlib.metadata as m
+names = [d.metadata["Name"] + "==" + d.version for d in m.distributions()]
+kinds = ("tensorflow", "jax", "libtpu")
+print(" ".join(sorted(n for n in names if n.lower().startswith(kinds))))'
+}
+
+absent() { # absent REQUIREMENT...: those of which no version is there; one TensorFlow is enough
+  "$PYTHON" -c 'import importlib.metadata as m, re, sys
+here = {re.sub("[-_.]+", "-", d.metadata["Name"]).lower() for d in m.distributions()}
+here |= {"tensorflow-cpu"} if here & {"tensorflow", "tensorflow-gpu", "tensorflow-tpu"} else set()
+print(*(one for one in sys.argv[1:] if re.split("[=<>]", one)[0] not in here))' "$@"
+}
+
+train() {
+  local status child signalled=0 interrupted
+  export PYTHONPATH="$WORK_DIR/package${PYTHONPATH:+:$PYTHONPATH}"
+  while true; do
+    "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
+    child=$!
+    # A signal ends `wait` early: pass it on, then wait for the save and its status.
+    trap 'interrupted=1 signalled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT
+    while true; do
+      interrupted=0 status=0
+      wait "$child" || status=$?
+      ((interrupted)) || break
+    done
+    say "training ended with status $status"
+    # One of several hosts, and it goes itself: that is not the end of training for the others.
+    ((HOSTS > 1 && signalled && status != 0)) && return 0
+    # Interrupted or stalled, one of several hosts: another has gone, and its successor comes.
+    ((HOSTS > 1 && (status == 75 || status == 76))) || break
+    say "another host has gone: waiting for its successor"
+    sleep "$AGAIN_SECONDS"
+    ((signalled)) && return 0 # meanwhile this host was told to go, too
+  done
+  report "$status"
+}
+
+# The watcher comes first and from memory, as a unit that lives in memory too: a disk that is full
+# after a reboot must not keep it from starting.
+start_watcher() {
+  if [[ "$SERVICE_MANAGER" == systemd ]]; then
+    systemd-run --quiet --unit=bigbird-ja-watch --setenv="BIGBIRD_JA_VM_DIR=$WORK_DIR" \
+      --property=Restart=always --property=RestartSec=10 --property=StartLimitIntervalSec=0 \
+      "$(command -v "$PYTHON")" -c "$WATCHER" watch "$TOLD" && return 0
+    say "the watcher is no unit: it runs, or runs beside this script from now on"
+  fi
+  "$PYTHON" -c "$WATCHER" watch "$TOLD" &
+  watcher_process=$!
+}
+
+train_as_a_unit() {
+  cat >"$UNIT_DIR/bigbird-ja-train.service" <<UNIT
+[Unit]
+Description=bigbird-ja train
+After=network-online.target
+
+[Service]
+ExecStart=/bin/bash $WORK_DIR/startup.sh train
+Environment=BIGBIRD_JA_VM_DIR=$WORK_DIR
+KillMode=mixed
+TimeoutStopSec=45
+Restart=no
+UNIT
+  systemctl daemon-reload
+  systemctl start --no-block bigbird-ja-train.service
+}
+
+# Where there is no service manager, this script waits for its processes and passes SIGTERM on.
+train_as_a_child() {
+  local trainer
+  "$BASH" "$WORK_DIR/startup.sh" train &
+  trainer=$!
+  trap 'kill -TERM "$trainer" "$watcher_process" 2>/dev/null || true' TERM INT
+  wait "$trainer" || true
+  while kill -0 "$trainer" 2>/dev/null; do wait "$trainer" || true; done
+}
+
+boot() {
+  local watcher_process=""
+  start_watcher
+  trap 'kill -TERM "$watcher_process" 2>/dev/null || true; exit 143' TERM INT
+  mkdir -p -- "$WORK_DIR"
+  chmod 700 -- "$WORK_DIR"
+  # A reboot of the same TPU starts here again: its old end must not speak for the new start.
+  rm -f -- "$WORK_DIR/ended"
+  cat -- "${BASH_SOURCE[0]}" >"$WORK_DIR/startup.sh"
+  say "run $RUN_NAME, attempt $ATTEMPT" 2>&1 | tee -a "$LOG" >&2
+  if ! "$BASH" "$WORK_DIR/startup.sh" install >>"$LOG" 2>&1; then
+    installing_failed
+  elif [[ "$SERVICE_MANAGER" == systemd ]]; then
+    train_as_a_unit
+  else
+    train_as_a_child
+  fi
+  [[ -z "$watcher_process" ]] || wait "$watcher_process" || true
+}
+
+installing_failed() { # the watch goes on: nothing else would delete this TPU
+  say "installation failed" 2>>"$LOG"
+  report 1
+}
+
+main() {
+  case "${1:-boot}" in
+    train) train ;;
+    install) install ;;
+    boot) boot ;;
+    *) say "unknown argument $1" && exit 2 ;;
+  esac
+}
+
+main "$@"

@@ -1,0 +1,1 @@
+"""What a run takes and costs, before anything is rented. Arithmetic and its presentation."""

@@ -1,0 +1,278 @@
+"""The ways a command can end, each with the exit status and `reason` that scripts rely on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.process.redaction import redact
+
+
+class CommandError(Exception):
+    """Ends a command with `status`, `reason` and one line: what, where, what to do.
+
+    Args:
+        message: the line.
+        results: what `--json` says besides.
+    """
+
+    status = 1
+    reason = "bug"
+
+    def __init__(self, message: str = "", results: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.results = results or {}
+
+
+class BadInput(CommandError):
+    """The user's flags, config, input, data set, permissions or environment."""
+
+    status, reason = 2, "bad_input"
+
+
+class Refused(BadInput):
+    """A bucket that refuses a request, or credentials that are missing: no fault of what was asked
+    for, so what is finished is kept."""
+
+
+class Diverged(CommandError):
+    """NaN or infinite loss or gradients; the message names the first bad step."""
+
+    status, reason = 70, "diverged"
+
+
+class OutOfMemory(CommandError):
+    """Host or device memory."""
+
+    status, reason = 71, "out_of_memory"
+
+
+class StorageError(CommandError):
+    """Disk full, or a bucket refusing or failing beyond the retries."""
+
+    status, reason = 74, "io_error"
+
+
+class Interrupted(CommandError):
+    """SIGTERM or Ctrl-C, with the work saved: running the same command again continues."""
+
+    status, reason = 75, "interrupted"
+
+
+class Stalled(CommandError):
+    """The watchdog saw no progress."""
+
+    status, reason = 76, "stalled"
+
+
+_KINDS: list[type[CommandError]] = [CommandError, *CommandError.__subclasses__()]
+_ENDS = {kind.reason: kind for kind in _KINDS}
+STATUS_OF_REASON: dict[str, int] = {
+    "finished": 0,
+    **{reason: kind.status for reason, kind in _ENDS.items()},
+}
+
+
+def of_reason(reason: str, message: str) -> CommandError:
+    """The end that a `reason` names, as another process told it."""
+    return _ENDS.get(reason, CommandError)(message)
+
+
+# What the input pipeline says where a shard does not hold the records that the manifest counts.
+SHARD_CHANGED = "shard ended early or was changed:"
+
+# What errors of the standard streams carry in place of a file's name (`process.streams`).
+STREAMS = ("standard input", "standard output", "standard error")
+
+_LONGEST_WORD = 300  # of a message; more than any path that a person types
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# A disk, a network file system or a connection that failed.
+_FAILED = {
+    errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED,
+    errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH,
+    errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
+}  # fmt: skip
+# What to do about a path that somebody named and that the system refuses.
+_PATH_ADVICE = {
+    number: advice
+    for advice, numbers in {
+        "check the path": "ENOENT ENOTDIR EISDIR ELOOP EROFS",
+        "check the path and your permissions": "EACCES EPERM",
+        "name a regular file": "EINVAL ENXIO ENODEV ESPIPE ENOTTY EFAULT",
+        "name a smaller file": "EOVERFLOW",
+        "choose a shorter name": "ENAMETOOLONG",
+        "rename it": "EILSEQ",
+        "name another place": "EBUSY ETXTBSY EXDEV EMLINK ENOTSUP ENOSYS",
+    }.items()
+    for number in (getattr(errno, name) for name in numbers.split())
+}
+
+# What native libraries say, in whatever exception, where the disk or the memory comes to an end.
+_DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
+_MEMORY_WORDS = re.compile(
+    "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
+    "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
+    "|pthread_create|memory for thread-local data"
+    "|terminate called without an active exception"  # C++ that could start no further thread
+)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """An exception of a library, told by the name of its class (any, where none is given), so that
+    nothing imports TensorFlow to ask, and by words of its message."""
+
+    names: tuple[str, ...]
+    words: re.Pattern[str] | None
+    end: type[CommandError]
+    what: str
+    to_do: str
+    is_brief: bool = False  # the message's first sentence says it
+
+
+_RULES = (  # the first that fits
+    _Rule((), _DISK_WORDS, StorageError, "disk full", "free some space and run again"),
+    _Rule(
+        ("ResourceExhaustedError",), None, OutOfMemory, "out of memory",
+        "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
+        " training.gradient_checkpointing",
+    ),
+    _Rule((), _MEMORY_WORDS, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    _Rule(
+        ("PermissionDeniedError",), None, BadInput, "permission denied",
+        "check the path and your credentials",
+    ),
+    _Rule(
+        ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), None,
+        StorageError, "storage failed", "run the same command again",
+    ),
+    # TensorFlow's words for a reply of the bucket that is complete but too short.
+    _Rule(
+        ("InternalError",), re.compile("File contents are inconsistent"), StorageError,
+        "short reply", "run the same command again",
+    ),
+    _Rule(
+        ("DefaultCredentialsError", "RefreshError"), None, BadInput, "no valid credentials",
+        "run `gcloud auth application-default login`", is_brief=True,
+    ),
+    _Rule(("TransportError",), None, StorageError, "the network failed", "run again"),
+    _Rule(
+        ("UnicodeEncodeError",), re.compile("surrogates not allowed"), BadInput,
+        "a name or text that is not UTF-8", "rename or convert it",
+    ),
+    _Rule(
+        ("ValueError",), re.compile("embedded null (byte|character)"), BadInput,
+        "a name with a zero byte in it", "check the paths",
+    ),
+)  # fmt: skip
+
+
+# Packages that pip does not install with ours, since some machines bring their own.
+_INSTALL = {
+    "tensorflow": "pip install 'bigbird-ja[tensorflow]'",
+    "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
+    "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+    "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+}
+
+
+def classify(error: BaseException) -> CommandError | None:
+    """The `CommandError` that an exception of a library stands for, or None where it is a bug."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(interrupted(str(error)))
+    if isinstance(error, MemoryError):
+        what = str(error) or "an allocation failed"
+        return OutOfMemory(f"out of memory on this machine: {what}")
+    if isinstance(error, ModuleNotFoundError) and error.name in _INSTALL:
+        return BadInput(f"{error.name} is not installed here: {_INSTALL[error.name]}")
+    if isinstance(error, SystemExit):  # a library's own parser of options
+        return BadInput("a library refused its options: see the lines above")
+    if isinstance(error, OSError):
+        return _classify_os_error(error)
+    text, name = str(error), type(error).__name__
+    if name == "InvalidArgumentError" and SHARD_CHANGED in text:
+        what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
+        return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
+    for rule in _RULES:
+        if (not rule.names or name in rule.names) and (not rule.words or rule.words.search(text)):
+            said = telling_line(error)
+            said = said.partition(". ")[0] if rule.is_brief else said
+            return rule.end(f"{rule.what}: {said.rstrip('.')}: {rule.to_do}")
+    return None
+
+
+def interrupted(signal_name: str) -> str:
+    """The line about an end by a signal."""
+    by = f" ({signal_name})" if signal_name else ""
+    return f"interrupted{by}: nothing half-written is left; run the same command again"
+
+
+def telling_line(error: BaseException) -> str:
+    """One line from an exception of TensorFlow: the words before the graph's nodes, without the
+    body of an HTTP answer, credentials removed."""
+    words = []
+    for line in str(error).splitlines():
+        line = line.strip()
+        if line.startswith(("[[", "Detected at node")):
+            break
+        if line and line != "Graph execution error:":
+            words.append(line)
+    joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
+    text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
+    return redact(text)[:400] or type(error).__name__
+
+
+def _classify_os_error(error: OSError) -> CommandError | None:
+    where, number, why = error.filename, error.errno, error.strerror or "not accessible"
+    if where in STREAMS:
+        why = "its reader went away" if number == errno.EPIPE else why
+        return StorageError(f"{where}: {why}")
+    name = _shown_path(where) if where is not None else ""
+    about = f"{name}: {why}" if name else why
+    if number in _FULL:
+        return StorageError(f"disk full: {about}: free some space and run again")
+    if number == errno.ENOMEM:
+        return OutOfMemory(f"out of memory on this machine: {about}: free some and run again")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return BadInput(f"{about}: raise the limit with `ulimit -n`")
+    if number in _FAILED or _is_network(error):
+        return StorageError(f"storage failed: {about}: run the same command again")
+    if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
+        return BadInput(f"{name or error}: something else of that name is in the way: move it")
+    if isinstance(error, _USERS_ERRORS) or (where is not None and number in _PATH_ADVICE):
+        advice = _PATH_ADVICE.get(number or 0, "check the path")
+        return BadInput(f"{name or error}: {why}: {advice}")
+    return None
+
+
+_USERS_ERRORS = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+def _is_network(error: OSError) -> bool:
+    kind = type(error)
+    return kind.__name__ in ("gaierror", "herror", "SSLError") or kind.__module__.startswith(
+        ("requests.", "urllib3.")
+    )
+
+
+def _shown_path(path: object) -> str:
+    """A path of an exception (text, bytes or a descriptor), in characters that can be printed."""
+    text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def one_line(message: str) -> str:
+    """A message on one line, its overlong words (paths, values) shortened."""
+    return " ".join(map(_shortened, message.split()))
+
+
+def _shortened(word: str) -> str:
+    if len(word) <= _LONGEST_WORD:
+        return word
+    return f"{word[:150]}...({len(word):,} characters)...{word[-50:]}"

@@ -1,0 +1,216 @@
+"""Standard input, output and error: open, able to take any text, and flushed while an error can
+still be told. With `--json`, standard output is for the one line of results alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from bigbird_ja.process.errors import STREAMS, BadInput
+from bigbird_ja.process.json_line import encode
+
+# What an encoding must take, as escapes if need be, for tables and messages to be printable.
+_PROBE = "bigbird-ja: é 東京 \U0001f426 \udc80\n" * 3
+
+
+class _Patient(io.FileIO):
+    """A descriptor that a parent made non-blocking, and that others share: waits until it takes
+    what is written."""
+
+    def write(self, data: Any) -> int:
+        """Writes as `FileIO` does."""
+        while (count := super().write(data)) is None:
+            select.select([], [self], [])
+        return count
+
+
+class _Named(io.TextIOWrapper):
+    """A standard stream whose errors say which one it is."""
+
+    def write(self, text: str) -> int:
+        """Writes as `TextIOWrapper` does."""
+        with _naming(self.fileno()):
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Flushes as `TextIOWrapper` does."""
+        with _naming(self.fileno()):
+            super().flush()
+
+
+class Streams:
+    """The standard streams of this process, taken over once, by the console script.
+
+    What was closed is open to `/dev/null` afterwards: else the next file that is opened would
+    become standard output, and a library's message would be written into it.
+    """
+
+    def __init__(self) -> None:
+        self.closed = [number for number in range(3) if not _is_open(number)]
+        for _ in self.closed:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: the closed one
+        if sys.stdin is None:
+            sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                getattr(sys, name).flush()
+            setattr(sys, name, _text(getattr(sys, name), number))
+
+    def check(self) -> None:
+        """Refuses to work where nobody can be told the outcome.
+
+        Raises:
+            BadInput: standard output or standard error was closed.
+        """
+        for number in self.closed:
+            if number:
+                raise BadInput(
+                    f"{STREAMS[number]} is closed: give it a place, such as {number}>/dev/null"
+                )
+
+    def say(self, line: str) -> None:
+        """A last line for people: on standard error, or where that is closed on the output."""
+        descriptor = 1 if 2 in self.closed else 2
+        with contextlib.suppress(OSError):
+            os.write(descriptor, f"{line}\n".encode())
+
+    def finish(self) -> OSError | None:
+        """Flushes; what cannot be written is dropped, so that the interpreter's own flush at its
+        end finds nothing to complain about. Returns the first error."""
+        first = None
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            try:
+                stream.flush()
+            except (OSError, ValueError) as error:
+                first = first or (error if isinstance(error, OSError) else None)
+                _silence(number)
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+        return first
+
+
+class Results:
+    """Where the line of `--json` goes, while everything else goes to standard error."""
+
+    _current: Results | None = None
+
+    def __init__(self, stream: TextIO, descriptor: int | None) -> None:
+        self._stream, self._descriptor = stream, descriptor
+        self._is_written = False
+
+    def write(self, results: dict[str, Any]) -> None:
+        """Writes the line, once: an end that comes after another one has nothing to add."""
+        if self._is_written:
+            return
+        line = encode(results)
+        if self._descriptor is None:
+            self._stream.write(line.decode())
+            self._stream.flush()
+            self._is_written = True
+            return
+        self._is_written = True
+        with _naming(1):
+            _write(self._descriptor, line)
+
+    def write_at_once(self, line: bytes) -> None:
+        """As `write`, for a line that is encoded already, where no memory is left to do more."""
+        if not self._is_written and self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, line)
+        self._is_written = True
+
+
+@contextlib.contextmanager
+def results_apart() -> Iterator[Results]:
+    """Points standard output at standard error, C libraries' included; yields where the results
+    go. Afterwards the streams are as they were."""
+    stream = sys.stdout
+    with contextlib.suppress(ValueError, AttributeError):
+        stream.flush()
+    saved = os.dup(1)
+    is_real = _number(stream) == 1
+    results = Results(stream, saved if is_real else None)
+    before, Results._current = Results._current, results
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        yield results
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        sys.stdout = stream
+        os.dup2(saved, 1)
+        os.close(saved)
+        Results._current = before
+
+
+def write_results(results: dict[str, Any]) -> None:
+    """The line of `--json` from anywhere, for ends that no exception can bring about; nothing
+    without `--json`."""
+    if Results._current is not None:
+        with contextlib.suppress(OSError, ValueError):
+            Results._current.write(results)
+
+
+def _text(stream: TextIO | None, number: int) -> TextIO:
+    """A text stream over a descriptor, encoded as `stream` was where that can say everything."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        _PROBE.encode(encoding, "backslashreplace")
+    except (UnicodeError, LookupError, ValueError):
+        encoding = "utf-8"
+    raw = _raw(number)
+    is_prompt = number == 2 or raw.isatty()
+    buffer = io.BufferedWriter(raw)
+    return _Named(buffer, encoding, "backslashreplace", line_buffering=is_prompt)
+
+
+def _raw(number: int) -> io.FileIO:
+    kind = io.FileIO if os.get_blocking(number) else _Patient
+    return kind(number, "w", closefd=False)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Writes all of it, with no memory of its own."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
+
+
+@contextlib.contextmanager
+def _naming(number: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        error.filename = STREAMS[number]
+        raise
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _number(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _silence(number: int) -> None:
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)

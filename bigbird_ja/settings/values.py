@@ -1,0 +1,96 @@
+"""Values in a config: by key, as a mapping, copied, as YAML."""
+
+from __future__ import annotations
+
+import copy as copying
+import dataclasses
+import math
+from typing import Any
+
+from bigbird_ja.settings.schema import Config, MakeDataConfig
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """`section.key` to value, in the order of definition."""
+    return {
+        f"{section}.{key}": value
+        for section, values in dataclasses.asdict(config).items()
+        for key, value in values.items()
+    }
+
+
+def get(config: Config, key: str) -> Any:
+    """The value of `section.key`."""
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def put(config: Config, key: str, value: Any) -> None:
+    """Sets `section.key` in place."""
+    section, _, name = key.partition(".")
+    setattr(getattr(config, section), name, value)
+
+
+def copy(config: Config) -> Config:
+    """A deep copy."""
+    return copying.deepcopy(config)
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as YAML, as `MODEL_DIR/config.yaml` holds it."""
+    import yaml
+
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+
+
+def mask_rates(config: Config) -> tuple[float, float, int] | None:
+    """The share of tokens to predict at step 0, at the step from which on it stays, and that step;
+    None where training takes the data set's."""
+    training = config.training
+    first, last = training.masked_lm_prob, training.final_masked_lm_prob
+    if first is None:
+        return None
+    steps = training.masked_lm_prob_steps or training.num_train_steps
+    return first, first if last is None else last, steps
+
+
+def train_predictions(config: Config) -> int:
+    """Places for predictions in a sequence that is trained on: enough for the highest rate."""
+    rates = mask_rates(config)
+    if rates is None:
+        return config.data.max_predictions_per_seq or 0
+    return _enough(config.data.seq_length or 0, max(rates[:2]))
+
+
+def first_phase(config: Config) -> Config | None:
+    """The steps before `training.first_seq_length_steps`, on cut records, as a config of their own:
+    shorter sequences, as many more of them in a batch, and their share of the predictions.
+
+    None where all sequences are whole. `model.max_position_embeddings` stays: the model is the
+    same. Call it with a completed config.
+    """
+    length, whole = config.training.first_seq_length, config.data.seq_length or 0
+    if length is None:
+        return None
+    phase = copy(config)
+    most = config.data.max_predictions_per_seq or 0
+    phase.data.seq_length = length
+    phase.data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
+    phase.training.global_batch_size *= whole // length
+    phase.training.first_seq_length = phase.training.first_seq_length_steps = None
+    if phase.model.attention_implementation == "kernel":  # short sequences may have none
+        phase.model.attention_implementation = "auto"
+    return phase
+
+
+def predictions_of(making: MakeDataConfig) -> int:
+    """Most predictions in a sequence: as stated, else what a full sequence needs for its share."""
+    if making.max_predictions_per_seq is not None:
+        return making.max_predictions_per_seq
+    if (making.seq_length, making.masked_lm_prob) == (4096, 0.15):
+        return 600  # of the run that this began with; a full sequence would need 615
+    return _enough(making.seq_length, making.masked_lm_prob)
+
+
+def _enough(seq_length: int, prob: float) -> int:
+    return max(1, math.ceil(round(seq_length * prob, 6)))

@@ -1,0 +1,261 @@
+"""The one boundary through which files are read: bytes become an object of a declared type.
+
+A reader declares what its file holds as a dataclass or `msgspec.Struct`, with ranges as
+`Annotated[int, Meta(ge=0)]`, and gets that or `BadInput`: one line that names the file, the key and
+what was expected there. Refused are other types, missing keys, numbers outside their range, NaN and
+infinity, what is cut short, too large or nested too deeply. Keys that the type does not declare are
+ignored, so that a newer program's files can be read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import paths
+
+T = TypeVar("T")
+
+MAX_DEPTH = 64  # lists and objects inside each other; our own files need six
+MAX_YAML_BYTES = 256 << 10  # PyYAML reads some 100 kB a second; our largest preset has 3 kB
+
+# Ranges that many files share.
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Amount = Annotated[float, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _Unfit(Exception):
+    """Nested too deeply."""
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, _Unfit)
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "object": "an object of keys and values",
+    "array": "a list",
+    "null": "null",
+    "date": "a date such as 2024-05-31",
+}
+_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_PLACE = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
+
+
+def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
+    """The object in a JSON file.
+
+    Args:
+        data: the file's content.
+        kind: what it must hold: a dataclass, a `msgspec.Struct`, `dict[str, float]`, ...
+        where: the file, for the message.
+        advice: what the user can do, put at the message's end.
+
+    Raises:
+        BadInput: it holds something else.
+    """
+    try:
+        _check_depth(data)
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        problem = "lists or objects nested too deeply"
+    except _UNREADABLE as error:
+        problem = describe(error)
+    raise BadInput(_message(where, problem, advice))
+
+
+def numbered_lines(
+    data: bytes, kind: type[T], where: str, advice: str = ""
+) -> Iterator[tuple[bytes, T]]:
+    """Each line of a file with the object in it.
+
+    Left out is what a writer that was killed, or a machine that lost power, can leave: the
+    beginning of an object without its end (on the last line, or in front of the line that the next
+    writer began), blank lines, and zero bytes. Anything else that is not a `kind` is refused: it
+    was not written by this program, and going on as if it were not there would hide that.
+
+    Raises:
+        BadInput: naming the line.
+    """
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        line = line.strip(b"\0 \t\r")
+        if not line:
+            continue
+        try:
+            value = decode_json(line, kind, f"{where}: line {number}", advice)
+        except BadInput:
+            if not _is_cut(line, is_last=number == len(lines)):
+                raise
+            continue
+        yield line, value
+
+
+def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
+    """What `read_yaml` gave, as an object of a declared type.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except _UNREADABLE as error:
+        raise BadInput(_message(where, describe(error), advice)) from error
+
+
+def read_json(path: str, kind: type[T], advice: str = "") -> T:
+    """`decode_json` of a file on disk or gs://.
+
+    Raises:
+        FileNotFoundError: there is none.
+        BadInput: it holds something else.
+    """
+    return decode_json(storage.read_bytes(path), kind, path, advice)
+
+
+def describe(error: Exception) -> str:
+    """What msgspec found wrong, with the key in front and types named for people."""
+    text = str(error)
+    key = ""
+    if found := _PLACE.search(text):
+        text, key = text[: found.start()], found[1]
+    if text == "Input data was truncated":
+        return "not JSON: it is empty or cut short"
+    if text.startswith("JSON is malformed: "):
+        return text.replace("JSON is malformed", "not JSON")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
+        return f"{key + '.' if key else ''}{missing[1]} is missing"
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text):
+        return f"{key + ': ' if key else ''}unknown key {unknown[1]!r}"
+    text = re.sub(r"`([^`]*)`", lambda match: _type_name(match[1]), text)
+    text = text.replace(", got ", ", found ")
+    text = text[:1].lower() + text[1:]
+    return f"{key}: {text}" if key else text
+
+
+def _type_name(text: str) -> str:
+    return " or ".join(_NAMES.get(name, name) for name in text.split(" | "))
+
+
+def _message(where: str, problem: str, advice: str) -> str:
+    return f"{where}: {problem[:300]}" + (f": {advice}" if advice else "")
+
+
+def _check_depth(data: bytes) -> None:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for token in _TOKENS.finditer(data):
+        first = token[0][:1]
+        depth += (first in b"[{") - (first in b"]}")
+        if depth > MAX_DEPTH:
+            raise _Unfit("lists or objects nested too deeply")
+
+
+def _is_cut(line: bytes, is_last: bool) -> bool:
+    """Whether a line is the beginning of an object, without its end.
+
+    On the last line, which ends without a newline, garbled bytes are the same thing.
+    """
+    if not line.startswith(b"{"):
+        return False
+    try:
+        _check_depth(line)
+        msgspec.json.decode(line)
+    except RecursionError:
+        return False
+    except msgspec.MsgspecError as error:
+        return is_last or str(error) == "Input data was truncated"
+    except _UNREADABLE:
+        return False
+    return False
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """The value in a YAML text: mappings, lists, text, finite numbers, booleans, dates, None.
+
+    YAML 1.1 as PyYAML reads it (so that `1e-4` is text, which `config` turns into a number), with
+    what surprises refused: keys written twice, aliases (which can blow up a small file), other
+    tags, numbers and dates that do not exist or do not fit 64 bits.
+
+    Raises:
+        BadInput: naming the line.
+    """
+    paths.check_size(where, len(text), MAX_YAML_BYTES)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:  # a character that no YAML file may hold
+        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return loader.get_single_data()
+    except _Refused as error:
+        line = f"line {error.line + 1}: " if "\n" in text.rstrip("\n") else ""
+        raise BadInput(f"{where}: {line}{error}") from error
+    except RecursionError as error:
+        raise BadInput(f"{where}: lists or mappings nested too deeply") from error
+    except yaml.YAMLError as error:
+        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())[:300]}") from error
+    finally:
+        loader.dispose()
+
+
+class _Refused(Exception):
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem)
+        self.line = mark.line
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader without what surprises; see `read_yaml`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise _Refused(f"*{event.anchor}: write the value out", event.start_mark)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark
+            raise _Refused("lists or mappings nested too deeply", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise _Refused(f"{_shown(node)} is no value of its kind", node.start_mark) from error
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _Refused(f"{_shown(node)} is not a finite number", node.start_mark)
+        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+            raise _Refused(f"{_shown(node)} does not fit 64 bits", node.start_mark)
+        return value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if (key.tag, key.value) in seen:
+                        raise _Refused(f"{_shown(key)} is written twice: keep one", key.start_mark)
+                    seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep=deep)
+
+
+def _shown(node: Any) -> str:
+    text = node.value if isinstance(node, yaml.ScalarNode) else node.id
+    return repr(text if len(text) <= 40 else text[:40] + "…")

@@ -1,0 +1,103 @@
+"""The supervisor's files and the start-up script's copies on gs://."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.launch import run_story, wheel
+from bigbird_ja.launch.run_files import (
+    LOCK,
+    STALE_SECONDS,
+    BucketFiles,
+    RunPaths,
+    check_name,
+    supervisor_lease,
+)
+from bigbird_ja.launch.run_state import Phase, RunState
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.storage.lease import Lease, LeaseLost, holder_of
+
+
+def test_state_events_and_reports(bucket: str) -> None:
+    paths = RunPaths(bucket, "run-1")
+    files = BucketFiles(paths)
+    files.prepare()
+    assert files.load_state() is None
+    assert files.heartbeat() is None
+    assert files.exit_report() is None
+    assert files.log_tail() == ""
+    state = RunState("run-1", Phase.RUNNING, "z", attempt=3)
+    files.save_state(state)
+    assert files.load_state() == state
+    files.append_event({"event": "created", "time": 1.0})
+    run_log.append_event(paths.model_dir, "saved", step=5)  # the trainer writes there too
+    files.append_event({"event": "preempted", "time": 2.0})
+    story = [event["event"] for event in run_log.read_events(paths.model_dir)]
+    assert story == ["created", "saved", "preempted"]
+    storage.write_text(paths.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
+    report = files.exit_report()
+    assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
+    storage.write_text(paths.supervisor("training.log"), "a\nb\n")
+    assert files.log_tail() == "a\nb"
+    assert files.checkpoint_step() == -1
+    for step in (20, 100):
+        storage.write_text(storage.join(paths.model_dir, f"model.ckpt-{step}.json"), "{}")
+    assert files.checkpoint_step() == 100
+    files.renew_machine(3, 1.5)
+    lease = json.loads(storage.read_bytes(paths.supervisor("lease.json")))
+    assert lease == {"attempt": 3, "renewed": 1.5}
+    storage.write_text(paths.supervisor("launch.json"), json.dumps({"target_step": 9}))
+    assert run_story.find_runs(bucket) == ["run-1"]
+
+
+def test_one_supervisor_per_run(bucket: str) -> None:
+    paths = RunPaths(bucket, "run-1")
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def lease() -> Lease:
+        return supervisor_lease(paths, lambda text: None, lambda: now[0], sleep)
+
+    first, second = lease(), lease()
+    first.acquire()
+    first.renew()
+    with pytest.raises(BadInput, match="another `launch`"):
+        second.acquire()
+    # A machine that slept for an hour was taken over meanwhile, and learns of it.
+    path = paths.supervisor(LOCK)
+    values = json.loads(storage.read_bytes(path))
+    storage.write_text(path, json.dumps({**values, "machine": "elsewhere", "id": "slept"}))
+    second.acquire()
+    assert now[0] >= STALE_SECONDS
+    with pytest.raises(LeaseLost):
+        first.renew()
+    first.release()
+    assert holder_of(path) is not None  # the other's stays
+    second.release()
+    assert holder_of(path) is None
+
+
+def test_wheel_is_uploaded_once(bucket: str) -> None:
+    packed = wheel.build()
+    path = wheel.upload(bucket, packed)
+    assert packed.sha256 in path and path.endswith("-py3-none-any.whl")
+    before = storage.stat(path)
+    assert wheel.upload(bucket, packed) == path
+    assert storage.stat(path) == before
+
+
+@pytest.mark.parametrize("name", ["a", "run-1", "x" * 40])
+def test_good_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", None, "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"])
+def test_bad_names(name: str | None) -> None:
+    with pytest.raises(BadInput):
+        check_name(name)

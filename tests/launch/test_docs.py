@@ -1,0 +1,40 @@
+"""The set-up guide: every command of ours in it exists, flags and all."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+
+import pytest
+
+from bigbird_ja.cli import command_flags, main
+from scripts import make_state_tables
+
+
+def commands_of_the_guide() -> list[str]:
+    with open("docs/cloud-setup.md", encoding="utf-8") as file:
+        blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("#")[0] for line in lines if line.startswith("bigbird-ja")]
+
+
+@pytest.mark.parametrize("line", commands_of_the_guide())
+def test_commands_parse(line: str) -> None:
+    words = shlex.split(line)[1:]
+    name = f"bigbird_ja.commands.{words[0].replace('-', '_')}"
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            pytest.skip(f"{words[0]} is not here yet")
+        raise
+    command_flags.parse(main.load_command(words[0]), words[0], words[1:])
+
+
+def test_the_design_page_shows_the_supervisors_rules() -> None:
+    """`python -m scripts.make_state_tables` writes them."""
+    with open(make_state_tables.PAGE, encoding="utf-8") as file:
+        text = file.read()
+    assert make_state_tables.page(text) == text
+    assert text.count("| `removing` |") > 10

@@ -1,0 +1,91 @@
+"""A sample of `make bench-leaks`: months in which anything fails, and nothing may be left."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bigbird_ja.launch import removing, supervisor
+from bigbird_ja.launch.rules import Rule, View
+from bigbird_ja.launch.run_state import Decision
+from testkit.histories import History, Verdict, total
+
+SERVICES = pytest.mark.parametrize("service", ["tpu", "compute", "slice"])
+
+
+@SERVICES
+def test_nothing_is_left_and_no_limit_is_passed(service: str) -> None:
+    for seed in range(15):
+        assert History(seed, service).run() == Verdict(), seed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@SERVICES
+def test_nothing_is_left_in_a_thousand_histories(service: str) -> None:
+    verdicts = [History(seed, service).run() for seed in range(1_000)]
+    row = total(verdicts)
+    assert row.pop("histories") == 1_000
+    assert set(row.values()) == {0}
+
+
+def test_seeds_decide() -> None:
+    first, again = History(7, "tpu"), History(7, "tpu")
+    assert first.run() == again.run()
+    assert first.cloud.events == again.cloud.events
+
+
+def test_a_machine_without_a_watcher_is_noticed() -> None:
+    """The old service without the lease: what the table must show."""
+    found = 0
+    for seed in range(6):
+        history = History(seed, "tpu")
+        history.cloud.watch_poll = math.inf
+        found += not _judged(history).is_clean
+    assert found > 0
+
+
+def test_what_a_slice_leaves_is_noticed() -> None:
+    """Deletions that leave template and policy: what the table must show."""
+    found = 0
+    for seed in range(6):
+        history = History(seed, "slice")
+        history.cloud.leftovers = _Sticky()
+        history.cloud.list = lambda zone, cloud=history.cloud: [  # type: ignore[method-assign]
+            cloud._as_tpu(node) for node in cloud.nodes if zone in (node.zone, "-")
+        ]
+        found += history.run().littered
+    assert found > 0
+
+
+class _Sticky(dict[str, int]):
+    """Parts that no deletion removes."""
+
+    def pop(self, *_: object) -> int:  # type: ignore[override]
+        return 0
+
+
+@SERVICES
+def test_decisions_are_as_the_table_says(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever phase a rule leads to, its row names; and the histories reach many of the rows."""
+    reached: set[int] = set()
+
+    def decide(rules: tuple[Rule, ...], view: View) -> Decision:
+        rule = next(rule for rule in rules if rule.when(view))
+        decision = rule.then(view)
+        assert decision.state.phase in (view.state.phase, *rule.to), rule.seen
+        reached.add(id(rule))
+        return decision
+
+    monkeypatch.setattr(supervisor, "decide_by", decide)
+    monkeypatch.setattr(removing, "decide_by", decide)
+    for seed in range(25):
+        History(seed, service).run()
+    assert len(reached) >= 12
+
+
+def _judged(history: History) -> Verdict:
+    verdict = history.run()
+    history.cloud.watch_poll = 60.0
+    return history.verdict(verdict.unending)

@@ -1,0 +1,255 @@
+"""Rates, hours and money."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja import settings
+from bigbird_ja.accelerators import hardware, prices
+from bigbird_ja.launch import backends, machines
+from bigbird_ja.plan import cost
+from bigbird_ja.plan import rows as plan
+from bigbird_ja.plan.cost import Overheads
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Config
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    found, _ = settings.resolve("configs/base-4096.yaml")
+    return settings.without_data_set(found)
+
+
+def test_tokens_and_steps(config: Config) -> None:
+    data = plan.DataFacts(1600, 1e9, None)
+    assert cost.tokens_per_step(config) == 16 * 4096
+    assert plan.steps_for(config, None, None, data) == config.training.num_train_steps
+    assert plan.steps_for(config, 1e9, None, data) == math.ceil(1e9 / 65536)
+    assert plan.steps_for(config, None, 3, data) == 300
+    with pytest.raises(BadInput):
+        plan.steps_for(config, None, 3, plan.DataFacts(None, 0, None))
+
+
+def run_of(config: Config, steps: int = 10_000, **more: Any) -> plan.Run:
+    return plan.Run(
+        config, steps, plan.estimated_data(config), prices.load(), Overheads(), **more
+    )  # fmt: skip
+
+
+def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
+    chips = [{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}]
+    figures = plan.Figures(chips)
+
+    def rate(name: str, mfu: float | None = None) -> plan.Rate:
+        return plan.rate_of(hardware.find(name), config, figures, mfu)
+
+    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles")
+    assert rate("v2-8").source == "assumed MFU 34%, priced cycles"
+    assert rate("v2-8", 0.2).source == "assumed MFU 20%"
+    # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
+    assert rate("v2-8").tokens_per_second == pytest.approx(
+        8 * 22.5e12 * 0.34 * 4096 / 2.50e12, rel=0.05
+    )
+    assert rate("v2-8", 0.17).tokens_per_second == pytest.approx(rate("v2-8").tokens_per_second / 2)
+
+
+@pytest.mark.parametrize(
+    ("coverage", "rate", "basis"),
+    [(0.98, 20_000.0, "machine code"), (0.6, 10_000.0, "priced cycles"),
+     (None, 10_000.0, "priced cycles")],
+)  # fmt: skip
+def test_a_rate_says_what_it_is_by(
+    config: Config, coverage: float | None, rate: float, basis: str
+) -> None:
+    """Priced cycles overcharge; machine code is taken where nearly all of it was counted."""
+    cycles = {"priced_cycles": 150e6, "code_cycles": coverage and 75e6, "code_coverage": coverage}
+    chip = {"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True, **cycles}
+    both = {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 80_000.0, **cycles}
+    figures = plan.Figures([chip])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
+    assert found == plan.Rate(rate, f"preflight, one chip, {basis}")
+    found = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures([], [both]), None)
+    assert found == plan.Rate(8 * rate, f"preflight v5e:2x4, {basis}")
+
+
+@pytest.mark.parametrize(("coverage", "rates"), [(0.98, (20e3, 16e3)), (0.6, (10e3, 8e3))])
+def test_both_lengths_are_counted_by_the_same_figure(
+    config: Config, coverage: float, rates: tuple[float, float]
+) -> None:
+    """Kernels' cycles are machine code's: beside priced ones the short phase looked far dearer."""
+    chip = {"chip": "v5e", "tokens_per_second_per_core": 10e3, "fits": True, "code_coverage": 0.98}
+    short = {"tokens_per_second_per_core": 8e3, "code_coverage": coverage}
+    for entry in (chip, short):
+        entry |= {"priced_cycles": 150e6, "code_cycles": 75e6}
+    figures = plan.Figures([{**chip, "first_phase": short}])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
+    assert (found.tokens_per_second, found.in_first_phase) == rates
+    figures = plan.Figures([{**chip, "first_phase": {"tokens_per_second_per_core": None}}])
+    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)  # it does not fit
+    assert found == plan.Rate(20e3, "preflight, one chip, machine code")
+
+
+def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
+    sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
+    found = settings.without_data_set(settings.resolve("base-4096", sets)[0])
+    machine = hardware.find("v3-8")
+    chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
+    chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}
+    run = run_of(found, figures=plan.Figures([chip]))
+    rate = plan.rate_of(machine, found, run.figures, None)
+    assert (rate.tokens_per_second, rate.in_first_phase) == (80_000.0, 128_000.0)
+    seconds = 65_536 * (9000 / 128_000 + 1000 / 80_000)
+    assert plan._training_hours(run, rate) == pytest.approx(seconds / 3600)
+    assumed = plan.rate_of(machine, found, plan.Figures(), None)
+    assert assumed.in_first_phase is not None, "full attention over 512 tokens needs less"
+    assert assumed.in_first_phase > assumed.tokens_per_second
+    shorter = run_of(found, steps=100, figures=run.figures)
+    assert plan._training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
+
+
+def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> None:
+    chips = [{"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True}]
+    slices = [
+        {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 70_000.0, "fits": True},
+        {"topology": "v5e:4x4", "chip": "v5e", "tokens_per_second": 150_000.0, "fits": True},
+        {"topology": "v3:2x2", "chip": "v3", "tokens_per_second": None, "fits": False},
+    ]
+    rows = plan.make_rows(run_of(config, figures=plan.Figures(chips, slices)))
+    by_name = {(row.accelerator, row.pricing): row for row in rows}
+    assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
+    assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
+    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
+    large = by_name["v5e-16", "on_demand"]
+    assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
+    assert large.usd_per_hour == pytest.approx(16 * 1.20)
+    assert by_name["v3-8", "spot"].fits is False and not by_name["v3-8", "spot"].runs
+    assert "does not fit" in by_name["v3-8", "spot"].note
+    assert len(rows) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
+
+
+def test_rows_hold_their_arithmetic(config: Config) -> None:
+    rows = plan.make_rows(run_of(config))
+    costs = [row.cost_usd for row in rows if row.cost_usd is not None]
+    assert costs == sorted(costs) and len(costs) == 14
+    for row in rows:
+        assert row.hours is not None and row.hours > row.training_hours
+        if row.usd_per_hour is None or row.pricing in prices.load().free:
+            continue
+        assert row.compute_usd == pytest.approx(row.hours * row.usd_per_hour)
+        assert row.cost_usd == pytest.approx(row.compute_usd + row.storage_usd + row.egress_usd)
+        assert row.preemptions == (
+            0 if row.pricing == "on_demand" else pytest.approx(row.hours / 4)
+        )
+
+
+def test_tpus_from_v2_to_v7x_and_gpus_on_request(config: Config) -> None:
+    usual = plan.make_rows(run_of(config))
+    chips = {row.accelerator.partition("-")[0] for row in usual}
+    assert chips == {"v2", "v3", "v4", "v5e", "v5p", "v6e", "v7x"}
+    alone = plan.make_rows(run_of(config), ("A100", "v5litepod-8"))
+    assert {(row.accelerator, row.pricing) for row in alone} == {
+        (name, pricing) for name in ("A100", "v5e-8") for pricing in prices.PRICINGS
+    }
+    with pytest.raises(BadInput, match="no machine"):
+        plan.make_rows(run_of(config), ("T4",))
+
+
+def test_what_is_unproven_or_unknown_says_so(config: Config) -> None:
+    for row in plan.make_rows(run_of(config)):
+        assert bool(row.unproven) == (row.accelerator not in ("v2-8", "v3-8"))
+        assert ("unproven" in row.note) == bool(row.unproven)
+        assert (row.cost_usd is None) == row.accelerator.startswith("v7x")
+    (row,) = {row.note for row in plan.make_rows(run_of(config), ("v7x-8",))}
+    assert "no price is known" in row
+
+
+def test_what_is_lent_costs_nothing_and_promises_no_day(config: Config) -> None:
+    rows = {row.pricing: row for row in plan.make_rows(run_of(config))}
+    for who, machine in (("Kaggle", "v5e-8"), ("Colab", "v5e-1")):
+        assert (rows[who].accelerator, rows[who].cost_usd) == (machine, 0.0)
+        assert rows[who].wall_hours is None and "as of 20" in rows[who].note
+
+
+def test_a_batch_that_does_not_divide_is_said(config: Config) -> None:
+    (row, *_) = plan.make_rows(run_of(config), ("v5e-32",))
+    assert not row.divides and not row.runs
+    assert "a batch of 16 does not divide by 32" in row.note
+
+
+def test_a_row_has_the_zone_of_its_price(config: Config) -> None:
+    cheapest = {(r.accelerator, r.pricing): r for r in plan.make_rows(run_of(config))}
+    assert cheapest["v6e-8", "spot"].zone == "asia-southeast1-b"
+    assert cheapest["v6e-8", "on_demand"].zone == "us-central1-b"
+    there = plan.make_rows(run_of(config, zone="europe-west4-a"))
+    rented = [row for row in there if row.pricing in prices.PRICINGS]
+    assert {row.zone for row in rented} == {"europe-west4-a"}
+    assert {row.accelerator for row in rented} == {"v2-8", "v3-8", "v5e-8", "v6e-8"}
+
+
+def test_a_machine_is_looked_for_beside_the_bucket(config: Config) -> None:
+    rows = plan.make_rows(run_of(config, bucket_region="europe-west4"))
+    zones = {row.accelerator: row.zone for row in rows if row.pricing == "spot"}
+    assert zones["v6e-8"] == zones["v3-8"] == "europe-west4-a"
+    assert zones["v5p-8"] == "europe-west4-b"
+    assert zones["v4-8"] == "us-central2-b"  # the only one
+    assert [row.egress_usd == 0 for row in rows if row.accelerator == "v5p-8"] == [True, True]
+
+
+def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> None:
+    table, data = prices.load(), plan.DataFacts(1600, 5e9, None)
+
+    def egress(zone: str) -> set[float | None]:
+        run = plan.Run(config, 200, data, table, Overheads(), "us-central1", zone)
+        return {row.egress_usd for row in plan.make_rows(run, ("v2-8", "v5e-8", "A100"))}
+
+    assert egress("us-central1-b") == egress("us-central1-a") == {0.0}
+    assert list(egress("europe-west4-a")) == [pytest.approx(2 * 5 * 0.08)]
+
+
+@given(
+    st.floats(0.1, 10_000),
+    st.floats(0, 3),
+    st.floats(60, 7200),
+    st.floats(0, 60),
+    st.floats(0, 1200),
+)
+def test_run_time_accounts_for_every_hour(
+    hours: float, rate: float, interval: float, save: float, restart: float
+) -> None:
+    overheads = Overheads(rate, interval, save, restart)
+    time = cost.run_time(hours, overheads, preemptible=True)
+    if time.rented_hours is None:
+        assert rate * ((interval + save) / 7200 + restart / 3600) >= 1
+        return
+    lost = time.preemptions * ((interval + save) / 2 + restart) / 3600  # type: ignore[operator]
+    assert time.rented_hours == pytest.approx(
+        hours * (1 + save / interval) + restart / 3600 + lost, rel=1e-6
+    )
+    assert cost.run_time(hours, overheads, preemptible=False).preemptions == 0
+
+
+def test_run_that_never_ends_has_no_price(config: Config) -> None:
+    data, often = plan.estimated_data(config), Overheads(preemptions_per_hour=20)
+    rows = plan.make_rows(plan.Run(config, 1000, data, prices.load(), often))
+    spot = [row for row in rows if row.pricing == "spot"]
+    assert {(row.cost_usd, row.hours, row.runs) for row in spot} == {(None, None, False)}
+    assert rows[-1].cost_usd is None  # they come last
+
+
+def test_manifest_counts_what_is_read() -> None:
+    shards = [SimpleNamespace(records=10, bytes=100), SimpleNamespace(records=20, bytes=200)]
+    data = plan.manifest_data(SimpleNamespace(train_shards=shards))
+    assert (data.sequences, data.bytes, data.assumption) == (30, 300.0, None)
+
+
+def test_images() -> None:
+    assert backends.image("v3-8") == "tpu-vm-tf-2.15.0-se"
+    assert backends.image("v2-8") == "tpu-vm-tf-2.15.0-se"
+    assert hardware.region_of("us-central1-b") == "us-central1"
+    assert machines.check_rentable("v3-8") == []

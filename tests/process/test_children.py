@@ -1,0 +1,112 @@
+"""How a child process ended, told by real children that end in real ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja.data.workers import Workers
+from bigbird_ja.process import children, errors
+
+BAD_ALLOC = (
+    "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+)
+FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
+
+
+def end_of(program: str) -> errors.CommandError:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return children.end_of(done.returncode, done.stderr.splitlines(), "the child", "use less")
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        (f"import os; os.write(2, {BAD_ALLOC.encode()!r}); os.abort()", 71, "use less"),
+        ("import os; os.kill(os.getpid(), 9)", 71, "use less"),
+        ("bytearray(1 << 60)", 71, "use less"),
+        (f"import os; os.write(2, {FAILED_CHECK.encode()!r}); os.abort()", 1, "(SIGABRT): [F"),
+        ("import os; os.abort()", 1, "(SIGABRT): no message"),
+        ("import os; os.kill(os.getpid(), 11)", 1, "SIGSEGV"),
+        ("raise OSError(28, 'No space left on device', '/x')", 74, "No space left"),
+        ("import os, signal; signal.signal(25, signal.SIG_DFL); os.kill(os.getpid(), 25)", 74, ""),
+        ("import os; os.kill(os.getpid(), 15)", 75, "SIGTERM"),
+        ("raise ZeroDivisionError('x')", 1, "(status 1): ZeroDivisionError: x"),
+    ],
+)
+def test_an_abort_for_memory_is_told_from_others(program: str, status: int, said: str) -> None:
+    end = end_of(program)
+    assert end.status == status and said in str(end)
+    assert "\n" not in str(end)
+
+
+def _start() -> None:
+    pass
+
+
+def _fail_to_start() -> None:
+    raise MemoryError
+
+
+def _act(what: str) -> str:
+    if what == "abort for memory":
+        os.write(2, BAD_ALLOC.encode())
+        os.abort()
+    if what == "abort":
+        os.write(2, FAILED_CHECK.encode())
+        os.abort()
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "warn":
+        os.write(2, b"a library's warning\n")
+    return what
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("abort for memory", 71, "--num_workers"),
+        ("abort", 1, "Check failed"),
+        ("kill", 71, "memory"),
+    ],
+)
+def test_a_worker_that_dies(what: str, status: int, said: str) -> None:
+    with Workers(2, _start, ()) as workers, pytest.raises(errors.CommandError) as caught:
+        list(workers.map(_act, ["", what, ""]))
+    assert caught.value.status == status and said in str(caught.value)
+
+
+def test_a_worker_that_cannot_start() -> None:
+    with Workers(2, _fail_to_start, ()) as workers, pytest.raises(errors.CommandError) as caught:
+        list(workers.map(_act, ["", ""]))
+    assert caught.value.status == 71
+
+
+def test_what_workers_say_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with Workers(2, _start, ()) as workers:
+        assert list(workers.map(_act, ["warn", "x"])) == ["warn", "x"]
+    assert "a library's warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("io_error", 74), ("out_of_memory", 71), ("interrupted", 75), ("bug", 1)]
+)
+def test_the_demo_ends_as_its_step_did(
+    reason: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from bigbird_ja.commands import demo_run
+
+    program = tmp_path / "step"
+    line = json.dumps({"reason": reason, "error": "what and where"})
+    program.write_text(f"#!{sys.executable}\nimport sys\nprint({line!r})\nsys.exit({status})\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(errors.CommandError, match="what and where") as caught:
+        demo_run.bigbird_ja(["tokenize"])
+    assert (caught.value.status, caught.value.reason) == (status, reason)

@@ -1,0 +1,119 @@
+"""Progress on a real terminal (a pty) and in a log."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bigbird_ja.process import console
+from testkit import ROOT, prepared
+
+PROGRAM = """
+import itertools, sys
+from bigbird_ja.process.console import Progress, log
+clock = itertools.count(0, 0.5).__next__
+with Progress({total}, "documents with a long name", clock=clock) as progress:
+    for i in range({steps}):
+        progress.update(1)
+        if i == 2:
+            log("a message")
+"""
+
+
+@contextmanager
+def terminal(columns: int) -> Iterator[tuple[int, int]]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    yield ours, theirs
+    os.close(ours)
+
+
+def read_all(ours: int) -> str:
+    data = b""
+    try:
+        while part := os.read(ours, 4096):
+            data += part
+    except OSError:  # Linux says so when the other side is closed
+        pass
+    return data.decode()
+
+
+def shown(total: int, steps: int, columns: int) -> list[str]:
+    """Every text that was on the terminal's last line, in order."""
+    with terminal(columns) as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(total=total, steps=steps)],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT,
+        )  # fmt: skip
+        os.close(theirs)
+        text = read_all(ours)
+        assert process.wait() == 0, text
+    return [part for part in re.split(r"\r\n|\r\x1b\[K|\r", text) if part]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_it_fits_the_terminal_and_ends_at_100_percent(columns: int) -> None:
+    lines = shown(50, 50, columns)
+    assert max(map(console.display_width, lines)) < columns
+    assert "100%" in lines[-1]
+    assert "a message" in lines
+    if columns >= 40:
+        assert "ETA" in lines[9]
+    if columns == 200:
+        assert "documents with a long name" in lines[9] and "/s" in lines[9]
+
+
+def test_a_total_that_was_an_estimate_ends_at_100_percent_too() -> None:
+    assert "100%" in shown(50, 48, 80)[-1]
+
+
+def test_what_fails_does_not_end_at_100_percent() -> None:
+    stream, clock = io.StringIO(), iter(range(0, 1000, 20)).__next__
+    with pytest.raises(ValueError), console.Progress(10, "shards", stream, clock) as progress:
+        progress.update(3)
+        raise ValueError
+    assert stream.getvalue().splitlines()[-1].startswith("3 of 10 shards   30%")
+
+
+@contextmanager
+def in_front(number: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command that waits, in front of a terminal of its own, and our end of that; the command
+    hears the signal `number`, whatever this process does with it."""
+    with terminal(80) as (ours, theirs):
+        take_terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+        setup = f"{take_terminal}; {prepared.dispositions((number,))}"
+        process = subprocess.Popen(
+            [*prepared.python(setup), "-m", "testkit.any_command", "wait"],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        text = ""
+        while "ready" not in text:
+            text += os.read(ours, 4096).decode()
+        yield process, ours
+
+
+def test_ctrl_c_on_the_keyboard() -> None:
+    with in_front(signal.SIGINT) as (process, ours):
+        os.write(ours, b"\x03")
+        text = read_all(ours)
+        assert process.wait(timeout=60) == 75
+    assert "bigbird-ja: interrupted (Ctrl-C)" in text
+
+
+def test_a_terminal_that_is_closed() -> None:
+    with in_front(signal.SIGHUP) as (process, _):
+        pass
+    assert process.wait(timeout=60) == 75

@@ -1,0 +1,241 @@
+"""How a command ends that is stopped: real processes, real signals, whatever libraries do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja.process.signals import Stop, StopSignals
+from testkit import ROOT, any_command, prepared
+from testkit.runs import SmallRun
+from testkit.zygote import Zygote
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def start(
+    *words: str,
+    program: str = "testkit.any_command",
+    ignored: tuple[int, ...] = (),
+    group: bool = False,
+) -> subprocess.Popen:
+    """Starts a command with signals as a terminal gives them, whatever this process ignores.
+
+    Args:
+        words: of the command line.
+        program: a module.
+        ignored: signals that the parent ignores.
+        group: whether it gets a process group of its own.
+    """
+    return subprocess.Popen(
+        [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        start_new_session=group,
+    )  # fmt: skip
+
+
+def stop_when_ready(process: subprocess.Popen, number: int) -> tuple[list[str], str, str]:
+    """Sends a signal once the command is where it wants to be; its lines before, and its words
+    after."""
+    before = []
+    assert process.stderr is not None
+    while (line := process.stderr.readline().strip()) != any_command.READY:
+        assert line or process.poll() is None, before
+        before.append(line)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    return before, out, err
+
+
+def wait_until_gone(group: int) -> None:
+    """Until no process of a group is left; the kernel and init take a moment."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("processes are left")
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
+def test_a_signal_ends_it_with_one_line_and_75(number: int) -> None:
+    process = start("wait", "--json")
+    _, out, err = stop_when_ready(process, number)
+    assert process.returncode == 75
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    assert len(err.splitlines()) == 1 and err.startswith(f"bigbird-ja: interrupted ({name}): ")
+    assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
+def test_a_signal_at_the_very_start_is_75_too(number: int, tmp_path: Path) -> None:
+    process = start("pretrain", f"--data_dir={tmp_path}", "--json", program="bigbird_ja")
+    caught = 0
+    while not caught & 1 << (signal.SIGTERM - 1):  # Python itself has set none for SIGTERM
+        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert len(err.splitlines()) == 1 and json.loads(out)["reason"] == "interrupted"
+
+
+def test_a_signal_while_the_command_is_being_imported_is_75_too() -> None:
+    program = """
+import os, signal, sys
+from bigbird_ja import cli
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bigbird_ja.cli.command_flags":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+cli.main(["plan", "--json"])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 75, ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert json.loads(ended.stdout)["reason"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "what", ["swallow", "swallow_always", "in_destructor", "translate", "native", "thread"]
+)
+def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
+    process = start(what, "--json")
+    before, out, err = stop_when_ready(process, signal.SIGINT)
+    assert process.returncode == 75
+    assert len(err.strip().splitlines()) == 1 and "interrupted (Ctrl-C)" in err
+    assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
+    for path in " ".join(before).split():
+        assert not Path(path).exists(), "left behind"
+
+
+def test_the_signal_is_known_before_its_exception_arrives() -> None:
+    # Not only once the listening thread had its turn: on a busy machine that comes too late.
+    signals = StopSignals(leave=lambda message: None)
+    with pytest.raises(Stop):
+        signals._handle(signal.SIGINT, None)
+    assert signals.name == "Ctrl-C"
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    process = start("native")
+    assert process.stderr is not None
+    while process.stderr.readline().strip() != any_command.READY:
+        pass
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 75
+    assert "interrupted again (Ctrl-C)" in process.stderr.read()
+
+
+def test_ctrl_c_works_where_the_parent_ignored_it() -> None:
+    process = start("wait", ignored=(signal.SIGINT,))
+    stop_when_ready(process, signal.SIGINT)
+    assert process.returncode == 75
+
+
+def test_nohup_is_respected() -> None:
+    process = start("wait", ignored=(signal.SIGHUP,))
+    assert process.stderr is not None and process.stderr.readline().strip() == any_command.READY
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "SIGTERM" in err
+
+
+def test_an_interrupted_sample_leaves_nothing(tmp_path: Path) -> None:
+    process = start("sample", f"--output={tmp_path}/x.jsonl", "--documents=3000000",
+                    program="bigbird_ja")  # fmt: skip
+    while not any(tmp_path.iterdir()):  # the first that is there is the lock
+        assert process.poll() is None
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "interrupted (SIGHUP)" in err
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_in_a_terminal_reaches_workers_too(
+    sample_corpus: str, tokenizer_path: str, tmp_path: Path
+) -> None:
+    # A terminal sends the signal to every process of the group; here while the workers start.
+    process = start(
+        "make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}",
+        f"--output_dir={tmp_path}/data", "--seq_length=256", "--num_workers=2",
+        program="bigbird_ja", group=True,
+    )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and err.strip().splitlines()[-1].count("interrupted (Ctrl-C)")
+    wait_until_gone(process.pid)
+
+
+def test_the_demo_takes_its_step_along(tmp_path: Path) -> None:
+    process = start(
+        "demo", f"--work_dir={tmp_path}/demo", "--json", program="bigbird_ja", group=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not children.read_text():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)  # to the demo alone
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert json.loads(out)["reason"] == "interrupted"
+    assert "Traceback" not in err and err.count("interrupted (SIGTERM)") >= 1
+    wait_until_gone(process.pid)
+
+
+def heavy_commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
+    model, data = f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"
+    return {
+        "evaluate": [f"--model_dir={out}/model", data, "--max_batches=3"],
+        "export": [model, f"--output_dir={out}/export", "--format=saved_model"],
+        "check-data": [data],
+    }
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export", "check-data"])
+def test_ctrl_c_at_any_time(
+    command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path
+) -> None:
+    # Where a library catches what is raised in it, or native code runs, differs from run to run.
+    ends = []
+    for seconds in (0.3, 1.0, 2.5):
+        out = tmp_path / f"{seconds}"
+        shutil.copytree(small_run.model_dir, out / "model")
+        running = zygote.start(command, *heavy_commands(small_run, out)[command], "--json")
+        time.sleep(seconds)
+        with contextlib.suppress(ProcessLookupError):
+            running.send(signal.SIGINT)
+        ended = running.wait()
+        ends.append(ended.status)
+        assert ended.status in (0, 75), ended.err
+        assert "Traceback" not in ended.err
+        if ended.status:
+            assert ended.result["reason"] == "interrupted"
+            assert "interrupted (Ctrl-C)" in ended.err.splitlines()[-1]
+            assert os.listdir(out) == ["model"]
+    assert 75 in ends

@@ -1,0 +1,98 @@
+"""`plan` and `preflight` take the settings that they read, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bigbird_ja import settings
+from bigbird_ja.cli import main
+from bigbird_ja.preflight import estimate, text
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import suggestions
+from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, Config
+
+# Where a config is checked, copied, shown or told apart from others, all of it is read.
+HANDLING = {
+    "dataclasses", "copy", "bigbird_ja.settings.resolve", "bigbird_ja.settings.fingerprint",
+    "bigbird_ja.settings.echo",
+}  # fmt: skip
+HANDLING_FUNCTIONS = {"get", "put", "validate", "_validate_mimetic"}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The keys of the settings that anything reads of any config."""
+    found: set[str] = set()
+
+    def watch(section: str, kind: type) -> None:
+        fields = {field.name for field in dataclasses.fields(kind)}
+
+        def reading(self: Any, name: str) -> Any:
+            if name in fields:
+                frame = sys._getframe(1)
+                is_handling = (
+                    frame.f_globals["__name__"] in HANDLING
+                    or frame.f_code.co_name in HANDLING_FUNCTIONS
+                )
+                if not is_handling:
+                    found.add(f"{section}.{name}")
+            return object.__getattribute__(self, name)
+
+        monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
+
+    for field in dataclasses.fields(Config):
+        watch(field.name, type(getattr(Config(), field.name)))
+    yield found
+
+
+def used(command: str) -> set[str]:
+    """The settings of runs that a command says it uses."""
+    uses = main.load_command(command).SETTINGS
+    return of_runs({key for key in OPTIONS if suggestions.is_used(key, uses)})
+
+
+def of_runs(keys: set[str]) -> set[str]:
+    """Those that say nothing of the data set, which is compared with what is said of it."""
+    of_data = {*DATA_SET_KEYS, *DATA_SET_KEYS.values()}
+    return {key for key in keys - of_data if not key.startswith("make_data.")}
+
+
+def test_plan_reads_what_it_takes(read: set[str]) -> None:
+    words = ["--set=training.masked_lm_prob=0.2", "--set=training.final_masked_lm_prob=0.1"]
+    assert main.run_command_line(["plan", "--config=base-4096", *words]) == 0
+    assert of_runs(read) == used("plan")
+
+
+def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setattr(estimate, "examine", lambda *_: {})  # the compiler reads the program
+    for name in ("describe", "left_out"):
+        monkeypatch.setattr(text, name, lambda *_: "")
+    words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
+    words += ["--set=model.num_layers=1", "--chip=v3"]
+    assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
+    assert of_runs(read) == used("preflight")
+
+
+@pytest.mark.parametrize("command", ["plan", "preflight"])
+@pytest.mark.parametrize(
+    "key", ["training.stall_minutes", "training.log_every_steps", "data.seed", "tpu.zone"]
+)
+def test_what_belongs_to_a_run_alone_is_refused(command: str, key: str) -> None:
+    uses = main.load_command(command).SETTINGS
+    with pytest.raises(BadInput, match=f"{key}: this command does not use it; it uses "):
+        settings.resolve("tiny-cpu", [f"{key}=3"], uses=uses)
+    # A file may hold all sections.
+    settings.resolve("base-4096", uses=uses)
+
+
+def test_what_a_command_uses_is_said_briefly() -> None:
+    keys = ["a.one", "a.two", "a.three", "b.one", "b.two", "c.one"]
+    assert suggestions.in_words(["a", "b.one"], keys) == "a.*, b.one"
+    assert suggestions.in_words(["a.one", "a.three", "c"], keys) == "a.* but two; c.*"
+    assert suggestions.in_words(["a.one"], keys) == "a.one"

@@ -1,0 +1,184 @@
+"""The boundary through which files are read: one line of BadInput for anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from typing import Annotated
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    bytes: decode.Count
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    step: Annotated[int, Meta(ge=0, le=10**9)]
+    loss: float | None = None
+    files: dict[str, _File] = dataclasses.field(default_factory=dict)
+
+
+def test_a_good_object_is_read() -> None:
+    data = b'{"step": 3, "loss": 1, "files": {"a": {"bytes": 4}}, "new_key": [[1]]}'
+    assert decode.decode_json(data, _Record, "x") == _Record(3, 1.0, {"a": _File(4)})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "f.json: not JSON: it is empty or cut short: make it again"),
+        (b'{"step": 3', "f.json: not JSON: it is empty or cut short: make it again"),
+        (b"\x00\xff", "f.json: not JSON: invalid character (byte 0): make it again"),
+        (b"[]", "f.json: expected an object of keys and values, found a list: make it again"),
+        (b"null", "f.json: expected an object of keys and values, found null: make it again"),
+        (b"{}", "f.json: step is missing: make it again"),
+        (b'{"step": "3"}', "f.json: step: expected a whole number, found text: make it again"),
+        (b'{"step": -1}', "f.json: step: expected a whole number >= 0: make it again"),
+        (b'{"step": 1, "loss": []}', "f.json: loss: expected a number or null, found a list"),
+        (b'{"step": 1, "loss": NaN}', "f.json: not JSON: invalid character (byte 20)"),
+        (b'{"step": 1, "loss": 1e999}', "f.json: loss: number out of range"),
+        (b'{"step": 1, "loss": ' + b"9" * 400 + b"}", "f.json: loss: number out of range"),
+        (b'{"step": ' + b"9" * 5000 + b"}", "f.json: step: integer value out of range"),
+        (b'{"step": 1e30}', "f.json: step: "),
+        (
+            b'{"step": 1, "files": {"a": {"bytes": null}}}',
+            "f.json: files[...].bytes: expected a whole number, found null",
+        ),
+        (b'{"step": 1, "files": {"a": {}}}', "f.json: files[...].bytes is missing"),
+        (b"[" * 10_000 + b"]" * 10_000, "f.json: lists or objects nested too deeply"),
+        (
+            b'{"step": 1, "x": ' + b"[" * 500 + b"]" * 500 + b"}",
+            "f.json: lists or objects nested too deeply",
+        ),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_anything_else_is_one_line_that_says_file_key_and_what_was_expected(
+    data: bytes, message: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        decode.decode_json(data, _Record, "f.json", "make it again")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(": make it again")
+
+
+def test_brackets_in_text_are_no_nesting() -> None:
+    data = json.dumps(["[" * 500, '"{\\' * 200]).encode()
+    assert len(decode.decode_json(data, list[str], "x")) == 2
+
+
+@given(
+    st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE+-ntrufalse ').map(str.encode)
+)
+def test_no_bytes_end_in_anything_but_a_record_or_one_line(data: bytes) -> None:
+    try:
+        decode.decode_json(data, _Record, "x")
+    except BadInput as error:
+        assert "\n" not in str(error)
+
+
+def decode_lines(data: bytes) -> list[_Record]:
+    return [record for _, record in decode.numbered_lines(data, _Record, "x")]
+
+
+def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
+    whole = b'{"step": 1}\n{"step": 2}\n'
+    records = decode_lines(whole + b'{"step": 3, "lo')
+    assert [record.step for record in records] == [1, 2]
+    middle = b'{"step": 1}\n{"st\n\n{"step": 2}\n' + b"\0" * 50 + b'\n\0\0{"step": 3}'
+    assert [record.step for record in decode_lines(middle)] == [1, 2, 3]
+    assert decode_lines(b"") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"5",
+        b"null",
+        b"[]",
+        b"hello",
+        b'{"step": "2"}',
+        b'{"step": NaN}',
+        b'{"step": 1}x',
+        b"\xff\xfe",
+        b'{"step": 1, "x": ' + b"[" * 10_000,
+        b'{"step": 1, "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
+    with pytest.raises(BadInput, match=r"^x: line 2: "):
+        decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+
+
+def test_a_file_too_large_is_not_read(tmp_path) -> None:
+    path = tmp_path / "huge.json"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BadInput, match=r"huge\.json: more than 268,435,456 bytes"):
+        decode.read_json(str(path), _Record)
+
+
+def test_yaml_is_read_as_before() -> None:
+    text = "a:\n  b: 1e-4\n  c: 0.5\n  d: yes\n  e: ~\n  f: [1, 0x10, '2']\n  g: 2022-08-11\n"
+    assert decode.read_yaml(text, "x") == {
+        "a": {
+            "b": "1e-4", "c": 0.5, "d": True, "e": None, "f": [1, 16, "2"],
+            "g": datetime.date(2022, 8, 11),
+        }
+    }  # fmt: skip
+    assert decode.read_yaml("", "x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: 'a' is written twice: keep one"),
+        ("a: {b: 1, b: 1}", "'b' is written twice: keep one"),
+        ("a: &x [1]\nb: *x\n", r"line 2: \*x: write the value out"),
+        ("a: &a [*a]", r"\*a: write the value out"),
+        ("[" * 10_000, "nested too deeply"),
+        ("a:\n" + "".join(" " * i + "a:\n" for i in range(1, 300)), "nested too deeply"),
+        ("a: 2001-13-01", "'2001-13-01' is no value of its kind"),
+        ("a: 0x_", "'0x_' is no value of its kind"),
+        ("a: " + "9" * 5000, "is no value of its kind"),
+        ("a: 0x" + "f" * 5000, "does not fit 64 bits"),
+        ("a: 18446744073709551616", "does not fit 64 bits"),
+        ("a: .nan", "'.nan' is not a finite number"),
+        ("a: -.inf", "'-.inf' is not a finite number"),
+        ("a: 1.0e+999", "'1.0e.999' is not a finite number"),
+        ("a: !!bool maybe", "'maybe' is no value of its kind"),
+        ("a: !!int ''", "'' is no value of its kind"),
+        ("a: !!timestamp x", "'x' is no value of its kind"),
+        ("a: !!python/object/apply:os.system ['true']", "not YAML: could not determine"),
+        ("? [a]\n: b", "not YAML: "),
+        ("a: [", "not YAML: "),
+        ("a: \x00", "not YAML: "),
+        ("--- 1\n--- 2\n", "not YAML: expected a single document"),
+        ("a" * 300_000, "more than 262,144 bytes, which makes no sense here"),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+def test_what_surprises_in_yaml_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        decode.read_yaml(text, "f.yaml")
+    assert str(caught.value).startswith("f.yaml: ") and "\n" not in str(caught.value)
+
+
+@given(st.text(alphabet="ab:-{}[]&*!?|>'\"%@`#,0xe.~\n \t", max_size=40))
+def test_no_text_ends_in_anything_but_a_value_or_one_line(text: str) -> None:
+    try:
+        decode.read_yaml(text, "x")
+    except BadInput as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,219 @@
+"""Files that commands read, wrong at every place that their type declares: one line, never more."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bigbird_ja import settings
+from bigbird_ja.accelerators import prices
+from bigbird_ja.commands import status
+from bigbird_ja.evaluation import evaluator
+from bigbird_ja.export import model_card
+from bigbird_ja.export.source import Source
+from bigbird_ja.launch import run_files, run_story
+from bigbird_ja.launch.run_files import BucketFiles, Launched, RunPaths
+from bigbird_ja.launch.run_state import ExitReport, RunState
+from bigbird_ja.preflight import rates
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.report import collect
+from bigbird_ja.report.page import page
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run import records
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
+from bigbird_ja.train import init_from
+from testkit import declared
+from tests.report import fake_run
+
+
+def _supervisor(folder: Path) -> BucketFiles:
+    return BucketFiles(RunPaths(str(folder), "r"))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A file: where it lies, what it must hold, a sample, and what reads it."""
+
+    path: str
+    kind: Any
+    sample: Any
+    read: Callable[[Path], Any]
+
+    def write(self, folder: Path, data: bytes) -> None:
+        (folder / self.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / self.path).write_bytes(data)
+
+    def encode(self, value: Any) -> bytes:
+        if self.path.endswith(".yaml"):
+            return yaml.safe_dump(value).encode()
+        return json.dumps(value).encode() + b"\n"
+
+
+_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, {"a": StoredFile(1, "AAAAAA==")}, "0" * 64)
+_STATE = RunState("r", used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1}).to_json()
+_BEAT = {
+    "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
+    "tokens_per_second": 10.0, "host": "vm", "pid": 7, "num_train_steps": 9,
+}  # fmt: skip
+_EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_step": 0}
+_STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
+_EVALUATION = fake_run.evaluation(5)
+_PROBE = {"step": 5, "time": 1.7e9, "probe": fake_run.probe()}
+_RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
+_FIGURES = {"chips": [{"chip": "v3", **_RATE, "first_phase": _RATE}]}
+_PRICES = yaml.safe_load(
+    importlib.resources.files("bigbird_ja.accelerators").joinpath("prices.yaml").read_text("utf-8")
+)
+
+_READERS = {
+    "heartbeat": _Reader(
+        "heartbeat.json", records.HeartbeatRecord, _BEAT, lambda f: run_log.read_heartbeat(str(f))
+    ),
+    "events": _Reader(
+        "events.jsonl", records.EventRecord, _EVENT, lambda f: run_log.read_events(str(f))
+    ),
+    "metrics": _Reader(
+        "metrics.jsonl", records.MetricsRecord, _STEP, lambda f: run_log.read_metrics(str(f))
+    ),
+    "metrics, resumed": _Reader(
+        "metrics.jsonl",
+        records.MetricsRecord,
+        _STEP,
+        lambda f: run_log.MetricsLog(str(f / "metrics.jsonl"), 9),
+    ),
+    "evaluations": _Reader(
+        "eval.jsonl",
+        records.Evaluation,
+        _EVALUATION,
+        lambda f: run_log.read_evaluations(str(f)) or _none_there(),
+    ),
+    "probe": _Reader(
+        "eval.jsonl",
+        records.ProbeLine,
+        _PROBE,
+        lambda f: run_log.read_probes(str(f)) or _none_there(),
+    ),
+    "sidecar": _Reader(
+        "model.ckpt-3.json", Meta, asdict(_SIDECAR), lambda f: CheckpointStore(str(f)).read_meta(3)
+    ),
+    "state": _Reader(
+        "r/supervisor/state.json", RunState, _STATE, lambda f: _supervisor(f).load_state()
+    ),
+    "exit": _Reader(
+        "r/supervisor/exit.json",
+        ExitReport,
+        {"attempt": 3, "status": 71, "self_deleted": False},
+        lambda f: _supervisor(f).exit_report(),
+    ),
+    "launched": _Reader(
+        "r/supervisor/launch.json",
+        Launched,
+        {"target_step": 9, "usd_per_hour": 1.0, "wheel": "w", "wheel_sha256": "x"},
+        lambda f: run_files.read_launched(RunPaths(str(f), "r")),
+    ),
+    "prices": _Reader(
+        "prices.yaml", prices._Table, _PRICES, lambda f: prices.load(str(f / "prices.yaml"))
+    ),
+    "preflight": _Reader(
+        "figures.json", rates.Results, _FIGURES, lambda f: rates.load(str(f / "figures.json"))
+    ),
+    "hugging face": _Reader(
+        "config.json",
+        init_from._HuggingFaceConfig,
+        {"model_type": "big_bird"},
+        lambda f: init_from._hugging_face_config(str(f)),
+    ),
+}  # fmt: skip
+
+
+def _none_there() -> Any:
+    """An evaluation is known by its key: a line without it is none, and nothing is wrong."""
+    raise BadInput("eval.jsonl: nothing of the kind")
+
+
+def _as_content(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """What is no object of any kind. A cut line of a log is left out, so it is not among them."""
+    yield from {
+        "a list": b"[]",
+        "null": b"null",
+        "a number": b"5",
+        "text": b'"x"',
+        "binary": bytes(range(256)) * 40,
+        "deep": b"[" * 10_000 + b"]" * 10_000,
+        "deep objects": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+        "UTF-16": data.decode().encode("utf-16"),
+        "twice": data.strip() + data,
+    }.items()
+
+
+@pytest.mark.parametrize("name", _READERS)
+def test_a_sample_is_read(name: str, tmp_path: Path) -> None:
+    reader = _READERS[name]
+    reader.write(tmp_path, reader.encode(reader.sample))
+    assert reader.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", _READERS)
+def test_what_the_type_does_not_take_is_one_line_that_names_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    reader = _READERS[name]
+    cases = [
+        (what, reader.encode(value)) for what, value in declared.wrong(reader.kind, reader.sample)
+    ]
+    assert len(cases) >= 5
+    cases += _as_content(reader.encode(reader.sample))
+    for what, data in cases:
+        reader.write(tmp_path, data)
+        try:
+            reader.read(tmp_path)
+        except BadInput as error:
+            assert "\n" not in str(error), what
+            assert Path(reader.path).name in str(error), f"{what}: {error}"
+            continue
+        pytest.fail(f"{name}: {what} was taken")
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "events", "metrics", "evaluations", "probe"])
+def test_a_report_of_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -> None:
+    """What the declaration lets through, the page must be able to show."""
+    folder = fake_run.write(tmp_path / "r", steps=200)
+    reader = _READERS[name]
+    before = (folder / reader.path).read_bytes() if reader.path.endswith(".jsonl") else b""
+    for _, value in declared.utmost(reader.kind, reader.sample):
+        reader.write(folder, before + reader.encode(value))
+        run = collect.collect(str(folder), 1.8e9, usd_per_hour=1.0)
+        assert "</html>" in page([run], 1.8e9)
+
+
+def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
+    source = Source("m", settings.Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
+    for what, value in declared.utmost(records.Evaluation, _EVALUATION):
+        assert "held-out sequences" in evaluator.as_text(value), what
+        assert "## Results" in model_card._results(replace(source, evaluation=value)), what
+
+
+@pytest.mark.parametrize("name", ["state", "launched", "heartbeat", "events", "metrics"])
+def test_status_shows_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -> None:
+    reader = _READERS[name]
+    for other in ("state", "launched", "heartbeat", "events", "metrics"):
+        _write_for_status(other, _READERS[other].sample, tmp_path)
+    for what, value in declared.utmost(reader.kind, reader.sample):
+        _write_for_status(name, value, tmp_path)
+        story = run_story.read(str(tmp_path), "r", [], 1000, now=1.8e9)
+        status._print([story], [], asked=False)
+        points, marks, events = run_story.progress(str(tmp_path), "r")
+        assert points and marks and events, what
+
+
+def _write_for_status(name: str, value: Any, bucket: Path) -> None:
+    reader = _READERS[name]
+    folder = bucket if reader.path.startswith("r/") else bucket / "r" / "model"
+    reader.write(folder, reader.encode(value))
