@@ -33,6 +33,10 @@ Amount = Annotated[float, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
+# Every file that we write for later carries it as `format_version`.
+FORMAT_VERSION = "0.1.0"
+
+
 class _Unfit(Exception):
     """Nested too deeply."""
 
@@ -50,6 +54,27 @@ _NAMES = {
 }
 _TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _PLACE = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
+
+
+def check_format(version: str, where: str, advice: str) -> None:
+    """Refuses a file of a format that this version does not read.
+
+    Args:
+        version: its `format_version`; empty where it states none.
+        where: the file, for the message.
+        advice: what the user can do.
+
+    Raises:
+        BadInput: it was written before 0.1.0, or by a later version.
+    """
+    if version == FORMAT_VERSION:
+        return
+    if not version:
+        raise BadInput(f"{where}: written by an unreleased version, before 0.1.0: {advice}")
+    raise BadInput(
+        f"{where}: has format {version!r}, this version reads {FORMAT_VERSION}: install the version"
+        " that wrote it, or a later one"
+    )
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
