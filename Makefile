@@ -11,7 +11,7 @@ OVER := .venv-transformers5
 # In the order of tests/conftest.py: what takes longest begins first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo test test-slow test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
+.PHONY: help install demo test test-nightly test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
 	probe soak plan-plots \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
@@ -36,11 +36,11 @@ locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newes
 demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on two cores
 	@$(BIN)/bigbird-ja demo
 
-test: $(STAMP) ## the tests (the slow ones: make test-slow)
+test: $(STAMP) ## the tests (the nightly ones: make test-nightly)
 	@$(BIN)/python -m pytest $(WORKERS)
 
-test-slow: $(STAMP) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow $(WORKERS)
+test-nightly: $(STAMP) ## the tests that take minutes
+	@$(BIN)/python -m pytest -m nightly $(WORKERS)
 
 test-kaggle: .venv-kaggle/.installed ## the tests with what Kaggle's TPU image ships
 	@.venv-kaggle/bin/python -m pytest $(WORKERS) $(PYTEST)
@@ -96,7 +96,7 @@ bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around th
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
 
-bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
+bench-model: $(STAMP) ## the train step on fixed data, and how much the real input nightlys it down
 	@$(BIN)/python -m scripts.bench_model
 
 bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)

@@ -19,11 +19,11 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the estimator's own tests where it is not installed; slow tests have time; the longest
+    """Skips the estimator's own tests where it is not installed; nightly ones have time; the longest
     files begin first."""
     _longest_first(items)
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
     if importlib.util.find_spec("tensorflow_estimator") is None:
         skip = pytest.mark.skip(reason="of TPUEstimator, which ended with TensorFlow 2.15")

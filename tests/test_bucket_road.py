@@ -17,7 +17,7 @@ from testkit import ROOT
 from testkit.bucket_runs import SAVE_EVERY, STEPS
 from testkit.fakes.gcs_process import TOKEN, FakeGcs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a road of ten commands
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]  # a road of ten commands
 Told = dict[str, dict[str, Any]]
 
 

@@ -11,7 +11,7 @@ from testkit.bucket_runs import SAVE_EVERY, STEPS
 from tests.test_bucket_road import Told, assert_ended, assert_finished, run_scenarios
 
 # One child runs all scenarios, a dozen trainings: minutes on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

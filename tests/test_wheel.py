@@ -88,7 +88,7 @@ def run(
     return done, json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_presets_go_by_name_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     where = subprocess.run(
         [installed / "python", "-c", "import bigbird_ja; print(bigbird_ja.__file__)"],

@@ -32,7 +32,7 @@ def test_curves_that_differ_are_called_different() -> None:
     assert "to the last bit" in same and "NOT the same" in other
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
     work_dir = tmp_path / "demo"

@@ -122,7 +122,7 @@ def _parameters() -> int:
     return count_parameters(config)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_divided_state_and_short_sums_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
     sharded = ["--set", "training.optimizer_sharding=true"]
     short = ["--set", "training.gradient_sum_dtype=bfloat16"]
@@ -146,7 +146,7 @@ def test_a_step_that_does_not_fit_names_its_buffers(
     _check_that_it_does_not_fit(*_run(capsys, "--chip", "v2"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_real_compiler_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
     _check_that_it_does_not_fit(*_run(capsys, "--chip", "v2", "--batch_per_core", "60000"))
 

@@ -371,7 +371,7 @@ def test_a_profile_is_captured_and_summed_up(
     assert "MatMul" in ended.err[at:] and "is the limit" in lines[9]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_in_an_evaluation_saves_and_the_next_start_makes_it(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
 ) -> None:

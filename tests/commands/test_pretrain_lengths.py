@@ -22,7 +22,7 @@ POSITIONS = "bert/embeddings/position_embeddings"
 ENGINES = [
     pytest.param("estimator", marks=pytest.mark.estimator),
     pytest.param(
-        "pjrt", marks=[pytest.mark.slow, pytest.mark.timeout(900)]
+        "pjrt", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]
     ),  # compiles seven times
 ]
 
@@ -82,7 +82,7 @@ def test_killed_around_the_change_it_ends_with_the_same_weights(
         assert resumed.result["tokens_seen"] == ended.result["tokens_seen"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_signal_in_the_change(
     zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
@@ -110,7 +110,7 @@ def test_a_signal_in_the_change(
         assert killing.digest(str(model)) == killing.digest(str(tmp_path / "alone")), sent.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_two_processes_change_at_the_same_step(
     zygote: Zygote, flags: list[str], tmp_path: Path

@@ -107,7 +107,7 @@ def test_a_missed_last_evaluation_is_made_on_the_devices(
     assert made["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_in_every_phase_it_ends_with_the_same_weights(
     zygote: Zygote, flags: list[str], finished: tuple[Path, Ended], tmp_path: Path
 ) -> None:
@@ -208,7 +208,7 @@ def test_a_profile_is_captured_as_tensorboard_reads_it(
     assert b"replica_step" in profiles.opened(model)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_bucket_the_compiled_program_is_kept_there(
     zygote: Zygote, flags: list[str], fake_gcs: FakeGcs, bucket: str, finished: tuple[Path, Ended]
 ) -> None:

@@ -62,7 +62,7 @@ def test_one_writes_and_all_know_the_end(finished: tuple[Path, list[Ended]]) -> 
     assert all("4 x cpu in 2 processes" in e.err for e in ended)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_and_evaluations_are_those_of_one_process(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -79,7 +79,7 @@ def test_weights_and_evaluations_are_those_of_one_process(
         assert [r["count"] for r in a["by_position"]] == [r["count"] for r in b["by_position"]]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_to_one_saves_and_a_killed_one_ends_the_other(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_missed_last_evaluation_is_made_by_all(
     assert run_log.read_events(str(model))[-1]["event"] == "finished"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sigterm_in_an_evaluation_saves_the_same_step(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -156,7 +156,7 @@ def test_sigterm_in_an_evaluation_saves_the_same_step(
     assert last["masked_lm_loss"] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_nan_ends_all_with_its_step(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
     model = str(tmp_path / "model")
     wrong = ["training.adam_epsilon=1e-46", "training.weight_decay=0", "model.num_layers=1"]
@@ -171,7 +171,7 @@ def test_a_nan_ends_all_with_its_step(zygote: Zygote, flags: list[str], tmp_path
     assert run_log.read_events(model)[-1]["reason"] == "diverged"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_divided_state_gives_the_same_weights_and_checkpoints(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -194,7 +194,7 @@ def test_divided_state_gives_the_same_weights_and_checkpoints(
         assert apart(other, finished[0]) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_folder_under_the_same_name(
     zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:
@@ -278,7 +278,7 @@ def test_the_same_process_twice(zygote: Zygote, flags: list[str], tmp_path: Path
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_processes(
     finished: tuple[Path, list[Ended]], zygote: Zygote, flags: list[str], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from bigbird_ja.text import tokenizer as tokenizer_lib
 from tests.data import making
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_packing_real_text_loses_no_token(tmp_path, real_text_path, tokenizer_path):
     output = str(tmp_path / "data")
     request = making.request(

@@ -15,7 +15,7 @@ from testkit import ROOT, command_line, runs
 pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

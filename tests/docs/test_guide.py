@@ -20,7 +20,7 @@ def test_each_block_says_that_it_runs_here():
     assert len(BLOCKS) == marked > 8
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_the_guide_runs_as_printed(tmp_path):
     # The command as installed, whatever the environment: a script of that name, first in PATH.

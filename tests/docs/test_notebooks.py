@@ -199,7 +199,7 @@ def check_last(printed: str, root: Path, step: int) -> None:
     assert (root / "huggingface/model.safetensors").exists() and "[MASK]" in printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_sessions_on_kaggle_make_one_run(
     sessions: Sessions, zygote: Zygote, tmp_path: Path
 ) -> None:
@@ -218,7 +218,7 @@ def test_two_sessions_on_kaggle_make_one_run(
     assert killing.digest(str(second / "model")) == undisturbed(zygote, tmp_path, saved / "data")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_sessions_on_colab_make_one_run(
     sessions: Sessions, zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -81,7 +81,7 @@ def test_the_window_keeps_the_name_and_is_well_formed(records, tokenizer):
             assert not visible
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_that_looks_back_beats_the_window(records, tokenizer):
     found = probe.run(
         Oracle(records, tokenizer.vocab_size), tokenizer, records, probe.generated_names

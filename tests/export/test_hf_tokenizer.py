@@ -111,7 +111,7 @@ def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
     assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == encode_with_masks("_NEWLINE_[MASK]", tokenizer)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
     ended = run_cli(
         "tokenize", f"--input={real_text_path}", f"--output_prefix={tmp_path}/ja",

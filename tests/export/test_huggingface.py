@@ -148,7 +148,7 @@ def test_round_trip_through_init_from(exported):
     assert "bert.embeddings.word_embeddings.weight" in table
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_next_sentence_models_load_as_for_pretraining(
     tmp_path, sample_corpus, tokenizer_path, run_cli
 ):

@@ -145,7 +145,7 @@ SERVICES = pytest.mark.parametrize("kind", [FakeTpu, FakeCompute], ids=["tpu", "
 
 
 @SERVICES
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_preempted_twenty_times_same_weights(
     tmp_path: object, data_dir: str, kind: type[support.Fake]

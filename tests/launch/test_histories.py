@@ -20,7 +20,7 @@ def test_nothing_is_left_and_no_limit_is_passed(service: str) -> None:
         assert History(seed, service).run() == Verdict(), seed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @SERVICES
 def test_nothing_is_left_in_a_thousand_histories(service: str) -> None:

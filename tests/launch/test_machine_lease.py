@@ -233,7 +233,7 @@ def test_each_act_fails_once_now_and_then(act: str) -> None:
     fails_once(act, itertools.chain(range(3), itertools.count(3, 17)))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @ACTS
 def test_each_act_fails_once_at_each_step(act: str) -> None:
     fails_once(act, itertools.count())

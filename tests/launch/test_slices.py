@@ -274,7 +274,7 @@ def read_state(root: str) -> dict[str, object]:
         return {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_goes_on_while_its_group_replaces_hosts(tmp_path: Path) -> None:
     """The command, the real client, the real script and watcher on each of two hosts."""
     root = str(tmp_path)
@@ -294,7 +294,7 @@ def test_a_run_goes_on_while_its_group_replaces_hosts(tmp_path: Path) -> None:
     assert events.count("creating") == 1 and events.count("repairing") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_unwatched_slice_goes_at_the_end_of_its_lease(tmp_path: Path) -> None:
     """The watchers of its hosts delete the group; `down` then finds what is unbilled."""
     root = str(tmp_path)

@@ -131,7 +131,7 @@ def _assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 def _cases() -> list[Any]:
     return [
-        pytest.param(name, documents, marks=[] if (name, documents) in FAST else pytest.mark.slow)
+        pytest.param(name, documents, marks=[] if (name, documents) in FAST else pytest.mark.nightly)
         for name in SHAPES
         for documents in (False, True)
     ]
@@ -143,7 +143,7 @@ def test_values_and_gradients_equal_the_dense_reference(name: str, documents: bo
     _assert_equal(case.kernels(), case.dense())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sequence_of_nothing_but_padding_is_finite_and_gets_nothing() -> None:
     case = Case("small")
     case.mask[0] = 0
@@ -151,21 +151,21 @@ def test_a_sequence_of_nothing_but_padding_is_finite_and_gets_nothing() -> None:
         assert np.isfinite(found).all() and not found[0].any() and found[1].any()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_large_scores_stay_exact() -> None:
     case = Case("small")
     case.query *= 1000  # nearly all rows look at one key alone
     np.testing.assert_allclose(case.kernels()[0], case.dense()[0], rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bfloat16_is_near_float32() -> None:
     case = Case("group", True, "bfloat16")
     for name, got, wanted in zip(NAMES, case.kernels(), case.dense(), strict=True):
         assert np.abs(got - wanted).mean() < 0.02 * np.abs(wanted).mean(), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("documents", [False, True])
 def test_the_interpreter_of_a_tpus_memories_says_the_same(documents: bool) -> None:
     tpu = pytest.importorskip("jax.experimental.pallas.tpu")

@@ -31,7 +31,7 @@ print(jax.jit(attend).lower(square, square).compile().as_text())
 ANALYSED = re.compile(r'hlo_op_name: "([^"]+)"\s+estimated_cycles: (\d+)')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
 def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
     """It adds what copies take; here they run beside the bundles. So its figure lies between."""

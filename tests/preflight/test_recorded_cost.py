@@ -18,7 +18,7 @@ SLOW = [name for name in small_steps.STEPS if name != "default"]
 
 
 @pytest.mark.parametrize(
-    "name", ["default", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+    "name", ["default", *(pytest.param(name, marks=pytest.mark.nightly) for name in SLOW)]
 )
 def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
     record = small_steps.recorded()
@@ -59,7 +59,7 @@ def test_every_compiler_takes_the_kernels() -> None:
     assert found["fits"] and found["attention_implementation"] == "kernel"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
 def test_a_layer_many_times_and_the_rest_are_the_whole() -> None:
     # The last layer is shorter than the others.

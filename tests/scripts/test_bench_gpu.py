@@ -43,7 +43,7 @@ def test_the_best_batch_is_found() -> None:
     assert bench_gpu.best(measure, 64) == {"error": "out of memory"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_each_way_trains(number: int) -> None:
     pytest.importorskip("jax" if number == 0 else "torch")

@@ -10,7 +10,7 @@ import pytest
 from scripts import bench_warm_start
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_tenth_of_the_steps_from_a_short_model_beats_all_from_scratch(
     sample_corpus: str,

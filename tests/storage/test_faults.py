@@ -34,7 +34,7 @@ def _parameters() -> list[Any]:
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.slow] if case.kind in alike and case.operation in road else [],
+            marks=[pytest.mark.nightly] if case.kind in alike and case.operation in road else [],
         )
         for case in cases()
     ]

@@ -41,7 +41,7 @@ def test_tensorflows_door(bucket: str, fake_gcs: FakeGcs) -> None:
     assert told["exhausted"] == "AbortedError"  # which MonitoredSession takes for a preemption
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_our_environment_makes_a_short_reply_an_error(bucket: str, fake_gcs: FakeGcs) -> None:
     told = _tensorflow(fake_gcs, bucket, "prepared")
     assert told["short"] in ("InternalError", "DataLossError")

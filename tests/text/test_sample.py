@@ -71,7 +71,7 @@ def test_articles_are_known_again_and_other_text_is_not() -> None:
     assert not any(map(sample.is_generated, others))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_real_text_is_taken_for_generated(real_text_path: str) -> None:
     documents = itertools.islice(open_corpus([real_text_path]).documents(), 300)
     assert not any(sample.is_generated(document.text) for document in documents)

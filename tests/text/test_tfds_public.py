@@ -21,7 +21,7 @@ print(read.sources, sum(1 for _ in read.documents()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_public_copy_is_read_where_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

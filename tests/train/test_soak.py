@@ -14,7 +14,7 @@ from testkit.runs import ENGINE
 pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_in_every_phase_it_ends_with_the_same_weights() -> None:
     command = [sys.executable, "-m", "scripts.soak", "--kills", "6", "--seed", "3", "--json"]
     command += ["--pod_kills", "0", ENGINE]  # the engine that starts faster
@@ -27,7 +27,7 @@ def test_killed_in_every_phase_it_ends_with_the_same_weights() -> None:
         assert set(result["kills"].values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pod_of_which_one_is_killed_ends_with_the_same_weights() -> None:
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "scripts.soak", "--kills", "0", "--pod_kills", "2", "--json"]

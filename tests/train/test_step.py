@@ -227,7 +227,7 @@ def test_a_batch_that_does_not_divide_is_refused():
         train_step(config, *_state(config), tiny_batch(config, batch_size=6))
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_it_learns_a_batch_by_heart(dtype):
     sets = {"training.dtype": dtype, "model.hidden_dropout_prob": 0.0, "model.num_layers": 1}
     config = _config(**sets)

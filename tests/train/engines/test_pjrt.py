@@ -43,7 +43,7 @@ def check(devices: int, case: dict[str, Any]) -> None:
 def every(name: str) -> Any:
     """A case; some are left to the slow tests, as each compiles for half a minute."""
     is_slow = name.startswith(("independent", "full"))
-    return pytest.param(name, marks=[pytest.mark.slow] if is_slow else [])
+    return pytest.param(name, marks=[pytest.mark.nightly] if is_slow else [])
 
 
 @pytest.mark.estimator
@@ -56,17 +56,17 @@ def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
     ("devices", "name"),
     [
         (2, list(CASES)[1]), (4, "divided"),
-        pytest.param(4, list(CASES)[2], marks=pytest.mark.slow),
-        pytest.param(8, "as it is", marks=pytest.mark.slow),
-        pytest.param(2, "divided", marks=pytest.mark.slow),
-        pytest.param(8, "divided", marks=pytest.mark.slow),
+        pytest.param(4, list(CASES)[2], marks=pytest.mark.nightly),
+        pytest.param(8, "as it is", marks=pytest.mark.nightly),
+        pytest.param(2, "divided", marks=pytest.mark.nightly),
+        pytest.param(8, "divided", marks=pytest.mark.nightly),
     ],
 )  # fmt: skip
 def test_on_several_devices_they_are_those_of_as_many_replicas(devices: int, name: str) -> None:
     check(devices, CASES[name])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_kernels_train_as_xlas_way_does() -> None:
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
     settings += ["model.block_size=4", "training.num_train_steps=10"]  # short: full attention
@@ -76,13 +76,13 @@ def test_the_kernels_train_as_xlas_way_does() -> None:
     check(1, case)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_divided_state_goes_on_over_another_number_of_devices() -> None:
     case = {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}, "restart": 2}
     check(4, case)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sums_in_bfloat16_change_the_sums_alone() -> None:
     settings = ["training.num_train_steps=1", "training.gradient_sum_dtype=bfloat16"]
     cases = [
