@@ -96,7 +96,7 @@ bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around th
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
 
-bench-model: $(STAMP) ## the train step on fixed data, and how much the real input nightlys it down
+bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
 	@$(BIN)/python -m scripts.bench_model
 
 bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)
