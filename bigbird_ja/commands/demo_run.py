@@ -17,7 +17,7 @@ from typing import Any
 
 from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
-from bigbird_ja.process import children, cleanup, console
+from bigbird_ja.process import children, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import suggestions
@@ -176,7 +176,7 @@ def _started(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with cleanup.ended(process):
+    with children.kill_on_exit(process):
         try:
             yield process
         except KeyboardInterrupt:  # perhaps told to this process alone: it may save what it has
@@ -199,7 +199,9 @@ def _end_of(name: str, status: int, results: dict[str, Any]) -> Exception:
     if status == 0:
         return RuntimeError(f"{who} ended by itself, before the kill")
     if not results:
-        return children.end_of(status, (), who, "close other programs and run the demo again")
+        return children.error_from_exit(
+            status, (), who, "close other programs and run the demo again"
+        )
     return of_reason(str(results.get("reason")), f"{who}: {results.get('error')}")
 
 
