@@ -210,7 +210,8 @@ def _summary(result: dict[str, Any]) -> str:
     return f"""
 == Done in {console.human_time(result["seconds"])}
 The loss fell {loss.format(**result)}:
-the model knows which pieces are frequent, and no Japanese yet. Look at {result["work_dir"]}/report.html.
+the model knows which pieces are frequent, and no Japanese yet. See
+{result["work_dir"]}/report.html.
 Next, on your own text:
   bigbird-ja tokenize --input my.jsonl --output_prefix my/tokenizer
   bigbird-ja make-data --input my.jsonl --tokenizer my/tokenizer.model --output_dir my/data

@@ -28,7 +28,6 @@ FOLDERS = (
     "export --model_dir={m} --output_dir={o}",
     "export --model_dir={m} --output_dir={o} --overwrite",
     "demo --work_dir={o}",
-    "demo --work_dir={o} --overwrite",
 )
 
 
