@@ -194,11 +194,11 @@ def compare_runs(model: str, whole: str, killed_at: int) -> dict[str, Any]:
     if curve != reference:
         raise RuntimeError("the resumed run's curve differs from the uninterrupted one's")
     print("The two curves are the same, to the last bit.")
-    losses = {"first_loss": curve[min(curve)], "last_loss": curve[max(curve)]}
-    if losses["last_loss"] >= losses["first_loss"]:
-        raise RuntimeError(f"the loss did not fall: {losses}")
+    first, last = curve[min(curve)], curve[max(curve)]
+    if first is None or last is None or last >= first:
+        raise RuntimeError(f"the loss did not fall: {first} to {last}")
     steps = {"killed_at_step": killed_at, "resumed_from_step": resumed_from}
-    return {**steps, **losses, "same_curve": True}
+    return {**steps, "same_curve": True, "first_loss": first, "last_loss": last}
 
 
 def _headline(text: str) -> None:
