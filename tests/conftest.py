@@ -19,8 +19,8 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the estimator's own tests where it is not installed; nightly ones have time; the longest
-    files begin first."""
+    """Skips the estimator's own tests where it is not installed; nightly ones have more time; the
+    longest files begin first."""
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
