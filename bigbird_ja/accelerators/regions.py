@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from bigbird_ja import storage
 from bigbird_ja.accelerators.hardware import region_of
 from bigbird_ja.accelerators.prices import Prices
-from bigbird_ja.storage.urls import split_remote
+from bigbird_ja.storage.paths import split_remote
 
 
 def mismatch(
