@@ -15,9 +15,8 @@ from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
 from bigbird_ja.accelerators import hardware, prices, regions
 from bigbird_ja.launch import backends, machines, startup, wheel
-from bigbird_ja.launch.billing import longest_life
 from bigbird_ja.launch.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
-from bigbird_ja.launch.run_state import RunState, Settings
+from bigbird_ja.launch.run_state import RunState, Settings, longest_life
 from bigbird_ja.launch.startup import Startup, Vm, vm_from_environment
 from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
 from bigbird_ja.process.errors import BadInput
