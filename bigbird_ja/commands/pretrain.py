@@ -202,11 +202,11 @@ def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
     """Says what a bucket in another region than the TPU costs, where both are known."""
-    from bigbird_ja.accelerators import prices, regions
+    from bigbird_ja.accelerators import prices
     from bigbird_ja.process.console import log
 
     size = sum(shard.bytes for shard in manifest.train_shards)
-    for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:
+    for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
         log(f"warning: {warning}")
 
 

@@ -18,7 +18,6 @@ from tests.storage import odd_paths
 FILES = (
     "report --model_dir={m} --output={o}",
     "plan --plot={o}",
-    "plan --simulate_plot={o}",
     "status --bucket={m} --name=x --plot={o}",
     "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
     "check-data --data_dir={m} --plot={o}",
