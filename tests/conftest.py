@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bigbird_ja.text import sample
+from bigbird_ja.text import articles
 from testkit import command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
@@ -19,8 +19,8 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the estimator's own tests where it is not installed; nightly ones have time; the longest
-    files begin first."""
+    """Skips the estimator's own tests where it is not installed; nightly ones have more time; the
+    longest files begin first."""
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
@@ -92,7 +92,7 @@ def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A .jsonl of 60 generated articles, about 0.5 MB."""
     path = tmp_path_factory.mktemp("corpus") / "sample.jsonl"
     with open(path, "w", encoding="utf-8") as file:
-        for text in sample.documents(60, seed=1):
+        for text in articles.documents(60, seed=1):
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     return str(path)
 
