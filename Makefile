@@ -12,7 +12,7 @@ OTHERS := .venv-estimator .venv-kaggle
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit docs clean \
-	probe soak plan-plots \
+	probe soak plan-plot \
 	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
 	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
 	bench-recipe bench-warm-start bench-engine bench-kernel-losses size
@@ -125,9 +125,8 @@ bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws th
 bench-kernel-losses: $(ALL) ## attention as kernels against XLA's way over 300 steps of the tiny preset; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_precision --of kernels
 
-plan-plots: $(STAMP) ## cost against time and useful time against checkpoint interval, for the docs
-	@$(BIN)/bigbird-ja plan --config base-4096 --simulate \
-		--plot docs/images/cost-against-time.png --simulate_plot docs/images/checkpoint-interval.png
+plan-plot: $(STAMP) ## cost against time, for the docs
+	@$(BIN)/bigbird-ja plan --config base-4096 --plot docs/images/cost-against-time.png
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.probe

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.text import sample
+from bigbird_ja.text import articles
 from testkit import command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
@@ -114,7 +114,7 @@ def sample_corpus(once: Callable[..., Path]) -> str:
 
     def make(folder: Path) -> None:
         with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
-            for text in sample.documents(60, seed=1):
+            for text in articles.documents(60, seed=1):
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
 
     return str(once("corpus", make) / "sample.jsonl")

@@ -13,7 +13,7 @@ from absl import flags
 
 from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware, prices, regions
+from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.launch import backends, machines, startup, wheel
 from bigbird_ja.launch.billing import longest_life
 from bigbird_ja.launch.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
@@ -286,7 +286,7 @@ def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     if not location:
         return []
     found = [
-        regions.mismatch(prepared.paths.bucket, location, zone, table)
+        prices.traffic_warning(prepared.paths.bucket, location, zone, table)
         for zone in prepared.settings.zones
     ]
     return [warning for warning in found if warning]

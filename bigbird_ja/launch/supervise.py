@@ -1,7 +1,7 @@
 """The supervising loop: look, decide, write down, act, pause.
 
-TPUs, files, clocks and the person at the terminal are handed in (`Services`), so that the tests and
-`plan --simulate` run this very loop.
+TPUs, files, clocks and the terminal are arguments (`Services`), so that the tests run this very
+loop in virtual time.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from bigbird_ja import settings
 from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.train.engines import Engine, Finished
 from bigbird_ja.train.evaluations import Evaluations
@@ -19,7 +20,6 @@ from bigbird_ja.train.profiling import Profiler
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from bigbird_ja.launch import supervisor
 from bigbird_ja.launch.run_state import Ending, Phase, RunState, Settings
-from bigbird_ja.launch.simulated_cloud import SimulatedCloud, TrainerModel
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.launch.tpu_service import TpuSpec
 from bigbird_ja.launch.transitions import backoff
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import decode
+from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 SPEC = TpuSpec("run", "v3-8", "image")

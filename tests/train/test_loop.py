@@ -12,6 +12,7 @@ import pytest
 from bigbird_ja import settings as config_lib
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.engines import Finished
 from bigbird_ja.train.engines.choice import Choice
@@ -20,7 +21,6 @@ from bigbird_ja.train.housekeeping import Housekeeping
 from bigbird_ja.train.loop import Loop
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
 
