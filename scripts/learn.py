@@ -1,13 +1,15 @@
-"""What learns better? `python -m scripts.learn BENCH`: trains and compares the runs of scripts/recipes.yaml.
+"""What learns better? Trains and compares the runs of scripts/recipes.yaml.
 
-Everything is done by the commands themselves, each run in a process of its own: sample or real text,
-tokenize, make-data, pretrain, evaluate. A run that is interrupted is continued by `pretrain`, one that
-is finished is not made again, so the same command goes on at any point; WORK_DIR holds all of it.
+    python -m scripts.learn recipe      # `make bench-recipe`; the other names: --help
 
-Prints each seed's held-out loss, the difference from the first run's with a 95 % confidence interval
-(paired by seed, Student's t), and draws the training curves. With --priced each run whose step costs
-more or less is trained once more for as many steps as the first run's money buys: cycles of a step
-of base-4096 with these settings on v5e (`bigbird-ja preflight`, machine code where there is any).
+Everything is done by the commands themselves, each run in a process of its own: sample or real
+text, tokenize, make-data, pretrain, evaluate. An interrupted run is continued by `pretrain`, a
+finished one is not made again, so the same command goes on at any point; WORK_DIR holds it all.
+
+Prints each seed's held-out loss, the difference from the first run's with a 95 % confidence
+interval (paired by seed, Student's t), and draws the training curves. With --priced each run whose
+step costs more or less is trained once more for as many steps as the first run's money buys: cycles
+of a step of base-4096 with these settings on v5e (`bigbird-ja preflight`, machine code if any).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def command(*arguments: str, threads: Mapping[str, str] | None = None) -> dict[s
     console.log(f"$ bigbird-ja {shlex.join(arguments)}")
     done = subprocess.run(
         [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, **(threads or {})}, check=False,
     )  # fmt: skip
     if done.returncode:
@@ -294,9 +296,7 @@ def main() -> int:
     runs = runs_of(bench, options.seeds or bench.get("seeds", 1), options.only)
     first = runs[0]
     if options.priced:
-        paid = {
-            run: round(run.steps / relative_price(run.recipe, first.recipe)) for run in runs
-        }
+        paid = {run: round(run.steps / relative_price(run.recipe, first.recipe)) for run in runs}
         runs += [Run(r.name, r.recipe, r.seed, n) for r, n in paid.items() if n != r.steps]
     results: dict[Run, dict[str, Any]] = {}
     later = [run for run in runs if run.recipe.get("init_from")]
