@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--directory", default=None)
     options = parser.parse_args()
-    config = settings.without_data_set(settings.resolve()[0])
+    config = settings.complete(settings.resolve()[0])
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as directory:
         size, waits, works = measure(config, directory, options.saves)
     wait, work = statistics.median(waits), statistics.median(works)

@@ -71,12 +71,12 @@ def _config(length: int, attention_type: str, random_pattern: str) -> Config:
         "model.random_pattern": random_pattern,
     }
     config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    return settings.without_data_set(config)
+    return settings.complete(config)
 
 
 def _batch(config: Config, size: int = 1) -> dict[str, tf.Tensor]:
     random = np.random.default_rng(0)
-    length, predictions = config.data.seq_length, config.data.max_predictions_per_seq
+    length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     assert length and predictions and config.model.vocab_size
     ids = random.integers(7, config.model.vocab_size, (size, length))
     positions = np.sort(random.integers(0, length, (size, predictions)), axis=1)

@@ -135,9 +135,9 @@ def _one(options: argparse.Namespace) -> dict[str, Any]:
     way = WAYS[options.way]
     settings = [f"training.global_batch_size={options.batch}", "training.warmup_steps=0"]
     settings += ["training.log_every_steps=1000000", *options.set]
-    config = config_lib.without_data_set(config_lib.resolve(options.config, settings)[0])
+    config = config_lib.complete(config_lib.resolve(options.config, settings)[0])
     seconds, peak = (_ours if way.is_ours else _theirs)(config, way, options)
-    tokens = options.batch * (config.data.seq_length or 0)
+    tokens = options.batch * config.make_data.seq_length
     return {"tokens_per_second": tokens / seconds, "peak_bytes": peak}
 
 

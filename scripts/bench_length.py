@@ -34,7 +34,7 @@ def config_of(attention: str, length: int, layers: int) -> config_lib.Config:
         f"model.attention_type={attention}", f"make_data.seq_length={length}",
         f"make_data.max_predictions_per_seq={600 * length // 4096}", f"model.num_layers={layers}",
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+    return config_lib.complete(config_lib.resolve(None, sets)[0])
 
 
 def measure(

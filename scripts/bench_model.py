@@ -32,7 +32,7 @@ from scripts.learning import TINY, Batch, generated_data, train, training_batche
 def fixed_batch(config: Config, seed: int) -> Batch:
     """One batch of random ids of the config's shapes, every prediction counted."""
     random = np.random.default_rng(seed)
-    rows, length = config.training.global_batch_size, config.data.seq_length or 0
+    rows, length = config.training.global_batch_size, config.make_data.seq_length
     vocab_size, predictions = config.model.vocab_size or 0, train_predictions(config)
     chosen = [random.permutation(length)[:predictions] for _ in range(rows)]
     return {
@@ -62,10 +62,10 @@ def main() -> int:
     options = parser.parse_args()
     data_dir = generated_data(options.work_dir, TINY)
     config, _ = settings.resolve(options.config, [f"training.num_train_steps={options.steps}"])
-    config = settings.with_data_set(config, manifest_lib.load(data_dir).fixed())
+    config = settings.complete(config, (), manifest_lib.load(data_dir).as_settings())
     fixed = seconds_per_step(config, itertools.repeat(fixed_batch(config, seed=1)))
     fed = seconds_per_step(config, training_batches(config, data_dir))
-    tokens = config.training.global_batch_size * (config.data.seq_length or 0)
+    tokens = config.training.global_batch_size * config.make_data.seq_length
     rows = [("fixed data", fixed * 1e3, tokens / fixed), ("real pipeline", fed * 1e3, tokens / fed)]
     print(console.table(rows, ("input", "ms per step", "tokens/s")))
     limit = "the input" if fed > 1.1 * fixed else "the step"

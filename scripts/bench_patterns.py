@@ -69,7 +69,7 @@ def asked_names(data_dir: str, config: Config, count: int) -> list[probe.Case]:
     """Names of articles that no model was trained on, last stated beyond the window."""
     pieces = tokenizer.load(os.path.join(data_dir, "tokenizer.model"))
     texts = sample.documents(600, seed=99, mean_length=5000, facts=3.0)
-    records = list(probe.documents_as_ids(texts, pieces, config.data.seq_length or 0))
+    records = list(probe.documents_as_ids(texts, pieces, config.make_data.seq_length))
     cases = probe.find_cases(records, pieces, probe.generated_names)
     return [c for c in cases if c.distance >= FAR_BLOCKS * config.model.block_size][:count]
 

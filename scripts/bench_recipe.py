@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -251,7 +252,7 @@ def name_of(run: Run, data_dir: str, options: argparse.Namespace) -> str:
         "data": manifest_lib.load(data_dir).fingerprint,
         "evaluated": [options.eval_batches, options.cases],
     }
-    key = settings.digest(depends, {})
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
     words = "-".join(run.recipe.name.replace("%", "").replace("->", "to").split())
     return f"{words}-{run.steps}-{run.seed}-{key[:12]}"
 

@@ -105,7 +105,7 @@ SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
     """BERT-base with the row's settings."""
     config, _ = config_lib.resolve(None, [*_BASE, f"model.num_layers={layers}", *sets])
-    return config_lib.without_data_set(config)
+    return config_lib.complete(config)
 
 
 class Measured:

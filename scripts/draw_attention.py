@@ -45,7 +45,7 @@ def _save(figure: plt.Figure, name: str) -> None:
 def _config(random_pattern: str) -> Config:
     sets = {"make_data.seq_length": _BLOCKS * 64, "model.random_pattern": random_pattern}
     config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    return settings.without_data_set(config)
+    return settings.complete(config)
 
 
 def kinds(config: Config, head: int) -> np.ndarray:

@@ -50,7 +50,7 @@ def counts() -> tuple[int, int, int, int]:
     from bigbird_ja.train.program import Program
 
     settings = ["make_data.seq_length=256", "training.global_batch_size=1"]
-    config = config_lib.without_data_set(config_lib.resolve("tiny-cpu", settings)[0])
+    config = config_lib.complete(config_lib.resolve("tiny-cpu", settings)[0])
     program = Program(config, 1, 1)
     gradients, update = program.gradients(), program.update()
     return (

@@ -68,7 +68,7 @@ def read(shifts: np.ndarray) -> np.ndarray:
 def _draw_walk(axis: Axes, head: int) -> None:
     sets = {"make_data.seq_length": 2 * _TILES * 64}
     config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    plans = pattern.random_plan(settings.without_data_set(config))
+    plans = pattern.random_plan(settings.complete(config))
     assert plans is not None and plans[0].shifts is not None
     shifts = plans[0].shifts[head]
     axis.imshow(

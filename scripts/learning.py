@@ -97,7 +97,7 @@ def bigbird_ja(*arguments: str) -> None:
 def config_for(data_dir: str, task: Task, *sets: str) -> Config:
     """The task's config with further settings, completed by the data set."""
     config, _ = config_lib.resolve(config_lib.preset_path(task.preset), [*task.sets, *sets])
-    return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
+    return config_lib.complete(config, (), manifest_lib.load(data_dir).as_settings())
 
 
 def training_batches(config: Config, data_dir: str, **which: Any) -> Iterator[Batch]:
@@ -258,7 +258,7 @@ def train_in_phases(
         batches = training_batches(config, data_dir, in_first_phase=True)
         train_steps(phase, state, batches, range(change), each_step)
         for table in (values[POSITIONS] for values in (state[0], *state[1].values())):
-            table.assign(repeated(table.numpy()[: phase.data.seq_length], int(table.shape[0])))
+            table.assign(repeated(table.numpy()[: phase.make_data.seq_length], int(table.shape[0])))
     batches = training_batches(config, data_dir, start_step=change)
     train_steps(config, state, batches, range(change, steps), each_step)
     return state[0]

@@ -56,8 +56,8 @@ def _row(option: Option, flags: dict[str, list[str]]) -> str:
 
 def _notes(option: Option, flags: dict[str, list[str]]) -> str:
     notes = []
-    if option.fixed_from:
-        notes.append(f"from the data set; until there is one, `{option.fixed_from}`")
+    if option.fixed_by_data:
+        notes.append("in a run, the data set's")
     if option.changeable:
         notes.append("may change")
     if option.only_with:

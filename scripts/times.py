@@ -54,7 +54,7 @@ def _minutes(seconds: float, unit: str) -> str:
 
 def _rented() -> dict[str, str]:
     """What `plan --config base-4096` says of spot TPUs."""
-    config = settings.without_data_set(settings.resolve(_PRESET)[0])
+    config = settings.complete(settings.resolve(_PRESET)[0])
     run = plan.Run(
         config,
         config.training.num_train_steps,

@@ -94,7 +94,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
     config = config_lib.resolve(None, _settings(case))[0]
-    config = config_lib.with_data_set(config, manifest.fixed())
+    config = config_lib.complete(config, (), manifest.as_settings())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
         return reading.batches(

@@ -199,13 +199,13 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     for warning in settings.warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = settings.without_data_set(config, overrides)
+        config = settings.complete(config, overrides)
         return config, plan.estimated_data(config)
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest = manifest_lib.load(args.data_dir)
     where = storage.join(args.data_dir, "manifest.json")
-    config = settings.with_data_set(config, manifest.fixed(), overrides, where)
+    config = settings.complete(config, overrides, manifest.as_settings(), where)
     return config, plan.manifest_data(manifest)
 
 
@@ -245,10 +245,10 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
     results = rates.load(args.preflight)
     training = config.training
     for entry in (*results.chips, *results.topologies):
-        if entry.get("seq_length") not in (None, config.data.seq_length):
+        if entry.get("seq_length") not in (None, config.make_data.seq_length):
             raise BadInput(
                 f"--preflight {args.preflight} is of sequences of {entry['seq_length']} tokens, the"
-                f" config of {config.data.seq_length}: run preflight with this config"
+                f" config of {config.make_data.seq_length}: run preflight with this config"
             )
         devices = int(entry.get("devices") or config.tpu.num_cores)  # type: ignore[call-overload]
         batch, wanted = entry.get("batch_per_core"), training.global_batch_size // devices

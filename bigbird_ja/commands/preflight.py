@@ -79,7 +79,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     alone = [targets.of_chip(chips.chip(name)) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
-    config = config_lib.without_data_set(config, overrides)
+    config = config_lib.complete(config, overrides)
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     return _examine(args, config, [*alone, *slices], versions)
@@ -171,7 +171,7 @@ def _first_phase(
     if phase is None:
         return None
     phase = implementation.resolved(phase, "tpu", target.chip.name)
-    pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
+    pieces = config.make_data.seq_length // phase.make_data.seq_length
     settings.log(f"compiling the first phase for {target.name} ...")
     settings = dataclasses.replace(settings, dump_dir=None)
     return estimate.examine(phase, target, batch * pieces, settings)
@@ -205,6 +205,6 @@ def _title(config: Config) -> str:
     pattern = model.random_pattern if model.attention_type == "block_sparse" else ""
     checkpointing = ", gradient checkpointing" if config.training.gradient_checkpointing else ""
     return (
-        f"{model.num_layers} layers, {config.data.seq_length} tokens, {model.attention_type}"
+        f"{model.num_layers} layers, {config.make_data.seq_length} tokens, {model.attention_type}"
         f" {pattern}{checkpointing}"
     )

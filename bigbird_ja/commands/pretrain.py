@@ -147,11 +147,9 @@ def _prepare_and_train(
     settings.check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
-    config = settings.with_data_set(
-        config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
+    config = settings.complete(
+        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )
-    if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
-        config = run_directory.with_mask_unit_of(args.model_dir, config, log)
     log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
     for warning in settings.warnings(config):
         log(f"warning: {warning}")

@@ -113,7 +113,7 @@ def _tokens_per_step(bucket: str, name: str) -> int:
         config = settings.load_resolved(RunPaths(bucket, name).supervisor("config.yaml"))
     except BadInput:
         return 0
-    return cost.tokens_per_step(settings.without_data_set(config))
+    return cost.tokens_per_step(settings.complete(config))
 
 
 def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:

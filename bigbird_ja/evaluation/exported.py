@@ -93,8 +93,8 @@ def _config(folder: str) -> Config:
         name = f"model.{_NAMES.get(key, key)}"
         if name in settings.OPTIONS:
             settings.put(config, name, settings.OPTIONS[name].read(value, path))
-    config.data.nsp = "BigBirdForPreTraining" in said.get("architectures", [])
-    config.data.seq_length = config.model.max_position_embeddings
+    config.make_data.nsp = "BigBirdForPreTraining" in said.get("architectures", [])
+    config.make_data.seq_length = config.model.max_position_embeddings or 0
     config.training.dtype = "float32"
     settings.validate(config)
     return config

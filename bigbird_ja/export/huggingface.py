@@ -29,7 +29,7 @@ def model_config(source: Source) -> dict[str, Any]:
     special = source.tokenizer.special
     return {
         "architectures": [
-            "BigBirdForPreTraining" if source.config.data.nsp else "BigBirdForMaskedLM"
+            "BigBirdForPreTraining" if source.config.make_data.nsp else "BigBirdForMaskedLM"
         ],
         "model_type": "big_bird",
         "auto_map": {

@@ -156,7 +156,7 @@ def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
     from bigbird_ja.text import sample
 
     special = source.tokenizer.special
-    length = source.config.data.seq_length or source.config.model.max_position_embeddings
+    length = source.config.make_data.seq_length or source.config.model.max_position_embeddings
     assert length is not None
     ids = itertools.chain.from_iterable(
         source.tokenizer.encode(text) for text in itertools.chain.from_iterable(_endless(sample))

@@ -259,7 +259,7 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> Prepared:
     """Reads the data set's manifest, so that what disagrees is found before it is paid for.
 
     Returns:
-        The same, without what a preset says for other data.
+        The same, with the config of a run on that data.
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
@@ -270,11 +270,10 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> Prepared:
 
     manifest = manifest_lib.load(prepared.data_dir)
     where = storage.join(prepared.data_dir, "manifest.json")
-    config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
+    config = config_lib.complete(prepared.config, overrides, manifest.as_settings(), where)
     batch = prepared.config.training.global_batch_size
     if prepared.settings.hosts > 1:
         order.check_hosts(manifest.num_readers, batch, prepared.settings.hosts, 0)
-    config = config_lib.left_to_data(prepared.config, manifest.fixed(), overrides)
     return dataclasses.replace(prepared, config=config)
 
 

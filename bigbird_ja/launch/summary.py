@@ -22,7 +22,7 @@ _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
 
 def cost_plan(prepared: Prepared, table: Prices) -> dict[str, Any]:
     """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
-    config = config_lib.without_data_set(prepared.config)
+    config = config_lib.complete(prepared.config)
     overheads = Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     run = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,

@@ -96,7 +96,7 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
 def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
     """Why this cannot be computed by kernels; None where it can."""
     model = config.model
-    length = config.data.seq_length or 0
+    length = config.make_data.seq_length
     if model.random_pattern != "rolled":
         return f"model.random_pattern={model.random_pattern} has none"
     if pattern.is_full(config, length):

@@ -9,7 +9,6 @@ from bigbird_ja.settings.echo import echo
 from bigbird_ja.settings.fingerprint import (
     check_mid_run,
     differences,
-    digest,
     fingerprint,
     is_free,
     may_change_in_mid_run,
@@ -17,15 +16,12 @@ from bigbird_ja.settings.fingerprint import (
 from bigbird_ja.settings.preset import preset_path
 from bigbird_ja.settings.resolve import (
     Override,
-    from_dict,
-    left_to_data,
+    complete,
     load_resolved,
     resolve,
-    with_data_set,
-    without_data_set,
 )
 from bigbird_ja.settings.schema import (
-    DATA_SET_KEYS,
+    FIXED_BY_DATA,
     OPTIONS,
     SECTIONS,
     CheckpointsConfig,
@@ -52,7 +48,7 @@ from bigbird_ja.settings.values import (
 )
 
 __all__ = [
-    "DATA_SET_KEYS",
+    "FIXED_BY_DATA",
     "OPTIONS",
     "SECTIONS",
     "CheckpointsConfig",
@@ -65,17 +61,15 @@ __all__ = [
     "TpuConfig",
     "TrainingConfig",
     "check_mid_run",
+    "complete",
     "copy",
     "differences",
-    "digest",
     "echo",
     "fingerprint",
     "first_phase",
     "flatten",
-    "from_dict",
     "get",
     "is_free",
-    "left_to_data",
     "load_resolved",
     "mask_rates",
     "may_change_in_mid_run",
@@ -88,6 +82,4 @@ __all__ = [
     "train_predictions",
     "validate",
     "warnings",
-    "with_data_set",
-    "without_data_set",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from bigbird_ja.settings.option import format_value
 from bigbird_ja.settings.resolve import Override
-from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
 from bigbird_ja.settings.suggestions import is_used
 from bigbird_ja.settings.values import flatten
 
@@ -36,7 +36,7 @@ def echo(
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
         base = preset[key].value if key in preset else OPTIONS[key].default
-        by_data = override.is_of_preset and final[key] != base
+        by_data = key not in FIXED_BY_DATA and override.is_of_preset and final[key] != base
         if not is_used(key, uses) or (override.value == base and not by_data):
             continue
         whose = "default" if key not in preset else "run" if run else "preset"

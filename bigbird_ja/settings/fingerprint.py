@@ -1,42 +1,18 @@
 """What must stay the same between restarts of one run, as one hash.
 
-A value at its default does not count, so that a new option leaves the fingerprints of runs and data
-sets that know nothing of it as they were. The options of the first fingerprints are counted
-always, default or not: those fingerprints are in checkpoints, and stay valid.
+A value at its default does not count, so that a new option leaves the fingerprints of earlier runs
+as they were.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten
-
-# Options that were hashed with their defaults when the first checkpoints were written. History,
-# not a description: a new option is never added here.
-_ALWAYS_COUNTED = frozenset(
-    f"{section}.{name}"
-    for section, names in {
-        "model": (
-            "vocab_size hidden_size num_layers num_attention_heads intermediate_size hidden_act"
-            " max_position_embeddings type_vocab_size hidden_dropout_prob initializer_range"
-            " initializer layer_norm_eps attention_type block_size num_random_blocks"
-            " random_pattern pattern_seed attend_across_documents"
-        ),
-        "data": "seq_length max_predictions_per_seq masking nsp mask_unit shuffle_window seed",
-        "training": (
-            "global_batch_size gradient_accumulation_steps learning_rate warmup_steps schedule"
-            " decay_fraction weight_decay adam_beta1 adam_beta2 adam_epsilon clip_norm dtype"
-            " gradient_checkpointing seed"
-        ),
-    }.items()
-    for name in names.split()
-)
-
 
 # The seed; and the change of length, at which the position table is made from its first rows.
 _OF_THE_WHOLE_RUN = (
@@ -48,25 +24,10 @@ _OF_THE_WHOLE_RUN = (
 
 def fingerprint(config: Config) -> str:
     """SHA-256 (hex) of all that must not change between restarts of one run."""
-    kept = {key: value for key, value in flatten(config).items() if not is_free(key)}
-    defaults = {key: option.default for key, option in OPTIONS.items()}
-    return digest(kept, defaults, _ALWAYS_COUNTED)
-
-
-def digest(
-    values: Mapping[str, Any], defaults: Mapping[str, Any], always: Collection[str] = ()
-) -> str:
-    """SHA-256 (hex) of the values that are in `always` or not at their default.
-
-    Args:
-        values: JSON values by name.
-        defaults: what leaves a name out; a name without one always counts.
-        always: names that count even at their default.
-    """
     counted = {
-        name: value
-        for name, value in values.items()
-        if name in always or name not in defaults or value != defaults[name]
+        key: value
+        for key, value in flatten(config).items()
+        if not is_free(key) and value != OPTIONS[key].default
     }
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
@@ -88,9 +49,10 @@ def may_change_in_mid_run(key: str) -> bool:
 
 
 def is_free(key: str) -> bool:
-    """Whether a run that goes on may have another value of this setting."""
-    # The sections `tokenize` and `make_data` say how data is made; a run depends on its manifest.
-    return OPTIONS[key].changeable or OPTIONS[key].section in ("tokenize", "make_data")
+    """Whether a resumed run may have another value of this setting."""
+    option = OPTIONS[key]
+    makes_data = option.section in ("tokenize", "make_data") and not option.fixed_by_data
+    return option.changeable or makes_data
 
 
 def check_mid_run(keys: Iterable[str]) -> None:

@@ -15,19 +15,19 @@ class CheckpointsConfig:
 
     save_every_minutes: float = option(
         10.0, "Time between two checkpoints; 0 is off.", unit="minutes", low=0.0, high=1e6,
-        changeable=True, also=("save_interval", "checkpoint_minutes"),
+        changeable=True,
     )  # fmt: skip
     save_every_steps: int = option(
         5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
-        changeable=True, also=("save_steps", "save_checkpoints_steps", "checkpoint_interval"),
+        changeable=True,
     )  # fmt: skip
     keep_last: int = option(
         5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000,
-        changeable=True, also=("keep_checkpoint_max", "save_total_limit", "max_to_keep"),
+        changeable=True,
     )  # fmt: skip
     keep_every_steps: int = option(
         100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
-        low=0, high=_STEPS, changeable=True, also=("keep_period",),
+        low=0, high=_STEPS, changeable=True,
     )  # fmt: skip
 
 
@@ -37,17 +37,16 @@ class TpuConfig:
 
     num_cores: int = option(
         8, "Cores over which a step's sequences are divided.", unit="cores", low=1, high=4096,
-        changeable=True, also=("replicas", "devices", "num_tpu_cores", "gpus"),
+        changeable=True,
     )  # fmt: skip
     name: str = option(
         "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
-        needs_flag="use_tpu", filled=True, also=("tpu_name", "address"),
+        needs_flag="use_tpu", filled=True,
     )  # fmt: skip
     zone: str | None = option(
         None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
-        also=("region", "tpu_zone"),
     )  # fmt: skip
     project: str | None = option(
         None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
-        needs_flag="use_tpu", filled=True, also=("gcp_project",),
+        needs_flag="use_tpu", filled=True,
     )  # fmt: skip

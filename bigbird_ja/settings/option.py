@@ -39,14 +39,12 @@ class Option:
     below: float | None = None  # excluded upper bound
     choices: tuple[str, ...] = ()
     none: str = ""  # what None stands for, where None is a value
-    fixed_from: str = ""  # the data set fixes it; where the same choice is stated for making one
-    may_differ: bool = False  # it is read from the data set, and training may choose another
+    fixed_by_data: bool = False  # of a run, its data set's manifest says it
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
     only_with: str = ""  # "section.key=value|value": it has no effect where that is otherwise
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
     engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
-    also: tuple[str, ...] = ()  # other names by which people look for it
 
     @property
     def section(self) -> str:

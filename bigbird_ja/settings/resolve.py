@@ -1,7 +1,8 @@
 """From what the user says to a config: defaults, a file, `--set`, flags; then the data set.
 
-The last wins. What a data set fixes (`DATA_SET_KEYS`) stays None until its manifest is read
-(`with_data_set`); a value given explicitly that disagrees with the manifest is an error.
+The last wins. How a run's data were made (`FIXED_BY_DATA`) is taken from its manifest (`complete`);
+a value given explicitly that disagrees with the manifest is an error. Without a data set, the
+config's `make_data` stands for one to be made.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from typing import Any
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import preset, suggestions
 from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
-from bigbird_ja.settings.validate import validate
-from bigbird_ja.settings.values import copy, flatten, get, predictions_of, put
-
-_DATA_RATE = "make_data.masked_lm_prob"
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.validate import validate, validate_on_data
+from bigbird_ja.settings.values import copy, get, predictions_of, put
 
 
 @dataclass(frozen=True)
@@ -73,148 +72,84 @@ def resolve(
     overrides += flags
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
-    read = [_read(override) for override in overrides]
-    applied = _without_stale_rate(_without_stale_predictions(read))
-    for override in applied:
+    overrides = _without_final_rate(list(map(_read, overrides)))
+    for override in overrides:
         put(config, override.key, override.value)
     validate(config)
-    _check_effective(config, applied)
-    return config, applied
+    # What depends on the data that a run reads is checked once these are known, by `complete`.
+    _check_effective(config, [o for o in overrides if not _depends_on_data(o.key)])
+    return config, overrides
 
 
-def _without_stale_predictions(overrides: list[Override]) -> list[Override]:
-    """Leaves out a file's number of predictions where the command line has another length or rate.
-
-    It was meant for the file's own; None computes it (`predictions_of`).
-    """
-    key = "make_data.max_predictions_per_seq"
-    if any(override.key == key and override.is_explicit for override in overrides):
-        return overrides
-    for other in ("make_data.seq_length", _DATA_RATE):
-        values = [OPTIONS[other].default, *(o.value for o in overrides if o.key == other)]
-        in_file = [o.value for o in overrides if o.key == other and not o.is_explicit]
-        if values[-1] != (in_file[-1] if in_file else values[0]):
-            return [override for override in overrides if override.key != key]
-    return overrides
-
-
-def _without_stale_rate(overrides: list[Override]) -> list[Override]:
-    """Leaves out the share of predictions that a preset goes to where the user says where to begin.
-
-    It was meant for the preset's own beginning; one share alone is a fixed one.
-    """
+def _without_final_rate(overrides: list[Override]) -> list[Override]:
+    """Drops a preset's final mask rate where the user sets the first one: they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
-    last = {override.key: override for override in overrides}
-    if first not in last or last[first].is_of_preset:
+    if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
-def with_data_set(
-    config: Config, fixed: Mapping[str, Any], overrides: Iterable[Override] = (), where: str = ""
+def _depends_on_data(key: str) -> bool:
+    option = OPTIONS[key]
+    return option.section != "make_data" and option.only_with.partition("=")[0] in FIXED_BY_DATA
+
+
+def complete(
+    config: Config,
+    overrides: Iterable[Override] = (),
+    manifest: Mapping[str, Any] | None = None,
+    where: str = "the data set",
 ) -> Config:
-    """Completes a config with what a data set fixes.
+    """The config of a run: with what its data set fixes, and what follows from that.
 
     Args:
         config: as `resolve` returns it.
-        fixed: a value for each of `DATA_SET_KEYS`, and `make_data.masked_lm_prob`, from the
-            manifest.
         overrides: what the user set; one that disagrees is an error.
+        manifest: a value for each of `FIXED_BY_DATA`; None where there is no data set, whose place
+            then takes one that is made as the config says.
         where: the manifest's path, for the message.
 
     Raises:
-        BadInput: an explicit value disagrees with the data set.
-    """
-    overrides = list(overrides)
-    config = left_to_data(config, fixed, overrides)
-    last = {override.key: override for override in overrides}
-    for key, origin in DATA_SET_KEYS.items():
-        # A config file says under `origin` how data is to be made; on the command line of a
-        # command that reads data it can only be meant for this data.
-        asked = [origin] if origin in last and last[origin].is_explicit else []
-        if OPTIONS[key].may_differ:
-            put(config, key, fixed[key] if get(config, key) is None else get(config, key))
-        else:
-            asked = [key, *asked]
-        for name in asked:
-            stated = get(config, name)
-            if stated is not None and stated != fixed[key]:
-                source = last[name].source if name in last else "config"
-                raise BadInput(
-                    f"{name}={stated} ({source}) disagrees with"
-                    f" {where or 'the data set'}, which has {fixed[key]}:"
-                    " leave it out, or make the data again"
-                )
-        if not OPTIONS[key].may_differ:
-            put(config, key, fixed[key])
-    _refuse_too_late(last.values(), where)
-    _check_effective(config, last.values())
-    return _complete(config)
-
-
-def without_data_set(config: Config, overrides: Iterable[Override] = ()) -> Config:
-    """Completes a config where there is no data set, from what it says how one is to be made.
-
-    Args:
-        config: as `resolve` returns it.
-        overrides: what the user set; one without effect on such data is an error.
-
-    Raises:
-        BadInput: settings that contradict each other.
-    """
-    overrides, config = list(overrides), copy(config)
-    config.make_data.max_predictions_per_seq = predictions_of(config.make_data)
-    for key, origin in DATA_SET_KEYS.items():
-        if get(config, key) is None:
-            put(config, key, get(config, origin))
-    config = left_to_data(config, flatten(config), overrides)
-    _check_effective(config, overrides)
-    return _complete(config)
-
-
-def left_to_data(
-    config: Config, made: Mapping[str, Any], overrides: Iterable[Override] = ()
-) -> Config:
-    """The config without the shares of tokens to predict that a preset says for other data: masks
-    drawn while training, at the usual rate.
-
-    What the user says stays, and is refused where such data cannot be trained on in that way.
-
-    Args:
-        config, overrides: as `resolve` returns them.
-        made: how the data was made, or is to be: `data.masking`, `make_data.masked_lm_prob`.
+        BadInput: an explicit value disagrees with the data set, or has no effect on it.
     """
     config = copy(config)
     last = {override.key: override for override in overrides}
-    if made["data.masking"] == "static" or made[_DATA_RATE] != OPTIONS[_DATA_RATE].default:
-        for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
-            if key in last and last[key].is_of_preset:
-                put(config, key, None)
-    return config
-
-
-def _complete(config: Config) -> Config:
-    length = config.data.seq_length or 0
-    positions = config.model.max_position_embeddings or length
-    config.model.max_position_embeddings = positions
-    if positions < length:
-        raise BadInput(
-            f"model.max_position_embeddings={positions} is shorter than"
-            f" the data's sequences of {length}: raise it or leave it out"
-        )
+    for key, value in (manifest or {}).items():
+        stated = last[key].value if key in last and last[key].is_explicit else None
+        if stated is not None and stated != value:
+            raise _disagrees(key, stated, last[key].source, where, value)
+        put(config, key, value)
+    model, data = config.model, config.make_data
+    data.max_predictions_per_seq = predictions_of(data)
+    if manifest and model.vocab_size not in (None, config.tokenize.vocab_size):
+        key = "model.vocab_size"
+        source = last[key].source if key in last else "config"
+        raise _disagrees(key, model.vocab_size, source, where, config.tokenize.vocab_size)
+    model.vocab_size = model.vocab_size or config.tokenize.vocab_size
+    model.max_position_embeddings = model.max_position_embeddings or data.seq_length
+    config.data.mask_unit = config.data.mask_unit or data.mask_unit
+    _leave_rates_to_data(config, last)
+    _check_effective(config, last.values())
     validate(config)
+    validate_on_data(config)
     return config
 
 
-def _refuse_too_late(overrides: Iterable[Override], where: str) -> None:
-    """How data is made cannot be said of data that is made."""
-    for override in overrides:
-        making = OPTIONS[override.key].section in ("tokenize", "make_data")
-        if making and override.is_explicit and override.key not in DATA_SET_KEYS.values():
-            raise BadInput(
-                f"{override.key}={override.value} ({override.source}) says how data is to be made,"
-                f" and {where or 'the data set'} is made: leave it out, or make the data again"
-            )
+def _disagrees(key: str, stated: Any, source: str, where: str, value: Any) -> BadInput:
+    return BadInput(
+        f"{key}={stated} ({source}) disagrees with {where}, which has {value}: leave it out,"
+        " or make the data again"
+    )
+
+
+def _leave_rates_to_data(config: Config, last: Mapping[str, Override]) -> None:
+    """Drops a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
+    usual = OPTIONS["make_data.masked_lm_prob"].default
+    if config.make_data.masking == "dynamic" and config.make_data.masked_lm_prob == usual:
+        return
+    for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
+        if key in last and last[key].is_of_preset:
+            put(config, key, None)
 
 
 def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
@@ -225,20 +160,12 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
             continue
         key, _, needed = condition.partition("=")
         value = get(config, key)
-        if value is not None and value not in needed.split("|"):
+        if value not in needed.split("|"):
             given = override.key if override.source == "--set" else override.source
             raise BadInput(
                 f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
                 f" choose {condition}"
             )
-
-
-def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
-    """A config from nested dictionaries, checked like a file."""
-    config = Config()
-    for override in map(_read, _overrides_of(values, source)):
-        put(config, override.key, override.value)
-    return config
 
 
 def load_resolved(path: str) -> Config:

@@ -1,14 +1,9 @@
-"""The nearest known name: by letters, and for settings by meaning too."""
+"""The nearest known name, by letters."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bigbird_ja.settings.option import Option
+from collections.abc import Iterable, Sequence
 
 _MOST = 3  # suggestions
 
@@ -50,15 +45,14 @@ def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
     return "; ".join(found) if any(" but " in text for text in found) else ", ".join(found)
 
 
-def near_settings(name: str, options: Mapping[str, Option]) -> list[str]:
-    """Keys of the settings that a name may stand for, the likeliest first, at most three.
+def near_settings(name: str, known: Iterable[str]) -> list[str]:
+    """Keys of settings whose name, or whole key, has about the same letters, the likeliest first.
 
-    A setting is near if its key or name has about the same letters, if one of the other names
-    under which people know it (`Option.also`) has, or if its name holds the same words.
+    A name without a section is compared with the names of all sections.
     """
-    scored = [(_nearness(name, option), key) for key, option in options.items()]
+    scored = [(_nearness(name, key), key) for key in known]
     best = max((score for score, _ in scored), default=0.0)
-    near = sorted((-score, key) for score, key in scored if score >= max(0.6, best - 0.15))
+    near = sorted((-score, key) for score, key in scored if score >= max(0.6, best - 0.1))
     return [key for _, key in near[:_MOST]]
 
 
@@ -67,31 +61,12 @@ def suggestion(keys: list[str]) -> str:
     return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
 
 
-def _nearness(name: str, option: Option) -> float:
-    """0 to 1: how likely `name` stands for this setting."""
-    section, _, last = name.rpartition(".")
-    asked = _plain(last)
-    names = [_plain(option.name), *map(_plain, option.also)]
-    score = max(
-        1.0 if asked in names else 0.0,
-        0.95 * _ratio(name, option.key),
-        *(0.9 * _ratio(asked, known) for known in names),
-        0.85 * _shared_words(asked, option),
-    )
-    # What is asked for in a section that exists is sooner meant there.
-    return score + 0.1 * (section == option.section)
-
-
-def _shared_words(asked: str, option: Option) -> float:
-    """Which share of the words asked for are in the setting's names."""
-    words = set(asked.split("_"))
-    known = {word for text in (option.name, *option.also) for word in _plain(text).split("_")}
-    return len(words & known) / len(words)
+def _nearness(name: str, key: str) -> float:
+    """0 to 1: how alike two keys are, or their names without the sections."""
+    asked, known = name.lower().replace("-", "_"), key
+    short = _ratio(asked.rpartition(".")[2], known.rpartition(".")[2])
+    return max(_ratio(asked, known), 0.95 * short)
 
 
 def _ratio(a: str, b: str) -> float:
     return difflib.SequenceMatcher(None, a, b).ratio()
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS
 
 
 def all_but(section: str, *unused: str) -> tuple[str, ...]:
@@ -16,12 +16,9 @@ LENGTH_SETTINGS: tuple[str, ...] = tuple(
     for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
 )
 
-# Without a data set they are taken from what is said of making one.
-_DATA_TO_COME = (*DATA_SET_KEYS.values(), "make_data.masked_lm_prob")
-RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *_DATA_TO_COME)
+RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
 
 _FIRST_VALUES = ("initializer", "initializer_range")
-_ORDER = ("shuffle_window", "seed")
 # How a run reports, evaluates and is watched: no part of a step.
 _ATTENDANCE = (
     "log_every_steps", "eval_every_steps", "eval_max_batches", "max_loop_seconds", "stall_minutes",
@@ -30,10 +27,9 @@ _ATTENDANCE = (
 # `preflight`: what the compiled step is made of.
 STEP_SETTINGS: tuple[str, ...] = (
     *all_but("model", *_FIRST_VALUES),
-    *all_but("data", *_ORDER, "mask_unit"),
     *all_but("training", *_ATTENDANCE),
     "tpu.num_cores",
-    *(key for key in _DATA_TO_COME if key != "make_data.mask_unit"),
+    *(key for key in FIXED_BY_DATA if key != "make_data.mask_unit"),
 )
 
 # `plan`: what operations, memory on disk, steps and their number follow from. How long a step takes
@@ -43,12 +39,11 @@ PLAN_SETTINGS: tuple[str, ...] = (
         "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
         "attention_implementation", "attend_across_documents",
     ),
-    *all_but("data", *_ORDER),
     *all_but(
         "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
         "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
         "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
     ),
     *all_but("checkpoints", "save_every_steps"),
-    *_DATA_TO_COME,
+    *FIXED_BY_DATA,
 )  # fmt: skip

@@ -58,8 +58,8 @@ def train_predictions(config: Config) -> int:
     """Places for predictions in a sequence that is trained on: enough for the highest rate."""
     rates = mask_rates(config)
     if rates is None:
-        return config.data.max_predictions_per_seq or 0
-    return _enough(config.data.seq_length or 0, max(rates[:2]))
+        return predictions_of(config.make_data)
+    return _enough(config.make_data.seq_length, max(rates[:2]))
 
 
 def first_phase(config: Config) -> Config | None:
@@ -69,13 +69,13 @@ def first_phase(config: Config) -> Config | None:
     None where all sequences are whole. `model.max_position_embeddings` stays: the model is the
     same. Call it with a completed config.
     """
-    length, whole = config.training.first_seq_length, config.data.seq_length or 0
+    length, whole = config.training.first_seq_length, config.make_data.seq_length
     if length is None:
         return None
     phase = copy(config)
-    most = config.data.max_predictions_per_seq or 0
-    phase.data.seq_length = length
-    phase.data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
+    most = predictions_of(config.make_data)
+    phase.make_data.seq_length = length
+    phase.make_data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
     phase.training.global_batch_size *= whole // length
     phase.training.first_seq_length = phase.training.first_seq_length_steps = None
     if phase.model.attention_implementation == "kernel":  # short sequences may have none

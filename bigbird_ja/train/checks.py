@@ -63,7 +63,7 @@ def without_effect(config: Config, engine: str) -> list[str]:
 
 def _check_length(config: Config) -> None:
     try:
-        pattern.is_full(config, config.data.seq_length or 0)
+        pattern.is_full(config, config.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
 

@@ -46,10 +46,10 @@ def words(config: Config, step: int) -> str | None:
     phase = settings.first_phase(config)
     if phase is None or not is_in_first_phase(config, step):
         return None
-    batch, whole = phase.training.global_batch_size, config.data.seq_length or 0
+    batch, whole = phase.training.global_batch_size, config.make_data.seq_length
     return (
         f"up to step {config.training.first_seq_length_steps:,} a step is on"
-        f" {batch:,} sequences of {phase.data.seq_length:,} tokens, then on"
+        f" {batch:,} sequences of {phase.make_data.seq_length:,} tokens, then on"
         f" {config.training.global_batch_size:,} of {whole:,}:"
         f" {config.training.global_batch_size * whole:,} positions each"
     )

@@ -38,7 +38,7 @@ def estimate(config: Config, sequences: int) -> int:
         config: completed.
         sequences: in one micro-batch.
     """
-    model, length = config.model, config.data.seq_length or 0
+    model, length = config.model, config.make_data.seq_length
     tokens = sequences * length
     per_layer = 16 * model.hidden_size + 3 * model.intermediate_size
     per_layer += 2 * model.num_attention_heads * _keys_per_query(config)
@@ -93,7 +93,7 @@ def available_bytes() -> int | None:
 
 def _keys_per_query(config: Config) -> int:
     """Keys that a query sees, padding of the pattern included."""
-    model, length = config.model, config.data.seq_length or 0
+    model, length = config.model, config.make_data.seq_length
     if pattern.is_full(config, length):
         return length
     return min(length, (5 + model.num_random_blocks) * model.block_size)

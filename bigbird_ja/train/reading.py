@@ -45,7 +45,7 @@ def batches(
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,
         max_predictions=settings.train_predictions(phase or config),
-        seq_length=phase.data.seq_length if phase else None,
+        seq_length=phase.make_data.seq_length if phase else None,
         num_hosts=num_hosts,
         host_index=host_index,
     )

@@ -66,7 +66,7 @@ class Recorder:
 
     def lengthened(self) -> None:
         """Sequences are whole from here on."""
-        training, now = self._request.config.training, self._request.config.data.seq_length
+        training, now = self._request.config.training, self._request.config.make_data.seq_length
         step, was = training.first_seq_length_steps or 0, training.first_seq_length
         self._around.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
         self.event(lengths.CHANGED, global_step=step, was=was, now=now)

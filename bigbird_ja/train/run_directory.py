@@ -122,27 +122,6 @@ def move_aside(model_dir: str) -> str:
     return moved
 
 
-def with_mask_unit_of(model_dir: str, config: Config, log: Callable[[str], None]) -> Config:
-    """The config with the mask unit that the run in MODEL_DIR began with, where it differs.
-
-    Earlier versions took `make_data.mask_unit` and not the data set's unit: such a run goes on as
-    it began.
-    """
-    path = settings_of(model_dir)
-    if path is None:
-        return config
-    before = settings.load_resolved(path).data.mask_unit
-    if before is None or before == config.data.mask_unit or config.data.masking == "static":
-        return config
-    log(
-        f"{model_dir}: this run began with data.mask_unit={before} and goes on with it; the data"
-        f" set was made for {config.data.mask_unit}"
-    )
-    config = settings.copy(config)
-    config.data.mask_unit = before
-    return config
-
-
 def write_settings(model_dir: str, config: Config, tokenizer: str) -> None:
     """Writes the resolved config and the data set's tokenizer where they are not there already."""
     text = settings.to_yaml(config)

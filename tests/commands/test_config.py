@@ -50,7 +50,7 @@ def test_json_has_everything_that_is_declared(capsys: pytest.CaptureFixture) -> 
         "unit": "layers", "allowed": "1 to 1000",
     }  # fmt: skip
     assert found["training.num_train_steps"]["source"] == "preset base-4096"
-    assert found["data.seq_length"]["value"] is None
+    assert found["model.vocab_size"]["value"] is None
 
 
 def test_only_what_one_command_uses(capsys: pytest.CaptureFixture) -> None:

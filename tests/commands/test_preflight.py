@@ -118,7 +118,7 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
 
 
 def _parameters() -> int:
-    config = settings.without_data_set(settings.resolve(None, TINY[1::2])[0])
+    config = settings.complete(settings.resolve(None, TINY[1::2])[0])
     return count_parameters(config)
 
 

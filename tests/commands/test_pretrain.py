@@ -451,7 +451,7 @@ def test_bad_input_is_refused_before_anything_is_written(
     refused([*cores, "--engine", "auto"], capsys, "no TPU")
     refused([*here, "--data_dir", str(tmp_path / "none")], capsys, "none")
     refused([*here, "--set", "model.vocab_size=300"], capsys, "vocab_size=300", "200")
-    refused([*here, "--set", "data.seq_length=128"], capsys, "seq_length=128", "64")
+    refused([*here, "--set", "make_data.seq_length=128"], capsys, "seq_length=128", "64")
     refused([*here, "--profile_steps", "9"], capsys, "FIRST:LAST")
     refused([*here, "--mode", "eval"], capsys, "mode")
     refused(flags, capsys, "--model_dir")

@@ -11,7 +11,7 @@ from bigbird_ja.process.errors import BadInput
 
 def _config(*sets: str) -> settings.Config:
     config, _ = settings.resolve(None, sets)
-    return settings.without_data_set(config)
+    return settings.complete(config)
 
 
 def test_model_flops_of_full_attention_by_hand() -> None:

@@ -15,7 +15,7 @@ KEY = "model.attention_implementation"
 
 
 def _config(*settings: str) -> config_lib.Config:
-    return config_lib.without_data_set(config_lib.resolve("base-4096", list(settings))[0])
+    return config_lib.complete(config_lib.resolve("base-4096", list(settings))[0])
 
 
 @pytest.fixture

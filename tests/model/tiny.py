@@ -31,13 +31,13 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     if values.get("model.attention_type") == "original_full":  # it has no blocks
         values = {k: v for k, v in values.items() if not settings.OPTIONS[k].only_with}
     config, _ = settings.resolve(None, [f"{key}={value}" for key, value in values.items()])
-    return settings.without_data_set(config)
+    return settings.complete(config)
 
 
 def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:
     """Random records: the first ends in padding, and so do its predictions."""
     random = np.random.default_rng(seed)
-    length, predictions = config.data.seq_length, config.data.max_predictions_per_seq
+    length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     vocab_size = config.model.vocab_size
     assert length and predictions and vocab_size
     shape = (batch_size, length)

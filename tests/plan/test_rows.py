@@ -23,7 +23,7 @@ from bigbird_ja.settings import Config
 @pytest.fixture(scope="module")
 def config() -> Config:
     found, _ = settings.resolve("configs/base-4096.yaml")
-    return settings.without_data_set(found)
+    return settings.complete(found)
 
 
 def test_tokens_and_steps(config: Config) -> None:
@@ -97,7 +97,7 @@ def test_both_lengths_are_counted_by_the_same_figure(
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
-    found = settings.without_data_set(settings.resolve("base-4096", sets)[0])
+    found = settings.complete(settings.resolve("base-4096", sets)[0])
     machine = hardware.find("v3-8")
     chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
     chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}

@@ -43,7 +43,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 def config_of(name: str) -> settings.Config:
     """The config of one of `STEPS`."""
     config, _ = settings.resolve(None, [*_SIZE, *STEPS[name]])
-    return settings.without_data_set(config)
+    return settings.complete(config)
 
 
 def measure(name: str) -> dict[str, int]:
@@ -64,7 +64,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
-    config = settings.without_data_set(settings.resolve(None, sets)[0])
+    config = settings.complete(settings.resolve(None, sets)[0])
     target = targets.of_chip(CHIPS[CODE_CHIP])
     return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
 

@@ -54,7 +54,7 @@ def test_the_search_ends_where_everything_fits() -> None:
 
 
 def _config(*sets: str) -> settings.Config:
-    return settings.without_data_set(settings.resolve(None, sets)[0])
+    return settings.complete(settings.resolve(None, sets)[0])
 
 
 def test_batch_per_core() -> None:

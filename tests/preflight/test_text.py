@@ -60,7 +60,7 @@ def test_without_code_nothing_is_said_of_it(key: str) -> None:
 def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
     config, _ = settings.resolve("base-4096", [])
     results = [RESULT | {"attention_implementation": way}]
-    said = text.left_out(settings.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
+    said = text.left_out(settings.complete(config), 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in said) == told
 
 

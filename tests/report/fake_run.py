@@ -20,7 +20,7 @@ def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int 
     """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
     directory.mkdir(parents=True)
     rng = random.Random(seed)
-    config = settings.without_data_set(settings.Config())
+    config = settings.complete(settings.Config())
     config.training.num_train_steps = total
     config.training.learning_rate = 1e-4 * (1 + seed)
     (directory / "config.yaml").write_text(settings.to_yaml(config))

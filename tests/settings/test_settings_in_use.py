@@ -14,7 +14,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.preflight import estimate, text
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import suggestions
-from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, Config
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
 HANDLING = {
@@ -58,8 +58,7 @@ def used(command: str) -> set[str]:
 
 def of_runs(keys: set[str]) -> set[str]:
     """Those that say nothing of the data set, which is compared with what is said of it."""
-    of_data = {*DATA_SET_KEYS, *DATA_SET_KEYS.values()}
-    return {key for key in keys - of_data if not key.startswith("make_data.")}
+    return {key for key in keys - {*FIXED_BY_DATA} if not key.startswith("make_data.")}
 
 
 def test_plan_reads_what_it_takes(read: set[str]) -> None:
@@ -74,6 +73,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     for name in ("describe", "left_out"):
         monkeypatch.setattr(text, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
+    words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
     assert of_runs(read) == used("preflight")

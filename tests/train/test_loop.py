@@ -121,7 +121,7 @@ class Training:
         data = tmp_path / "data"
         config = config_lib.resolve(None, settings)[0]
         fixed = manifest_lib.load(str(data)) if manifest else synthetic.write(data)
-        config = config_lib.with_data_set(config, fixed.fixed())
+        config = config_lib.complete(config, (), fixed.as_settings())
         model = tmp_path / "model"
         model.mkdir(exist_ok=True)
         request = Request(

@@ -29,10 +29,10 @@ def config(
     settings = [
         f"model.hidden_size={hidden}", f"model.num_layers={layers}",
         f"model.num_attention_heads={hidden // 64}", f"model.intermediate_size={intermediate}",
-        f"data.seq_length={length}", f"model.vocab_size={vocabulary}",
-        f"data.max_predictions_per_seq={predictions}", *more,
+        f"make_data.seq_length={length}", f"model.vocab_size={vocabulary}",
+        f"make_data.max_predictions_per_seq={predictions}", *more,
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, settings)[0])
+    return config_lib.complete(config_lib.resolve(None, settings)[0])
 
 
 @pytest.mark.parametrize(("case", "peak"), MEASURED)

@@ -14,7 +14,7 @@ from bigbird_ja.train import continuation, run_directory
 
 
 def config(*sets: str) -> settings.Config:
-    return settings.without_data_set(settings.resolve(None, sets)[0])
+    return settings.complete(settings.resolve(None, sets)[0])
 
 
 def start(directory: Path) -> str:

@@ -14,7 +14,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.train.engines import devices, tpu
 from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
-CONFIG = settings.without_data_set(settings.resolve(None, [])[0])
+CONFIG = settings.complete(settings.resolve(None, [])[0])
 
 
 class Machine:
@@ -137,7 +137,7 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
-    config = settings.without_data_set(settings.resolve(None, [setting])[0])
+    config = settings.complete(settings.resolve(None, [setting])[0])
     found = choose("auto", False, config)
     assert (found.name, found.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine=pjrt: "):

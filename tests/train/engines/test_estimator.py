@@ -39,12 +39,12 @@ def tiny() -> config_lib.Config:
     settings = [
         "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
         "model.intermediate_size=32", "model.attention_type=original_full",
-        "model.vocab_size=50", "data.seq_length=16", "data.max_predictions_per_seq=2",
-        "data.masking=dynamic", "data.nsp=false", "training.global_batch_size=4",
+        "model.vocab_size=50", "make_data.seq_length=16", "make_data.max_predictions_per_seq=2",
+        "make_data.masking=dynamic", "make_data.nsp=false", "training.global_batch_size=4",
         "training.log_every_steps=2", "training.dtype=float32", "tpu.num_cores=2",
         "training.warmup_steps=1",
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, settings)[0])
+    return config_lib.complete(config_lib.resolve(None, settings)[0])
 
 
 def features(rows: int) -> dict[str, Any]:
