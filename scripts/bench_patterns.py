@@ -40,7 +40,7 @@ import tensorflow as tf  # noqa: E402
 from bigbird_ja.evaluation import probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
 from bigbird_ja.text import sample, tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,

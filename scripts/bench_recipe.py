@@ -38,13 +38,13 @@ tensorflow_env.prepare(os.environ)
 
 import numpy as np  # noqa: E402
 
-from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
 from bigbird_ja.data import pipeline  # noqa: E402
 from bigbird_ja.evaluation import masked_lm, probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
+from bigbird_ja.settings.values import flatten  # noqa: E402
 from bigbird_ja.text import tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     Task,
@@ -248,7 +248,7 @@ def outcomes(
 def name_of(run: Run, data_dir: str, options: argparse.Namespace) -> str:
     """Of the run's file: another setting, data set, length or evaluation is another file."""
     depends = {
-        **settings.flatten(run.config(data_dir)),
+        **flatten(run.config(data_dir)),
         "data": manifest_lib.load(data_dir).fingerprint,
         "evaluated": [options.eval_batches, options.cases],
     }

@@ -11,8 +11,8 @@ import sys
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli import main as cli
-from bigbird_ja.settings import OPTIONS, Config
 from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import OPTIONS, Config
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/settings.md")
 

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
 from bigbird_ja.process import children, cleanup, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import suggestions
-from bigbird_ja.settings.uses import LENGTH_SETTINGS
+from bigbird_ja.settings.option import is_used
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.schema import LENGTH_SETTINGS
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 
@@ -92,7 +92,7 @@ def _walk(
 
 
 def _check_settings(config: str, sets: Sequence[str]) -> None:
-    config_lib.resolve(config, sets)
+    resolve_config(config, sets)
     for text in sets:
         if text.partition("=")[0].strip() in _CHOSEN_HERE:
             raise BadInput(f"--set {text}: the demo chooses it, from --num_train_steps")
@@ -100,7 +100,7 @@ def _check_settings(config: str, sets: Sequence[str]) -> None:
 
 def _settings(uses: Sequence[str], config: str, sets: Sequence[str]) -> list[str]:
     """The flags for a command that uses these settings."""
-    used = [text for text in sets if suggestions.is_used(text.partition("=")[0].strip(), uses)]
+    used = [text for text in sets if is_used(text.partition("=")[0].strip(), uses)]
     return ["--config", config, *(f"--set={text}" for text in used)]
 
 

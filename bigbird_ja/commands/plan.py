@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.uses import PLAN_SETTINGS
+from bigbird_ja.settings.schema import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.plan.cost import Overheads
     from bigbird_ja.plan.rows import DataFacts, Figures, Row
-    from bigbird_ja.settings import Config, Override
+    from bigbird_ja.settings.resolve import Override
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = PLAN_SETTINGS
@@ -189,23 +190,25 @@ def _result(
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
-    from bigbird_ja import settings, storage
+    from bigbird_ja import storage
     from bigbird_ja.cli import command_flags
     from bigbird_ja.plan import rows as plan
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.validate import config_warnings
 
     config, overrides = command_flags.resolve(args)
     _check_length(args, overrides)
-    for warning in settings.warnings(config):
+    for warning in config_warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = settings.complete(config, overrides)
+        config = complete_config(config, overrides)
         return config, plan.estimated_data(config)
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest = manifest_lib.load(args.data_dir)
     where = storage.join(args.data_dir, "manifest.json")
-    config = settings.complete(config, overrides, manifest.as_settings(), where)
+    config = complete_config(config, overrides, manifest.as_settings(), where)
     return config, plan.manifest_data(manifest)
 
 

@@ -13,7 +13,7 @@ from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import hf_names, pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # transformers' own class points random blocks at block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"

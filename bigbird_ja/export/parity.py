@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import settings
 from bigbird_ja.export import hf_attention
 from bigbird_ja.export.source import Source
+from bigbird_ja.settings.values import set_value
 
 TOLERANCE = 1e-4  # of scores (logits), absolute
 _ARTICLES = 20
@@ -238,7 +238,7 @@ def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) ->
     from bigbird_ja.model.encoder import encode
 
     config = inference_config(source.config)
-    settings.put(config, "model.attention_type", attention)
+    set_value(config, "model.attention_type", attention)
     params = {name: tf.constant(value) for name, value in source.params.items()}
 
     @tf.function

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 
 def model_flops(config: Config, batch_per_core: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigbird_ja.model import mimetic
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0

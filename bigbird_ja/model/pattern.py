@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja.settings import Config, ModelConfig
+from bigbird_ja.settings.schema import Config, ModelConfig
 
 
 @dataclass(frozen=True)

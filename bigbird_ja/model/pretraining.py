@@ -9,7 +9,7 @@ import tensorflow as tf
 from bigbird_ja.model import heads
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.layers import Parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 @tf.autograph.experimental.do_not_convert

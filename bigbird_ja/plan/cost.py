@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0

@@ -15,7 +15,8 @@ from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import cost
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, first_phase
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase
 
 COUNTED = 0.9  # share of a step that must be counted before its machine code is believed
 

@@ -23,7 +23,8 @@ from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.preflight.waits import waits
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage import outputs
 from bigbird_ja.train.lowered import LoweredStep
 

@@ -1,6 +1,6 @@
 """Every setting, declared once: type, default, range, choices, unit and meaning.
 
-A new setting is one field here, or in `keeping`. Flags, validation, `--help`, docs/settings.md,
+A new setting is one field here. Flags, validation, `--help`, docs/settings.md,
 `bigbird-ja config` and the echo follow from it; `options.Option` says what a declaration can hold.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bigbird_ja.settings.keeping import CheckpointsConfig, TpuConfig
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
 _STEPS = LONGEST_RUN
@@ -309,6 +308,49 @@ class TrainingConfig:
 
 
 @dataclass
+class CheckpointsConfig:
+    """Two policies of saving: by time against preemption, by step for keeps."""
+
+    save_every_minutes: float = option(
+        10.0, "Time between two checkpoints; 0 is off.", unit="minutes", low=0.0, high=1e6,
+        changeable=True,
+    )  # fmt: skip
+    save_every_steps: int = option(
+        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
+        changeable=True,
+    )  # fmt: skip
+    keep_last: int = option(
+        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000,
+        changeable=True,
+    )  # fmt: skip
+    keep_every_steps: int = option(
+        100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
+        low=0, high=_STEPS, changeable=True,
+    )  # fmt: skip
+
+
+@dataclass
+class TpuConfig:
+    """The machine that trains."""
+
+    num_cores: int = option(
+        8, "Cores over which a step's sequences are divided.", unit="cores", low=1, high=4096,
+        changeable=True,
+    )  # fmt: skip
+    name: str = option(
+        "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
+        needs_flag="use_tpu", filled=True,
+    )  # fmt: skip
+    zone: str | None = option(
+        None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
+    )  # fmt: skip
+    project: str | None = option(
+        None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
+        needs_flag="use_tpu", filled=True,
+    )  # fmt: skip
+
+
+@dataclass
 class Config:
     """Everything that a run depends on; written to `MODEL_DIR/config.yaml`."""
 
@@ -326,3 +368,47 @@ SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPT
 
 # What training depends on and only making data decides: of a run, its data set's manifest says it.
 FIXED_BY_DATA: tuple[str, ...] = tuple(key for key, o in OPTIONS.items() if o.fixed_by_data)
+
+
+def _all_but(section: str, *unused: str) -> tuple[str, ...]:
+    """The keys of a section but for these; one that is declared later is among them."""
+    keys = [key for key, option in OPTIONS.items() if option.section == section]
+    return tuple(key for key in keys if key.partition(".")[2] not in unused)
+
+
+LENGTH_SETTINGS: tuple[str, ...] = tuple(
+    f"model.{name}"
+    for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
+)
+
+RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
+
+_FIRST_VALUES = ("initializer", "initializer_range")
+# How a run reports, evaluates and is watched: no part of a step.
+_ATTENDANCE = (
+    "log_every_steps", "eval_every_steps", "eval_max_batches", "max_loop_seconds", "stall_minutes",
+)  # fmt: skip
+
+# `preflight`: what the compiled step is made of.
+STEP_SETTINGS: tuple[str, ...] = (
+    *_all_but("model", *_FIRST_VALUES),
+    *_all_but("training", *_ATTENDANCE),
+    "tpu.num_cores",
+    *(key for key in FIXED_BY_DATA if key != "make_data.mask_unit"),
+)
+
+# `plan`: what operations, memory on disk, steps and their number follow from. How long a step takes
+# is measured by `preflight`, or assumed.
+PLAN_SETTINGS: tuple[str, ...] = (
+    *_all_but(
+        "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
+        "attention_implementation", "attend_across_documents",
+    ),
+    *_all_but(
+        "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
+        "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
+        "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
+    ),
+    *_all_but("checkpoints", "save_every_steps"),
+    *FIXED_BY_DATA,
+)  # fmt: skip

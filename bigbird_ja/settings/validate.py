@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import get
+from bigbird_ja.settings.values import get_value
 
 _LONGEST = 1024  # characters of a text
 
 
-def validate(config: Config) -> None:
+def validate_config(config: Config) -> None:
     """Checks choices, ranges and what must divide.
 
     Raises:
         BadInput: naming the key and what is allowed.
     """
     for key, option in OPTIONS.items():
-        value = get(config, key)
+        value = get_value(config, key)
         option.check(value)
         if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
             raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
@@ -108,7 +108,7 @@ def _validate_mimetic(config: Config) -> None:
         )
 
 
-def warnings(config: Config) -> list[str]:
+def config_warnings(config: Config) -> list[str]:
     """What is allowed and yet hardly meant, one line each."""
     training = config.training
     found = []

@@ -19,7 +19,8 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import OutOfMemory
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 _FLOAT = 4  # bytes; on CPU bfloat16 saves nothing
 # Copies of each parameter's size: values and two slots, three times (as they are, as they come out

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0

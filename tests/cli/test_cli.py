@@ -75,7 +75,7 @@ def test_help_of_a_command_without_settings_reads_none(name: str) -> None:
     program = (
         "import sys\nfrom bigbird_ja.cli import main as cli\n"
         f"cli.run_command_line([{name!r}, '--help'])\n"
-        "print('bigbird_ja.settings' in sys.modules)"
+        "print('bigbird_ja.settings.schema' in sys.modules)"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

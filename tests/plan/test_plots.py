@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import prices
 from bigbird_ja.plan import cost, plots
 from bigbird_ja.plan import rows as plan
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.storage import plotting
 
 pytest.importorskip("matplotlib")
@@ -43,7 +43,7 @@ def check_legend(figure: Any) -> None:
 
 
 def test_days_and_dollars_are_read_without_powers(tmp_path: Path, drawn: list[Any]) -> None:
-    config = settings.complete(settings.resolve("base-4096")[0])
+    config = complete_config(resolve_config("base-4096")[0])
     run = plan.Run(config, 10_000, plan.estimated_data(config), prices.load(), cost.Overheads())
     rows = plan.make_rows(run, ("v3-8", "v6e-8"))
     spread = [
@@ -59,7 +59,7 @@ def test_days_and_dollars_are_read_without_powers(tmp_path: Path, drawn: list[An
 
 
 def test_what_is_free_or_unpriced_is_no_point(tmp_path: Path, drawn: list[Any]) -> None:
-    config = settings.complete(settings.resolve("base-4096")[0])
+    config = complete_config(resolve_config("base-4096")[0])
     run = plan.Run(config, 10_000, plan.estimated_data(config), prices.load(), cost.Overheads())
     rows = plan.make_rows(run)
     plots.cost_against_time(rows, str(tmp_path / "x.png"), "title")
