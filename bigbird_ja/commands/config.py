@@ -26,7 +26,7 @@ EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = SECTIONS
 POSITIONAL = "config"
 
-COMMANDS = ("demo", "tokenize", "make-data", "plan", "preflight", "pretrain", "launch")
+COMMANDS = ("tokenize", "make-data", "plan", "preflight", "pretrain", "launch")
 _WIDTH = 44  # where the comments begin
 
 

@@ -190,7 +190,7 @@ def _supervise(
     from bigbird_ja.launch.interrupts import Interrupts
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
     from bigbird_ja.launch.supervise import Detached, Services, SystemClock, supervise
-    from bigbird_ja.process import log_stream
+    from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage.lease import LeaseLost
@@ -211,7 +211,7 @@ def _supervise(
         recorded = start.record(prepared, changes)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
-            log_stream.guarded(interrupts.nobody_reads),
+            streams.guard_stderr(interrupts.nobody_reads),
         ):
             services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,

@@ -86,12 +86,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_outputs(args: absl_flags.FlagValues) -> None:
-    from bigbird_ja.preflight import rates
+    from bigbird_ja.preflight import results_file
     from bigbird_ja.storage import outputs, plotting
 
     plotting.check(args.plot, "--plot")
     if args.output:
-        outputs.check_output_file(args.output, "--output", True, rates.is_ours, "preflight")
+        outputs.check_output_file(args.output, "--output", True, results_file.is_ours, "preflight")
     if args.dump_hlo:
         from bigbird_ja.preflight import estimate
 
@@ -106,7 +106,7 @@ def _examine(
     from bigbird_ja.model import implementation
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, plot, rates, text
+    from bigbird_ja.preflight import estimate, plot, results_file, text
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.values import config_fingerprint, flatten
 
@@ -153,7 +153,7 @@ def _examine(
         "versions": versions,
     }
     if args.output:
-        rates.save(args.output, output)
+        results_file.save(args.output, output)
     if args.plot:
         plot.draw(args.plot, results, _title(config))
     return output

@@ -25,8 +25,8 @@ from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.request import Surroundings
-    from bigbird_ja.train.signals import StopRequest
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -101,17 +101,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
     """`run` with the surroundings given: tests stop the process at chosen instants."""
-    from bigbird_ja.process import log_stream
+    from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.pods.joining import leave
     from bigbird_ja.train.request import Surroundings
-    from bigbird_ja.train.signals import StopRequest
 
     around = surroundings or Surroundings()
     gone = "the reader of the log has gone"
     with (
         StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
-        log_stream.guarded(lambda: stop.ask(gone)),
+        streams.guard_stderr(lambda: stop.ask(gone)),
         _time_limit(args.max_train_minutes, around, stop),
     ):
         return _prepare_and_train(args, around, stop)
@@ -124,7 +124,7 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
         yield
         return
     limit = f"--max_train_minutes={minutes:g}"
-    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_pressing=False))
+    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
     timer.start()
     try:
         yield
@@ -202,11 +202,11 @@ def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
     """Says what a bucket in another region than the TPU costs, where both are known."""
-    from bigbird_ja.accelerators import prices, regions
+    from bigbird_ja.accelerators import prices
     from bigbird_ja.process.console import log
 
     size = sum(shard.bytes for shard in manifest.train_shards)
-    for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:
+    for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
         log(f"warning: {warning}")
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware, prices, regions
+from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.launch import backends, machines, startup, wheel
-from bigbird_ja.launch.billing import longest_life
 from bigbird_ja.launch.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
-from bigbird_ja.launch.run_state import RunState, Settings
+from bigbird_ja.launch.run_state import RunState, Settings, longest_life
 from bigbird_ja.launch.startup import Startup, Vm, vm_from_environment
 from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
 from bigbird_ja.process.errors import BadInput
@@ -286,7 +285,7 @@ def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     if not location:
         return []
     found = [
-        regions.mismatch(prepared.paths.bucket, location, zone, table)
+        prices.traffic_warning(prepared.paths.bucket, location, zone, table)
         for zone in prepared.settings.zones
     ]
     return [warning for warning in found if warning]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import textwrap
@@ -30,7 +31,7 @@ def cost_plan(prepared: Prepared, table: Prices) -> dict[str, Any]:
     )  # fmt: skip
     pricing = "on_demand" if prepared.spec.pricing == "on_demand" else "spot"
     rows = plan.make_rows(run, (prepared.spec.accelerator_type,))
-    chosen = [row for row in plan.as_json(rows) if row["pricing"] == pricing]
+    chosen = [dataclasses.asdict(row) for row in rows if row.pricing == pricing]
     return {
         "usd_per_hour": prepared.usd_per_hour,
         "prices_as_of": str(table.as_of),

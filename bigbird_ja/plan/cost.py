@@ -53,12 +53,6 @@ def checkpoint_bytes(config: Config) -> int:
     return 12 * count_parameters(config)
 
 
-def kept_checkpoints(config: Config, steps: int) -> int:
-    """How many checkpoints lie on the bucket at the end of a run."""
-    every = config.checkpoints.keep_every_steps
-    return config.checkpoints.keep_last + (steps // every if every else 0)
-
-
 def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime:
     """Expected hours with preemptions as a Poisson process over rented time.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.train.engines import Engine, Finished
@@ -19,7 +20,6 @@ from bigbird_ja.train.profiling import Profiler
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Meta
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import first_phase
@@ -21,7 +22,6 @@ from bigbird_ja.train.housekeeping import Chore, Housekeeping
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import CheckpointSaver, LeftToTheWriter, SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0

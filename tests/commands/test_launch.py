@@ -92,7 +92,7 @@ def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
         (["--accelerator_type=v5litepod-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v6e-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
-        (["--accelerator_type=A100"], "is a GPU"),
+        (["--accelerator_type=A100"], "write a TPU type such as"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "sizes v6e-1, v6e-4, v6e-8"),
         (["--accelerator_type=v6e-512", "--zones=us-east5-b"], "largest is v6e-256"),

@@ -20,7 +20,7 @@ from bigbird_ja.export.source import Source
 from bigbird_ja.launch import run_files, run_story
 from bigbird_ja.launch.run_files import BucketFiles, Launched, RunPaths
 from bigbird_ja.launch.run_state import ExitReport, RunState
-from bigbird_ja.preflight import rates
+from bigbird_ja.preflight import results_file
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import collect
 from bigbird_ja.report.page import page
@@ -122,7 +122,10 @@ _READERS = {
         "prices.yaml", prices._Table, _PRICES, lambda f: prices.load(str(f / "prices.yaml"))
     ),
     "preflight": _Reader(
-        "figures.json", rates.Results, _FIGURES, lambda f: rates.load(str(f / "figures.json"))
+        "figures.json",
+        results_file.Results,
+        _FIGURES,
+        lambda f: results_file.load(str(f / "figures.json")),
     ),
     "hugging face": _Reader(
         "config.json",

@@ -11,6 +11,7 @@ import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import Finished
@@ -20,7 +21,6 @@ from bigbird_ja.train.housekeeping import Housekeeping
 from bigbird_ja.train.loop import Loop
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
 

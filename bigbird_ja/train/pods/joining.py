@@ -13,6 +13,7 @@ from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import CommandError, Interrupted, classify
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
@@ -22,7 +23,6 @@ from bigbird_ja.train.pods import runtime
 from bigbird_ja.train.pods.meeting import Meeting
 from bigbird_ja.train.pods.place import Place
 from bigbird_ja.train.pods.pod import Alone, Pod
-from bigbird_ja.train.signals import StopRequest
 
 # Packages that have a part in the program that all processes run together.
 _PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "numpy")
