@@ -2,7 +2,7 @@
 
   git clone https://github.com/google-research/bigbird
   .venv/bin/python -m scripts.ancestor_step trace bigbird step.msgpack --layers 1
-  .venv-newest/bin/python -m scripts.ancestor_step count step.msgpack v5e
+  .venv/bin/python -m scripts.ancestor_step count step.msgpack v5e
 
 google-research/bigbird's own encoder, heads and AdamW: BERT-base, 4,096 tokens, 2 sequences, blocks
 of 64, 3 random ones, 600 predictions, 32,000 pieces, dropout 0.1, float32, no checkpointing; the
