@@ -9,11 +9,13 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import __version__, settings
+from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
 from bigbird_ja.report.collect import Run
 from bigbird_ja.run.records import Example
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 
 
 def page(runs: Sequence[Run], now: float, refresh_seconds: int | None = None) -> str:
@@ -210,6 +212,6 @@ def _environment(run: Run) -> dict[str, Any]:
 
 
 def _changed_settings(run: Run) -> dict[str, Any]:
-    defaults = settings.flatten(settings.Config())
-    values = settings.flatten(run.config) if run.config else {}
+    defaults = flatten(Config())
+    values = flatten(run.config) if run.config else {}
     return {key: value for key, value in values.items() if value != defaults.get(key)}

@@ -1,0 +1,279 @@
+"""A generated corpus: Japanese encyclopaedia articles in Wiki40b's layout, the same for a seed.
+
+Article i of a seed is a pure function of (seed, i). Articles are a few hundred to tens of
+thousands of characters long. Longer ones bind invented names to things and state them again
+hundreds to thousands of tokens later:
+
+    その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
+
+The name is one of a million, so only a model that sees the first mention can fill in the later
+one. `restated_facts` returns these pairs. Words and sentences are in `article_words.yaml` and
+`article_sentences.yaml`; a change of either changes every article.
+
+Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+import random
+import re
+import string
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from bigbird_ja.text.sentences import ARTICLE, NEWLINE, PARAGRAPH, SECTION
+
+DEFAULT_MEAN_LENGTH = 3000  # characters
+MIN_LENGTH, MAX_LENGTH = 250, 40_000
+_SPREAD = 1.0  # of the logarithm of lengths
+
+# Characters between a fact and its restatement; a token is about 1.6 characters.
+_MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
+DEFAULT_FACTS = 1.0  # per 1,000 characters
+
+# Slots that take a new word each time that a sentence has them.
+_WORD_SLOTS = {
+    "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
+    "英": "latin", "色": "colours", "言": "sayings", "叫": "exclamations", "書": "books",
+}  # fmt: skip
+_FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
+
+Span = tuple[int, int]
+
+
+def _read(name: str) -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
+    result: dict[str, Any] = yaml.load(text, loader)
+    return result
+
+
+WORDS = _read("article_words.yaml")
+_SENTENCES = _read("article_sentences.yaml")
+_FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
+
+
+def documents(
+    count: int,
+    seed: int,
+    mean_length: int = DEFAULT_MEAN_LENGTH,
+    facts: float = DEFAULT_FACTS,
+    start: int = 0,
+) -> Iterator[str]:
+    """Articles `start` to `start + count - 1` of a seed; see `document`."""
+    for index in range(start, start + count):
+        yield document(index, seed, mean_length, facts)
+
+
+def document(
+    index: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
+) -> str:
+    """Article `index` of a seed.
+
+    Args:
+        index: from 0.
+        seed: of the whole corpus.
+        mean_length: characters, on average over many articles.
+        facts: facts per 1,000 characters; each is restated one to three times. Where that makes
+            more than there are kinds, an article has two or more facts, restated more often.
+    """
+    return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
+
+
+def restated_facts(text: str) -> list[tuple[Span, Span]]:
+    """Names that a text states again: character spans of the first mention and of each later one.
+
+    Works on any text with "KINDは「NAME」" for the `fact_kinds` of `article_words.yaml`.
+    """
+    first: dict[tuple[str, str], Span] = {}
+    pairs = []
+    for match in _FACT.finditer(text):
+        key = (match[1], match[2])
+        if key in first:
+            pairs.append((first[key], match.span(2)))
+        else:
+            first[key] = match.span(2)
+    return pairs
+
+
+def is_generated(text: str) -> bool:
+    """Whether a text is one of these articles: much of it stands between slots of the sentences."""
+    head = text[:2000]
+    return sum(len(match[0]) for match in _literals().finditer(head)) > len(head) / 20
+
+
+@functools.cache
+def _literals() -> re.Pattern[str]:
+    kinds = _SENTENCES["kinds"].values()
+    sentences = [s for kind in kinds for s in kind["openings"] + kind["sentences"]]
+    sentences += _SENTENCES["generic"] + _SENTENCES["fact_first"] + _SENTENCES["fact_again"]
+    literals = {literal for sentence in sentences for literal, _ in _parts_of(sentence)}
+    longest_first = sorted((x for x in literals if len(x) >= 7), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)))
+
+
+@functools.cache
+def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
+    """A sentence as pairs of literal text and the slot after it ("" for none)."""
+    return tuple(
+        (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
+    )
+
+
+def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """An article in Wiki40b's layout; a section is its title ("" for the lead) and paragraphs."""
+    parts = [f"\n{ARTICLE}\n{title}"]
+    for heading, paragraphs in sections:
+        if heading:
+            parts.append(f"\n{SECTION}\n{heading}")
+        if paragraphs:
+            parts.append(f"\n{PARAGRAPH}\n{NEWLINE.join(paragraphs)}")
+    return "".join(parts)
+
+
+class _Writer:
+    """Writes one article with one random stream."""
+
+    def __init__(self, rng: random.Random, mean_length: int, facts: float) -> None:
+        self._random = rng.random
+        # exp(N(mu, s^2)) has the mean exp(mu + s^2 / 2).
+        length = math.exp(rng.gauss(math.log(mean_length) - _SPREAD**2 / 2, _SPREAD))
+        self._target = int(min(max(length, MIN_LENGTH), MAX_LENGTH))
+        self._written = 0
+        self._kind = _SENTENCES["kinds"][self._pick(list(_SENTENCES["kinds"]))]
+        self._sentences = self._kind["sentences"] * 2 + _SENTENCES["generic"]
+        self._slots = self._make_slots(self._pick(self._kind["suffixes"]))
+        self._plan_facts(int(self._target * facts / 1000))
+
+    def article(self) -> str:
+        """The article in Wiki40b's layout."""
+        lead = self._fill(self._pick(self._kind["openings"])) + self._paragraph(2)
+        sections = [("", [lead])]
+        headings = list(self._kind["headings"])
+        while self._written < self._target:
+            if not headings:
+                headings = [f"{name}（{self._word('fields')}）" for name in self._kind["headings"]]
+            heading = headings.pop(self._below(len(headings)))
+            count = 1 + self._below(3)
+            paragraphs: list[str] = []
+            while len(paragraphs) < count and self._written < self._target:
+                paragraphs.append(self._paragraph(2 + self._below(6)))
+            sections.append((heading, paragraphs))
+        return render(str(self._slots["題"]), sections)
+
+    def _paragraph(self, sentences: int) -> str:
+        parts = []
+        for _ in range(sentences):
+            parts += self._due_facts()
+            chance = self._random()
+            if chance < 0.12:
+                parts.append(self._fill(self._pick(_SENTENCES["quoted"])))
+                continue
+            if chance < 0.4:
+                parts.append(self._fill(self._pick(_SENTENCES["connectives"])))
+            parts.append(self._fill(self._pick(self._sentences)))
+        return "".join(parts)
+
+    def _plan_facts(self, count: int) -> None:
+        """Plans statements: (characters written before, tie-break, kind, name, is it again)."""
+        kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
+        if count > len(kinds):  # some articles are easy to keep in mind, some are hard
+            kinds = kinds[: 2 + self._below(len(kinds) - 1)]
+        more = 3 * (count - len(kinds)) // max(1, len(kinds))
+        self._due: list[tuple[int, int, str, str, bool]] = []
+        for kind in kinds:
+            letters = 2 + self._below(2)
+            name = "".join(self._word("fact_letters") for _ in range(letters))
+            at = int(self._random() * 0.6 * self._target)
+            self._due.append((at, len(self._due), kind, name, False))
+            for _ in range(1 + self._below(3) + more):
+                room = self._target - at
+                if room <= _MIN_DISTANCE:
+                    break
+                farthest = math.log(min(_MAX_DISTANCE, room) / _MIN_DISTANCE)
+                distance = _MIN_DISTANCE * math.exp(self._random() * farthest)
+                self._due.append((at + int(distance), len(self._due), kind, name, True))
+        heapq.heapify(self._due)
+
+    def _due_facts(self) -> list[str]:
+        stated = []
+        while self._due and self._due[0][0] <= self._written:
+            _, _, self._slots["種"], self._slots["名"], again = heapq.heappop(self._due)
+            sentences = _SENTENCES["fact_again" if again else "fact_first"]
+            stated.append(self._fill(self._pick(sentences)))
+        return stated
+
+    def _fill(self, sentence: str) -> str:
+        parts = []
+        for literal, slot in _parts_of(sentence):
+            parts.append(literal)
+            if slot:
+                value = self._slots[slot]
+                parts.append(value if isinstance(value, str) else value())
+        text = "".join(parts)
+        self._written += len(text)
+        return text
+
+    def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
+        """What fills each slot: fixed for the article's subject and people, else drawn anew."""
+        place = self._place()
+        subject = place + suffix if suffix else self._person()
+        return {
+            "題": subject,
+            "地": self._place(),
+            "県": self._word("prefectures"),
+            "主": self._person(),
+            "友": self._person(),
+            "読": "".join(self._word("kana") for _ in range(3 + self._below(5))),
+            "人": self._person,
+            "町": self._place,
+            "年": self._era_year,
+            "西暦": lambda: str(1700 + self._below(325)),
+            "月日": lambda: f"{1 + self._below(12)}月{1 + self._below(28)}日",
+            "数": lambda: str(2 + self._below(98)),
+            "大数": self._large_number,
+            "小数": self._decimal,
+            "度": lambda: f"{1 + self._random() * 38:.1f}",
+            "生没": self._life,
+            **{slot: functools.partial(self._word, kind) for slot, kind in _WORD_SLOTS.items()},
+        }
+
+    def _word(self, kind: str) -> Any:
+        return self._pick(WORDS[kind])
+
+    def _person(self) -> str:
+        return "".join(map(self._word, ("surname_heads", "surname_tails", "given_names")))
+
+    def _place(self) -> str:
+        return "".join(map(self._word, ("place_heads", "place_tails")))
+
+    def _era_year(self) -> str:
+        name, first, years = self._word("eras")
+        n = self._below(years)
+        return f"{name}{n + 1 if n else '元'}年（{first + n}年）"
+
+    def _life(self) -> str:
+        born = 1700 + self._below(230)
+        return f"{born}年 - {born + 35 + self._below(60)}年"
+
+    def _large_number(self) -> str:
+        n = int(10 ** (3 + 5 * self._random()))
+        if n < 10_000 or self._random() < 0.3:
+            return f"{n:,}"
+        return f"{n // 10_000}万{n % 10_000 or ''}"
+
+    def _decimal(self) -> str:
+        number = f"{self._random() * 100:.{1 + self._below(2)}f}"
+        return number if self._random() < 0.9 else number.translate(_FULL_WIDTH)
+
+    def _pick(self, choices: Sequence[Any]) -> Any:
+        return choices[int(self._random() * len(choices))]
+
+    def _below(self, n: int) -> int:
+        return int(self._random() * n)
