@@ -34,7 +34,7 @@ _VARIABLES = {
 }  # fmt: skip
 _COLOURS = {name: colour for colour, name in _VARIABLES.items()}
 _SOFT, _LINE = _COLOURS["--soft"], _COLOURS["--line"]
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "bigbird-ja", "font.size": 9,
     "text.parse_math": False,  # a run's name may hold dollar signs
     "text.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _LINE, "xtick.color": _SOFT,

@@ -133,8 +133,10 @@ def _evaluation(runs: Sequence[Run]) -> list[str]:
         ("Accuracy by distance to the nearest visible same token", "by_distance"),
         ("Accuracy by corpus", "by_sub_corpus"),
     ):
-        newest: dict[str, Mapping[str, Any]] = {r.name: (r.evaluations or [{}])[-1] for r in runs}
-        tables = {name: _shares(e.get(key) or [], "accuracy") for name, e in newest.items()}
+        tables = {}
+        for run in runs:
+            newest: Mapping[str, Any] = run.evaluations[-1] if run.evaluations else {}
+            tables[run.name] = _shares(newest.get(key) or [], "accuracy")
         if any(tables.values()):
             charts.append(bar_chart(title, tables))
     for run in (run for run in runs if run.probes):
