@@ -18,6 +18,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import build, records, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import lease
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -393,7 +394,8 @@ def test_who_lost_the_lock_writes_no_manifest(tmp_path, sample_corpus, tokenizer
 
     def robbed(*arguments):
         made = whole(*arguments)
-        (output / work.LOCK_NAME).write_text(json.dumps({"host": "elsewhere", "pid": 1, "id": "x"}))
+        thief = dataclasses.replace(lease.this_owner(), host="elsewhere", pid=1, id="x")
+        (output / work.LOCK_NAME).write_text(json.dumps(dataclasses.asdict(thief)))
         return made
 
     monkeypatch.setattr(build, "_write_shards", robbed)
