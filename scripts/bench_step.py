@@ -264,7 +264,7 @@ def show_slices(found: Sequence[dict[str, Any]]) -> str:
 
 def _can_be_measured(row: Row) -> bool:
     libtpu = compile_lib.versions()["libtpu"]
-    if row.key != CODE or machine_code.is_there(row.chip, libtpu):
+    if row.key != CODE or machine_code.is_available(row.chip, libtpu):
         return True
     log(f"{row.what}: libtpu {libtpu} does not list it; make bench-code does")
     return False

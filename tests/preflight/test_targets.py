@@ -38,10 +38,10 @@ def test_slices_by_name() -> None:
     [
         ("v5ee:2x4", "did you mean 'v5e'.*chips: v2, v3, .*v7x"),
         ("2x4", "chips: v2, v3"),
-        ("v5e", "there are v5e:1x1, .*v5e:2x4"),
-        ("v5e:", "there are v5e:1x1"),
-        ("v5e:2-4", "there are v5e:1x1"),
-        ("v5e:3x5", "libtpu knows no such slice; there are v5e:1x1"),
+        ("v5e", "such as v5e:2x2, .*v5e:8x8"),
+        ("v5e:", "such as v5e:2x2"),
+        ("v5e:2-4", "such as v5e:2x2"),
+        ("v5e:3x5", "libtpu knows no such slice; such as v5e:2x2"),
         ("v7x:2x2x1", "does not know v7x, only v2, v3, v4, v5e, v5p, v6e: use a newer libtpu"),
     ],
 )

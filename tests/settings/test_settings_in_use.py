@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja import settings
 from bigbird_ja.cli import main
-from bigbird_ja.preflight import estimate, text
+from bigbird_ja.preflight import estimate, printout
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import suggestions
 from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, Config
@@ -71,8 +71,8 @@ def test_plan_reads_what_it_takes(read: set[str]) -> None:
 def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(estimate, "examine", lambda *_: {})  # the compiler reads the program
-    for name in ("describe", "left_out"):
-        monkeypatch.setattr(text, name, lambda *_: "")
+    for name in ("describe", "limitations"):
+        monkeypatch.setattr(printout, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
