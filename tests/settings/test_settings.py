@@ -192,14 +192,10 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
     assert train_predictions(completed(*rates)) == 1229
     assert completed(*rates).make_data.max_predictions_per_seq == 600  # evaluation's
-    until = completed(*rates, "training.masked_lm_prob_steps=50")
-    assert mask_rates(until) == (0.3, 0.15, 50)
     assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
     assert train_predictions(completed("training.masked_lm_prob=0.1")) == 410
     with pytest.raises(BadInput, match=r"set training\.masked_lm_prob too"):
         completed(rates[1])
-    with pytest.raises(BadInput, match=r"no effect without training\.final"):
-        completed(rates[0], "training.masked_lm_prob_steps=50")
 
 
 def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
