@@ -213,7 +213,7 @@ def _replicas(
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.file_names import SLOTS, slot_name
+    from bigbird_ja.run.checkpoints import SLOTS, slot_name
     from bigbird_ja.train import step as step_lib
 
     names = list(parameter_specs(config))

@@ -18,9 +18,9 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError, classify
@@ -31,9 +31,16 @@ from bigbird_ja.storage.decode import Amount, Count
 if TYPE_CHECKING:
     import numpy as np
 
+T = TypeVar("T")
+
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
 _SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
+
+
+# A checkpoint's variables: the parameters, two slots of AdamW for each, and the step.
+STEP = "global_step"
+SLOTS = ("m", "v")  # running means of gradients and of their squares
 
 
 @dataclass(frozen=True)
@@ -324,6 +331,27 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
         # of EFBIG, for the end of the data, and ends as if all were well.
         known = classify(error)
         raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """The variable that holds one of a parameter's slots."""
+    return f"{parameter}/adam_{slot}"
+
+
+def variable_names(parameters: Iterable[str]) -> list[str]:
+    """Every variable of a checkpoint, in its order."""
+    names = list(parameters)
+    return [*names, *(slot_name(name, slot) for slot in SLOTS for name in names), STEP]
+
+
+def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
+    """The parameters among a checkpoint's variables."""
+    endings = tuple(slot_name("", slot) for slot in SLOTS)
+    return {
+        name: value
+        for name, value in variables.items()
+        if name != STEP and not name.endswith(endings)
+    }
 
 
 def _sidecar(step: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bigbird_ja import settings
 from bigbird_ja.model.params import POSITIONS
-from bigbird_ja.run.file_names import SLOTS, slot_name
+from bigbird_ja.run.checkpoints import SLOTS, slot_name
 from bigbird_ja.settings import Config
 
 CHANGED = "sequence_length_changed"  # event

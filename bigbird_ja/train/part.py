@@ -103,8 +103,7 @@ class Part:
     def _evaluate(self, checkpoint: Checkpoint) -> None:
         """The evaluation of a finished run, on the devices that trained it."""
         from bigbird_ja.data import verify
-        from bigbird_ja.run.checkpoints import read_variables
-        from bigbird_ja.run.file_names import parameters_of
+        from bigbird_ja.run.checkpoints import parameters_of, read_variables
 
         step, request = self._found.step, self._request
         damage = verify.named_damage(request.manifest, request.data_dir)

@@ -8,8 +8,14 @@ import numpy as np
 
 from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import file_names
-from bigbird_ja.run.checkpoints import Checkpoint, read_variables
+from bigbird_ja.run.checkpoints import (
+    SLOTS,
+    STEP,
+    Checkpoint,
+    read_variables,
+    slot_name,
+    variable_names,
+)
 from bigbird_ja.settings import Config
 
 State = dict[str, np.ndarray]
@@ -35,16 +41,16 @@ def first_state(
     params: State = initial_parameters(config, config.training.seed)
     params.update(warm_start or {})
     slots = {
-        file_names.slot_name(name, slot): np.zeros_like(value)
-        for slot in file_names.SLOTS
+        slot_name(name, slot): np.zeros_like(value)
+        for slot in SLOTS
         for name, value in params.items()
     }
-    return {**params, **slots, file_names.STEP: np.int64(0)}  # type: ignore[dict-item]
+    return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
 
 
 def _check(config: Config, state: State, where: str) -> None:
     specs = parameter_specs(config)
-    for name in file_names.variable_names(specs):
+    for name in variable_names(specs):
         spec = specs.get(name) or specs.get(name.rpartition("/")[0])
         shape = spec.shape if spec else ()
         if name not in state or np.shape(state[name]) != shape:
