@@ -143,7 +143,7 @@ def measure_loop(preset: str, directory: Path, steps: int, count: int) -> dict[s
     from bigbird_ja import settings as config_lib
     from bigbird_ja.commands import pretrain
     from bigbird_ja.train.engines import choice
-    from bigbird_ja.train.request import Surroundings
+    from bigbird_ja.train.job import Dependencies
 
     turns, real = Turns(steps, count), choice.start
 
@@ -153,7 +153,7 @@ def measure_loop(preset: str, directory: Path, steps: int, count: int) -> dict[s
 
     module: Any = choice
     module.start = start
-    pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=turns.mark))
+    pretrain.run = lambda args: pretrain.run_with(args, Dependencies(mark=turns.mark))
     total = 2 * _WARM_UP + (count + 1) * (steps + 2)
     with contextlib.redirect_stdout(sys.stderr):
         arguments = _arguments(preset, directory, "loop", "pjrt", total, 2 * steps)

@@ -146,7 +146,7 @@ def _ours(config: Config, way: Way, options: argparse.Namespace) -> tuple[float,
     import tensorflow as tf
 
     from bigbird_ja.train.engines.pjrt import PjrtEngine
-    from bigbird_ja.train.state import first_state
+    from bigbird_ja.train.warm_start import first_state
     from scripts.bench_model import fixed_batch
 
     found = devices.find(False)

@@ -28,9 +28,9 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
 from bigbird_ja.settings import Config
-from bigbird_ja.train import reading
-from bigbird_ja.train.lengths import repeated
+from bigbird_ja.train import inputs
 from bigbird_ja.train.step import initial_slots, train_step
+from bigbird_ja.train.warm_start import repeated
 
 Batch = dict[str, np.ndarray]
 Run = TypeVar("Run")  # what a benchmark calls one of its runs
@@ -102,7 +102,7 @@ def config_for(data_dir: str, task: Task, *sets: str) -> Config:
 
 def training_batches(config: Config, data_dir: str, **which: Any) -> Iterator[Batch]:
     """The batches that `pretrain` would see, from step 0 on; `which` as of `reading.batches`."""
-    batches = reading.batches(config, manifest_lib.load(data_dir), data_dir, **which)
+    batches = inputs.batches(config, manifest_lib.load(data_dir), data_dir, **which)
     return batches.as_numpy_iterator()
 
 

@@ -88,8 +88,8 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
     from bigbird_ja import settings as config_lib
-    from bigbird_ja.train import reading
-    from bigbird_ja.train.state import first_state
+    from bigbird_ja.train import inputs
+    from bigbird_ja.train.warm_start import first_state
     from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
@@ -97,7 +97,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = config_lib.with_data_set(config, manifest.fixed())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return reading.batches(
+        return inputs.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
         )  # fmt: skip
@@ -125,7 +125,7 @@ def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int)
     """The case's settings against the defaults, both going on after half of the steps on
     `case["restart"]` devices."""
     from bigbird_ja import settings as config_lib
-    from bigbird_ja.train.state import first_state
+    from bigbird_ja.train.warm_start import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
     half = steps // 2

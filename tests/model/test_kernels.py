@@ -131,7 +131,9 @@ def _assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
 
 def _cases() -> list[Any]:
     return [
-        pytest.param(name, documents, marks=[] if (name, documents) in FAST else pytest.mark.nightly)
+        pytest.param(
+            name, documents, marks=[] if (name, documents) in FAST else pytest.mark.nightly
+        )
         for name in SHAPES
         for documents in (False, True)
     ]

@@ -11,7 +11,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage import lease
 from bigbird_ja.storage.lease import Lease
-from bigbird_ja.train.run_directory import LOCK, Resumption
+from bigbird_ja.train.run_dir import LOCK, Resumption
 
 # A file that one host has written is seen by the others so late, on a shared disk.
 _VISIBLE_SECONDS = 15.0

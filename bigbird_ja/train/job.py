@@ -1,4 +1,4 @@
-"""What a run of `pretrain` was asked for, and the surroundings that it runs in."""
+"""What a run of `pretrain` was asked to do, and what it depends on outside of itself."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Log, clocks and the way out of the process; tests pass their own.
+class Dependencies:
+    """Log, clocks and the exit of the process; tests replace them.
 
-    `timer` is given seconds and what to call after them: it has `start` and `cancel`.
+    `timer(seconds, act)` returns an object with `start` and `cancel`.
 
-    `mark` is called with the phase at the instants where a kill is interesting: "start-up",
+    `mark` is called with a phase at the instants where a kill is interesting: "start-up",
     "compile", "input", "session", "step", "evaluate", "save", "between-files".
     """
 
@@ -41,8 +41,8 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the user asked for, checked as far as flags go."""
+class Job:
+    """One run: settings, data set, flags. The flags are checked as far as that needs no files."""
 
     config: Config  # completed by the data set
     manifest: Manifest
@@ -56,5 +56,5 @@ class Request:
     profile_steps: tuple[int, int] | None = None
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
-    json: bool = False  # an end that bypasses the command line prints its own JSON
-    surroundings: Surroundings = field(default_factory=Surroundings)
+    json: bool = False  # prints its results as JSON when a thread has to end the process
+    deps: Dependencies = field(default_factory=Dependencies)

@@ -11,8 +11,8 @@ from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints, model
-from bigbird_ja.train import init_from
-from bigbird_ja.train.init_from import load_initial
+from bigbird_ja.train import warm_start
+from bigbird_ja.train.warm_start import load_initial
 from tests.model.tiny import tiny_config
 
 
@@ -158,7 +158,7 @@ def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
         asked.append((folder, sha256))
         return ids
 
-    monkeypatch.setattr(init_from.tokenizer, "old_ids_in", old_ids_in)
+    monkeypatch.setattr(warm_start.tokenizer, "old_ids_in", old_ids_in)
     config = tiny_config(48, **{"tokenize.vocab_size": 62})
     found, text = load_initial(str(tmp_path), config, "abc")
     assert asked == [(str(tmp_path), "abc")]

@@ -1,10 +1,11 @@
-"""Warm start: parameters of a finished model as the first values of a new run.
+"""The state with which training begins: a checkpoint's, a new run's, or another model's weights.
 
-Three kinds of source: a Hugging Face folder (`model.safetensors`) of a BigBird or a BERT, a
-MODEL_DIR of ours, and a TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's
-positions are repeated end to end, and the other weights are the same. Optimiser state is never
-taken: resuming is another thing. What a source lacks keeps its random first value; a table says
-which came whence, and a warning below it what stays random.
+`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder
+(`model.safetensors`) of a BigBird or a BERT, a MODEL_DIR of ours, and a TensorFlow checkpoint with
+the names of Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights
+are the same. Optimiser state is never taken: that is what resuming does. What a source lacks keeps
+its random first value; a table names the source of each variable, and a warning below it lists what
+stays random.
 """
 
 from __future__ import annotations
@@ -19,16 +20,29 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import POSITIONS, ParameterSpec, initial_value, parameter_specs
+from bigbird_ja.model.params import (
+    POSITIONS,
+    ParameterSpec,
+    initial_parameters,
+    initial_value,
+    parameter_specs,
+)
 from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
-from bigbird_ja.run.model import load_parameters
+from bigbird_ja.run.checkpoints import (
+    SLOTS,
+    STEP,
+    Checkpoint,
+    CheckpointStore,
+    read_variables,
+    slot_name,
+    variable_names,
+)
+from bigbird_ja.run.model import CONFIG, load_parameters
 from bigbird_ja.settings import Config
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import tokenizer
-from bigbird_ja.train.lengths import repeated
 
 _WEIGHTS = "model.safetensors"
 _MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
@@ -48,14 +62,69 @@ _NAMES_IN_WARNING = 8
 _ESSENTIAL = "bert/encoder/"
 
 
+State = dict[str, np.ndarray]
+
+
+def first_state(
+    config: Config, checkpoint: Checkpoint | None, warm_start: Mapping[str, np.ndarray] | None
+) -> State:
+    """Every variable where training begins, by the names of a checkpoint.
+
+    Args:
+        config: completed by a data set.
+        checkpoint: where training continues, or None.
+        warm_start: parameters that replace the random ones of a new run.
+
+    Raises:
+        BadInput: the checkpoint is of another model.
+    """
+    if checkpoint is None:
+        params: State = initial_parameters(config, config.training.seed)
+        params.update(warm_start or {})
+        slots = {
+            slot_name(name, slot): np.zeros_like(value)
+            for slot in SLOTS
+            for name, value in params.items()
+        }
+        return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
+    state = read_variables(checkpoint.prefix)
+    specs = parameter_specs(config)
+    for name in variable_names(specs):
+        spec = specs.get(name) or specs.get(name.rpartition("/")[0])
+        expected = spec.shape if spec else ()
+        shape = np.shape(state[name]) if name in state else "missing"
+        if shape != expected:
+            raise BadInput(
+                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {expected}"
+            )
+    if int(state[STEP]) == config.training.first_seq_length_steps:
+        return lengthened(config, state)  # a checkpoint of that step was saved before the change
+    return state
+
+
+def lengthened(config: Config, state: Mapping[str, Any]) -> State:
+    """The state at the change from short to whole sequences: the positions of the short ones, which
+    alone were trained, repeated end to end as in Longformer (arXiv:2004.05150, section 5), with
+    AdamW's state of them."""
+    length = config.training.first_seq_length
+    names = (POSITIONS, *(slot_name(POSITIONS, slot) for slot in SLOTS))
+    return {**state, **{name: repeated(state[name][:length], len(state[name])) for name in names}}
+
+
+def repeated(rows: np.ndarray, count: int) -> np.ndarray:
+    """[count, ...]: the rows end to end, again and again."""
+    copies = -(-count // len(rows))
+    return np.tile(rows, (copies, *[1] * (rows.ndim - 1)))[:count]
+
+
 @dataclass(frozen=True)
-class Found:
-    """The variables of a source, by our names where we know them."""
+class Source:
+    """The variables of another model, by our names where those are known."""
 
     kind: str
     values: Mapping[str, np.ndarray]
-    theirs: Mapping[str, str]  # our name -> the source's
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source says
+    names: Mapping[str, str]  # our name -> the source's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
 
 
 def load_initial(
@@ -77,31 +146,30 @@ def load_initial(
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    found = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
+    model = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
-        value, how = _take(name, spec, found)
+        value, how = _take(name, spec, model)
         if value is not None:
             taken[name] = value
         rows.append((name, "x".join(map(str, spec.shape)), how))
-    _check(source, rows, taken)
-    _check_finite(source, taken, found.theirs)
-    header = f"first values from {source} ({found.kind}):"
+    _check(source, model, rows, taken)
+    header = f"first values from {source} ({model.kind}):"
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
-    return taken, text + _warning(lacking, len(specs)) + _other_settings(found, config)
+    return taken, text + _warnings(model, config, lacking, len(specs))
 
 
-def _with_our_ids(found: Found, source: str, config: Config, tokenizer_sha256: str) -> Found:
+def _with_our_ids(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
     """The source with its rows of pieces where the data set's tokenizer has them; what `make-data
     --tokenizer` added to the source's tokenizer gets random first values."""
-    if not found.settings:  # of Hugging Face's folders alone
-        return found
+    if not model.settings:  # of Hugging Face's folders alone
+        return model
     ids = tokenizer.old_ids_in(source, tokenizer_sha256)
     if ids is None:
-        return found
-    values, theirs, specs = dict(found.values), dict(found.theirs), parameter_specs(config)
+        return model
+    values, names, specs = dict(model.values), dict(model.names), parameter_specs(config)
     for name in (n for n in _BY_PIECE if n in values):
         old, count = np.asarray(values[name]), len(values[name])
         new = initial_value(config, name, specs[name], config.training.seed)
@@ -110,48 +178,51 @@ def _with_our_ids(found: Found, source: str, config: Config, tokenizer_sha256: s
         if len(ids) == len(new) and old.shape[1:] == new.shape[1:]:
             new[to] = old[at]
             values[name] = new
-            theirs[name] = f"{theirs[name]}: {len(to):,} of {len(ids):,} pieces"
-    return dataclasses.replace(found, values=values, theirs=theirs)
+            names[name] = f"{names[name]}: {len(to):,} of {len(ids):,} pieces"
+    return dataclasses.replace(model, values=values, names=names)
 
 
-def _warning(lacking: list[str], count: int) -> str:
-    """A line about parameters that the source does not give; nothing where it gives all."""
-    if not lacking:
-        return ""
-    named = ", ".join(lacking[:_NAMES_IN_WARNING])
-    more = f" and {len(lacking) - _NAMES_IN_WARNING} more" * (len(lacking) > _NAMES_IN_WARNING)
-    return f"\nwarning: {len(lacking)} of {count} variables keep random first values: {named}{more}"
+def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> str:
+    """Lines about parameters that stay random, and about settings that no shape shows and in which
+    the source differs."""
+    lines = []
+    if lacking:
+        named = ", ".join(lacking[:_NAMES_IN_WARNING])
+        more = len(lacking) - _NAMES_IN_WARNING
+        named += f" and {more} more" if more > 0 else ""
+        lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
+    for name, value in model.settings.items():
+        ours = getattr(config.model, name)
+        if value is not None and value != ours:
+            lines.append(
+                f"the source has model.{name}={value}, this config {ours}: use the source's"
+            )
+    return "".join(f"\nwarning: {line}" for line in lines)
 
 
-def _other_settings(found: Found, config: Config) -> str:
-    """A line for each setting that no shape tells and in which the source differs."""
-    return "".join(
-        f"\nwarning: the source has model.{name}={value}, this config {own}: use the source's"
-        for name, value in found.settings.items()
-        if value is not None and value != (own := getattr(config.model, name))
-    )
-
-
-def _take(name: str, spec: ParameterSpec, found: Found) -> tuple[np.ndarray | None, str]:
+def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
     """The value for one parameter, or None, and where it comes from."""
-    value = found.values.get(name)
+    value = model.values.get(name)
     if value is None:
         return None, f"{_INITIAL} (not in the source)"
     value = np.asarray(value, np.float32)
-    theirs = found.theirs.get(name, name)
+    there = model.names.get(name, name)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
         value = value.reshape(spec.shape)  # attention kernels with the head axis split
     if value.shape == spec.shape:
-        return value, theirs
+        return value, there
     if name == POSITIONS and value.shape[1:] == spec.shape[1:]:
         return repeated(value, spec.shape[0]), (
-            f"{theirs}: {len(value):,} positions "
+            f"{there}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
         )
-    return None, f"{_INITIAL} ({theirs} has shape {'x'.join(map(str, value.shape))})"
+    return None, f"{_INITIAL} ({there} has shape {'x'.join(map(str, value.shape))})"
 
 
-def _check(source: str, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]) -> None:
+def _check(
+    source: str, model: Source, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]
+) -> None:
+    """Refuses a source that lacks a part of the encoder, or holds numbers that are not finite."""
     lacking = [
         (name, how) for name, _, how in rows if name not in taken and name.startswith(_ESSENTIAL)
     ]
@@ -162,14 +233,11 @@ def _check(source: str, rows: list[tuple[str, str, str]], taken: Mapping[str, np
             f" first {name}: {how.removeprefix(_INITIAL).strip(' ()')}: use the source's model.*"
             " settings"
         )
-
-
-def _check_finite(source: str, taken: Mapping[str, np.ndarray], theirs: Mapping[str, str]) -> None:
     for name, value in taken.items():
         if not np.isfinite(value).all():
             raise BadInput(
-                f"--init_from {source}: {theirs.get(name, name)} holds NaN or infinite numbers:"
-                " take an earlier checkpoint of that model"
+                f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
+                " numbers: take an earlier checkpoint of that model"
             )
 
 
@@ -189,12 +257,12 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Found:
+def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
     if storage.exists(storage.join(source, _WEIGHTS)):
         return _read_hugging_face(source, specs)
-    if _is_run(source):
+    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
-        return Found(f"a run of ours, step {meta.step:,}", params, {})
+        return Source(f"a run of ours, step {meta.step:,}", params, {})
     prefix = _checkpoint_prefix(source)
     if prefix is not None:
         return _read_google(prefix, specs)
@@ -209,13 +277,25 @@ def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Found:
     )
 
 
-def _is_run(source: str) -> bool:
-    if not storage.exists(storage.join(source, "config.yaml")):
-        return False
-    return bool(CheckpointStore(source).steps())
+@dataclass(frozen=True)
+class _HuggingFaceConfig:
+    """The keys of `config.json` that are read; no shape shows them."""
+
+    model_type: str = "unknown"
+    hidden_act: str | None = None
+    num_attention_heads: decode.Count | None = None
+    layer_norm_eps: float | None = None
 
 
-def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found:
+def _hugging_face_config(source: str) -> _HuggingFaceConfig:
+    path, advice = storage.join(source, "config.json"), "is this a Hugging Face folder?"
+    try:
+        return decode.read_json(path, _HuggingFaceConfig, advice)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: {advice}") from error
+
+
+def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
     try:
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -229,20 +309,21 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Found
         state = load(storage.read_bytes(path, _MOST_WEIGHTS))
     except (SafetensorError, KeyError) as error:
         raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
-    found = _hugging_face_config(source)
-    if found.model_type not in ("big_bird", "bert"):
+    config = _hugging_face_config(source)
+    if config.model_type not in ("big_bird", "bert"):
         raise BadInput(
-            f"--init_from {source}: a {found.model_type} model; a big_bird or bert one is needed"
+            f"--init_from {source}: a {config.model_type} model; a big_bird or bert one is needed"
         )
-    values, theirs = {}, {}
+    values, names = {}, {}
     for name in specs:
         usual = hf_names.hugging_face_name(name)
-        theirs[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
-        if theirs[name] in state:
-            value = state[theirs[name]]
+        names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
+        if names[name] in state:
+            value = state[names[name]]
             values[name] = value.T if hf_names.is_transposed(name) else value
-    settings = {name: getattr(found, name) for name in _SETTINGS}
-    return Found(f"a Hugging Face folder, {found.model_type}", values, theirs, settings)
+    settings = dataclasses.asdict(config)
+    kind = settings.pop("model_type")
+    return Source(f"a Hugging Face folder, {kind}", values, names, settings)
 
 
 def _hugging_face_names(usual: str) -> list[str]:
@@ -253,31 +334,6 @@ def _hugging_face_names(usual: str) -> list[str]:
         stem, _, part = usual.rpartition(".")
         names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
     return [*names, *(name.removeprefix("bert.") for name in names)]
-
-
-_ASK = "is this a Hugging Face folder?"
-
-
-@dataclass(frozen=True)
-class _HuggingFaceConfig:
-    """What of `config.json` is read."""
-
-    model_type: str = "unknown"
-    hidden_act: str | None = None
-    num_attention_heads: decode.Count | None = None
-    layer_norm_eps: float | None = None
-
-
-# What no shape tells.
-_SETTINGS = ("hidden_act", "num_attention_heads", "layer_norm_eps")
-
-
-def _hugging_face_config(source: str) -> _HuggingFaceConfig:
-    path = storage.join(source, "config.json")
-    try:
-        return decode.read_json(path, _HuggingFaceConfig, _ASK)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {_ASK}") from error
 
 
 def _checkpoint_prefix(source: str) -> str | None:
@@ -297,17 +353,20 @@ def _checkpoint_prefix(source: str) -> str | None:
     return None
 
 
-def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Found:
+def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     directory, base = storage.directory_of(prefix), storage.base_name(prefix)
-    names = [name for name in storage.list_files(directory) if name.startswith(f"{base}.")]
     with scratch_directory() as scratch:
-        files = [storage.fetch(storage.join(directory, name), scratch) for name in names]
+        files = [
+            storage.fetch(storage.join(directory, name), scratch)
+            for name in storage.list_files(directory)
+            if name.startswith(f"{base}.")
+        ]
         variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
-    theirs = {}
+    names = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
         known = [other for other in (name, *others) if other in variables]
         if known:
-            theirs[name] = known[0]
-    values = {name: variables[other] for name, other in theirs.items()}
-    return Found("a TensorFlow checkpoint", values, theirs)
+            names[name] = known[0]
+    values = {name: variables[other] for name, other in names.items()}
+    return Source("a TensorFlow checkpoint", values, names)

@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Config
-from bigbird_ja.train import wandb_log
+from bigbird_ja.train import curves
 
 
 class Library:
@@ -35,7 +35,7 @@ class Library:
 
 def test_numbers_are_written_under_their_prefix():
     library = Library()
-    log = wandb_log.WandbLog(library, "run-1", Config(), print)
+    log = curves.WandbLog(library, "run-1", Config(), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
     log.close()
     assert library.lines == [(3, {"train/loss": 2.0})]
@@ -46,7 +46,7 @@ def test_numbers_are_written_under_their_prefix():
 
 def test_a_failure_is_said_once_and_training_goes_on():
     library, said = Library(), []
-    log = wandb_log.WandbLog(library, "run-1", Config(), said.append)
+    log = curves.WandbLog(library, "run-1", Config(), said.append)
     library.fails = True
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")
@@ -57,4 +57,4 @@ def test_a_failure_is_said_once_and_training_goes_on():
 def test_not_installed_is_bad_input(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(BadInput, match="pip install wandb"):
-        wandb_log.load_library()
+        curves.load_wandb()

@@ -1,0 +1,13 @@
+"""What is checked before anything is written; the rest is tested through the command."""
+
+from __future__ import annotations
+
+from bigbird_ja import settings
+from bigbird_ja.train import inputs
+
+
+def test_a_setting_that_only_another_engine_reads_is_named() -> None:
+    config, _ = settings.resolve(None, ["training.max_loop_seconds=3"])
+    assert inputs.without_effect(config, "pjrt") == ["training.max_loop_seconds=3.0"]
+    assert inputs.without_effect(config, "estimator") == []
+    assert inputs.without_effect(settings.Config(), "pjrt") == []
