@@ -24,10 +24,10 @@ tensorflow_env.prepare(os.environ)
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.model import pattern  # noqa: E402
 from bigbird_ja.model.params import initial_parameters  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
+from bigbird_ja.settings.resolve import complete_config, resolve_config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
 from bigbird_ja.train.step import initial_slots, train_step  # noqa: E402
 
 _SIZES = {
@@ -70,13 +70,13 @@ def _config(length: int, attention_type: str, random_pattern: str) -> Config:
         "model.attention_type": attention_type,
         "model.random_pattern": random_pattern,
     }
-    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    return settings.without_data_set(config)
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    return complete_config(config)
 
 
 def _batch(config: Config, size: int = 1) -> dict[str, tf.Tensor]:
     random = np.random.default_rng(0)
-    length, predictions = config.data.seq_length, config.data.max_predictions_per_seq
+    length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     assert length and predictions and config.model.vocab_size
     ids = random.integers(7, config.model.vocab_size, (size, length))
     positions = np.sort(random.integers(0, length, (size, predictions)), axis=1)

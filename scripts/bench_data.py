@@ -150,10 +150,10 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
     """One line: peak memory on a large generated corpus."""
-    from bigbird_ja.text import sample
+    from bigbird_ja.text import articles
 
     path = f"{work}/large.jsonl"
-    blocks = [json.dumps({"text": t}) + "\n" for t in sample.documents(500, seed=1)]
+    blocks = [json.dumps({"text": t}) + "\n" for t in articles.documents(500, seed=1)]
     written = 0
     with open(path, "w") as file:
         # The same articles again and again: memory is measured here, not text.

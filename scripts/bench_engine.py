@@ -140,8 +140,8 @@ class Turns:
 
 def measure_loop(preset: str, directory: Path, steps: int, count: int) -> dict[str, Any]:
     """The share of time around the step under the engine pjrt."""
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.commands import pretrain
+    from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.job import Dependencies
 
@@ -159,7 +159,7 @@ def measure_loop(preset: str, directory: Path, steps: int, count: int) -> dict[s
         arguments = _arguments(preset, directory, "loop", "pjrt", total, 2 * steps)
         if status := cli.run_command_line(["pretrain", *arguments]):
             raise SystemExit(f"pretrain ended with {status}")
-    minutes = config_lib.resolve(preset)[0].checkpoints.save_every_minutes
+    minutes = resolve_config(preset)[0].checkpoints.save_every_minutes
     found: dict[str, Any] = {}
     for name, of in (("time", lambda turn: turn.wall), ("cores' time", lambda turn: turn.cores)):
         usual, save = turns.share(of)

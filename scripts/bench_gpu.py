@@ -29,9 +29,9 @@ from bigbird_ja.process import tensorflow_env
 
 tensorflow_env.prepare(os.environ)
 
-from bigbird_ja import settings as config_lib  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
+from bigbird_ja.settings.resolve import complete_config, resolve_config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
 from bigbird_ja.train.engines import devices  # noqa: E402
 
 WARM_UP = 3  # steps that are not counted
@@ -135,9 +135,9 @@ def _one(options: argparse.Namespace) -> dict[str, Any]:
     way = WAYS[options.way]
     settings = [f"training.global_batch_size={options.batch}", "training.warmup_steps=0"]
     settings += ["training.log_every_steps=1000000", *options.set]
-    config = config_lib.without_data_set(config_lib.resolve(options.config, settings)[0])
+    config = complete_config(resolve_config(options.config, settings)[0])
     seconds, peak = (_ours if way.is_ours else _theirs)(config, way, options)
-    tokens = options.batch * (config.data.seq_length or 0)
+    tokens = options.batch * config.make_data.seq_length
     return {"tokens_per_second": tokens / seconds, "peak_bytes": peak}
 
 

@@ -14,12 +14,13 @@ import json
 import os
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, targets
 from bigbird_ja.process import tensorflow_env
 from bigbird_ja.process.console import log, table
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import plotting
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -28,13 +29,13 @@ CHIP = CHIPS["v3"]
 LAYERS = 12
 
 
-def config_of(attention: str, length: int, layers: int) -> config_lib.Config:
+def config_of(attention: str, length: int, layers: int) -> Config:
     """BERT-base at a length; predictions in proportion, as 600 at 4,096."""
     sets = [
         f"model.attention_type={attention}", f"make_data.seq_length={length}",
         f"make_data.max_predictions_per_seq={600 * length // 4096}", f"model.num_layers={layers}",
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, sets)[0])
+    return complete_config(resolve_config(None, sets)[0])
 
 
 def measure(

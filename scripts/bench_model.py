@@ -22,17 +22,18 @@ tensorflow_env.prepare(os.environ)
 
 import numpy as np  # noqa: E402
 
-from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config, train_predictions  # noqa: E402
+from bigbird_ja.settings.resolve import complete_config, preset_path, resolve_config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
+from bigbird_ja.settings.values import train_predictions  # noqa: E402
 from scripts.learning import TINY, Batch, generated_data, train, training_batches  # noqa: E402
 
 
 def fixed_batch(config: Config, seed: int) -> Batch:
     """One batch of random ids of the config's shapes, every prediction counted."""
     random = np.random.default_rng(seed)
-    rows, length = config.training.global_batch_size, config.data.seq_length or 0
+    rows, length = config.training.global_batch_size, config.make_data.seq_length
     vocab_size, predictions = config.model.vocab_size or 0, train_predictions(config)
     chosen = [random.permutation(length)[:predictions] for _ in range(rows)]
     return {
@@ -56,16 +57,16 @@ def seconds_per_step(config: Config, batches: Iterator[Batch]) -> float:
 def main() -> int:
     """Times both and prints the ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default=settings.preset_path("tiny-cpu"))
+    parser.add_argument("--config", default=preset_path("tiny-cpu"))
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--work_dir", default="out/model")
     options = parser.parse_args()
     data_dir = generated_data(options.work_dir, TINY)
-    config, _ = settings.resolve(options.config, [f"training.num_train_steps={options.steps}"])
-    config = settings.with_data_set(config, manifest_lib.load(data_dir).fixed())
+    config, _ = resolve_config(options.config, [f"training.num_train_steps={options.steps}"])
+    config = complete_config(config, (), manifest_lib.load(data_dir).as_settings())
     fixed = seconds_per_step(config, itertools.repeat(fixed_batch(config, seed=1)))
     fed = seconds_per_step(config, training_batches(config, data_dir))
-    tokens = config.training.global_batch_size * (config.data.seq_length or 0)
+    tokens = config.training.global_batch_size * config.make_data.seq_length
     rows = [("fixed data", fixed * 1e3, tokens / fixed), ("real pipeline", fed * 1e3, tokens / fed)]
     print(console.table(rows, ("input", "ms per step", "tokens/s")))
     limit = "the input" if fed > 1.1 * fixed else "the step"

@@ -40,8 +40,8 @@ import tensorflow as tf  # noqa: E402
 from bigbird_ja.evaluation import probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
-from bigbird_ja.text import sample, tokenizer  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
+from bigbird_ja.text import articles, tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     COPYING,
     arguments,
@@ -68,8 +68,8 @@ FAR_BLOCKS = 3  # from here on the window of three blocks never reaches
 def asked_names(data_dir: str, config: Config, count: int) -> list[probe.Case]:
     """Names of articles that no model was trained on, last stated beyond the window."""
     pieces = tokenizer.load(os.path.join(data_dir, "tokenizer.model"))
-    texts = sample.documents(600, seed=99, mean_length=5000, facts=3.0)
-    records = list(probe.documents_as_ids(texts, pieces, config.data.seq_length or 0))
+    texts = articles.documents(600, seed=99, mean_length=5000, facts=3.0)
+    records = list(probe.documents_as_ids(texts, pieces, config.make_data.seq_length))
     cases = probe.find_cases(records, pieces, probe.generated_names)
     return [c for c in cases if c.distance >= FAR_BLOCKS * config.model.block_size][:count]
 

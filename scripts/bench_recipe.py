@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -37,13 +38,13 @@ tensorflow_env.prepare(os.environ)
 
 import numpy as np  # noqa: E402
 
-from bigbird_ja import settings  # noqa: E402
 from bigbird_ja.data import manifest as manifest_lib  # noqa: E402
 from bigbird_ja.data import pipeline  # noqa: E402
 from bigbird_ja.evaluation import masked_lm, probe  # noqa: E402
 from bigbird_ja.evaluation.forward import Forward  # noqa: E402
 from bigbird_ja.process import console  # noqa: E402
-from bigbird_ja.settings import Config  # noqa: E402
+from bigbird_ja.settings.schema import Config  # noqa: E402
+from bigbird_ja.settings.values import flatten  # noqa: E402
 from bigbird_ja.text import tokenizer  # noqa: E402
 from scripts.learning import (  # noqa: E402
     Task,
@@ -247,11 +248,11 @@ def outcomes(
 def name_of(run: Run, data_dir: str, options: argparse.Namespace) -> str:
     """Of the run's file: another setting, data set, length or evaluation is another file."""
     depends = {
-        **settings.flatten(run.config(data_dir)),
+        **flatten(run.config(data_dir)),
         "data": manifest_lib.load(data_dir).fingerprint,
         "evaluated": [options.eval_batches, options.cases],
     }
-    key = settings.digest(depends, {})
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
     words = "-".join(run.recipe.name.replace("%", "").replace("->", "to").split())
     return f"{words}-{run.steps}-{run.seed}-{key[:12]}"
 

@@ -23,13 +23,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.model import implementation
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, machine_code, targets
 from bigbird_ja.process import tensorflow_env
 from bigbird_ja.process.console import log, table
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.lowered import LoweredStep
 
 CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"
@@ -102,10 +103,10 @@ SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
+def config_of(sets: Sequence[str], layers: int) -> Config:
     """BERT-base with the row's settings."""
-    config, _ = config_lib.resolve(None, [*_BASE, f"model.num_layers={layers}", *sets])
-    return config_lib.without_data_set(config)
+    config, _ = resolve_config(None, [*_BASE, f"model.num_layers={layers}", *sets])
+    return complete_config(config)
 
 
 class Measured:

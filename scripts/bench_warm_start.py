@@ -21,8 +21,9 @@ import sys
 import time
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.process import console
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.values import config_to_yaml
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
 # Both lengths, the block size, tokens per step.
@@ -91,10 +92,10 @@ def _write_config(options: argparse.Namespace, length: int, block: int, tokens: 
     sets.append(f"make_data.max_predictions_per_seq={length * 77 // 512}")
     sets.append(f"model.block_size={block}")
     sets.append(f"tokenize.vocab_size={options.vocab_size}")
-    config, _ = settings.resolve("tiny-cpu", sets)
+    config, _ = resolve_config("tiny-cpu", sets)
     path = f"{options.work_dir}/{length}.yaml"
     with open(path, "w", encoding="utf-8") as file:
-        file.write(settings.to_yaml(config))
+        file.write(config_to_yaml(config))
     return path
 
 

@@ -22,12 +22,13 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config, preset_path, resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml, first_phase
 from bigbird_ja.train import inputs
 from bigbird_ja.train.step import initial_slots, train_step
 from bigbird_ja.train.warm_start import repeated
@@ -78,8 +79,8 @@ def data_of(work_dir: str, task: Task, corpus: str) -> str:
     root.mkdir(parents=True, exist_ok=True)
     # A file, since commands refuse a --set that they do not use.
     settings, prefix, data = str(root / "task.yaml"), str(root / "tokenizer"), str(root / "data")
-    config, _ = config_lib.resolve(config_lib.preset_path(task.preset), list(task.sets))
-    pathlib.Path(settings).write_text(config_lib.to_yaml(config), "utf-8")
+    config, _ = resolve_config(preset_path(task.preset), list(task.sets))
+    pathlib.Path(settings).write_text(config_to_yaml(config), "utf-8")
     common = [f"--config={settings}", f"--input={corpus}"]
     bigbird_ja("tokenize", *common, f"--output_prefix={prefix}")
     bigbird_ja("make-data", *common, f"--tokenizer={prefix}.model", f"--output_dir={data}")
@@ -96,8 +97,8 @@ def bigbird_ja(*arguments: str) -> None:
 
 def config_for(data_dir: str, task: Task, *sets: str) -> Config:
     """The task's config with further settings, completed by the data set."""
-    config, _ = config_lib.resolve(config_lib.preset_path(task.preset), [*task.sets, *sets])
-    return config_lib.with_data_set(config, manifest_lib.load(data_dir).fixed())
+    config, _ = resolve_config(preset_path(task.preset), [*task.sets, *sets])
+    return complete_config(config, (), manifest_lib.load(data_dir).as_settings())
 
 
 def training_batches(config: Config, data_dir: str, **which: Any) -> Iterator[Batch]:
@@ -252,13 +253,13 @@ def train_in_phases(
 ) -> dict[str, tf.Variable]:
     """As `train`, on the data set's own batches, and on short sequences first where the config has
     `training.first_seq_length`."""
-    phase, change = config_lib.first_phase(config), config.training.first_seq_length_steps or 0
+    phase, change = first_phase(config), config.training.first_seq_length_steps or 0
     state, steps = new_state(config), config.training.num_train_steps
     if phase is not None:
         batches = training_batches(config, data_dir, in_first_phase=True)
         train_steps(phase, state, batches, range(change), each_step)
         for table in (values[POSITIONS] for values in (state[0], *state[1].values())):
-            table.assign(repeated(table.numpy()[: phase.data.seq_length], int(table.shape[0])))
+            table.assign(repeated(table.numpy()[: phase.make_data.seq_length], int(table.shape[0])))
     batches = training_batches(config, data_dir, start_step=change)
     train_steps(config, state, batches, range(change, steps), each_step)
     return state[0]

@@ -21,12 +21,12 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, Interrupted
-from bigbird_ja.settings.uses import RUN_SETTINGS
+from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.job import Dependencies
-    from bigbird_ja.train.signals import StopRequest
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -101,16 +101,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def run_with(args: absl_flags.FlagValues, deps: Dependencies | None) -> dict[str, Any]:
     """`run` with its dependencies: tests stop the process at chosen instants."""
-    from bigbird_ja.process import log_stream
+    from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.pods.joining import leave
-    from bigbird_ja.train.signals import StopRequest
 
     deps = deps or Dependencies()
     with (
         StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
-        log_stream.guarded(lambda: stop.ask("the reader of the log has gone")),
+        streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
         _time_limit(args.max_train_minutes, deps, stop),
     ):
         return _prepare_and_train(args, deps, stop)
@@ -123,7 +123,7 @@ def _time_limit(minutes: float | None, deps: Dependencies, stop: StopRequest) ->
         yield
         return
     limit = f"--max_train_minutes={minutes:g}"
-    timer = deps.timer(minutes * 60, lambda: stop.ask(limit, is_pressing=False))
+    timer = deps.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
     timer.start()
     try:
         yield
@@ -135,27 +135,29 @@ def _prepare_and_train(
     args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
     """From the flags to a job: settings, data set, MODEL_DIR, the pod, the engine."""
-    from bigbird_ja import settings
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import check_mid_run
     from bigbird_ja.train.run_dir import RunDir
 
     run_dir = RunDir.open(args.model_dir, args.overwrite)
     settings_of_run = None
     if args.config is None and run_dir.config is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
-        settings_of_run = args["config"].value = run_dir.settings_path
+        settings_of_run = args["config"].value = run_dir.join("config.yaml")
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
-    settings.check_mid_run(change.key for change in changes)
+    check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
-    config = settings.with_data_set(
-        config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
+    config = complete_config(
+        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run)}")
-    for warning in settings.warnings(config):
+    for warning in config_warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
@@ -191,11 +193,11 @@ def _prepare_and_train(
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
     """Says what a bucket in another region than the TPU costs, where both are known."""
-    from bigbird_ja.accelerators import prices, regions
+    from bigbird_ja.accelerators import prices
     from bigbird_ja.process.console import log
 
     size = sum(shard.bytes for shard in manifest.train_shards)
-    for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:
+    for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
         log(f"warning: {warning}")
 
 

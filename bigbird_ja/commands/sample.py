@@ -4,33 +4,29 @@ Encyclopaedia articles of a few hundred to tens of thousands of characters, with
 numbers, nested brackets, and facts that are stated again hundreds to thousands of tokens later.
 The same seed gives the same articles anywhere. About 20 MB a second.
 
-Writes `--output`: a .jsonl, .jsonl.gz or .txt file (on disk or gs://), or `tfds:DIR`, a
-TFDS-prepared wiki40b/ja that `--input=tfds:wiki40b/ja --tfds_data_dir=DIR` reads.
+Writes `--output`: a .jsonl, .jsonl.gz or .txt file, on disk or gs://.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
+import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 
 EXAMPLE = "bigbird-ja sample --output=sample.jsonl.gz --documents=2000 --seed=1"
-_TFDS = "tfds:"
-_DESCRIPTION = "bigbird-ja sample:"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 
 
 def define_flags(flags: Flags) -> None:
     """This command's flags."""
-    flags.path("output", "FILE.jsonl, FILE.jsonl.gz, FILE.txt or tfds:DIR.", required=True)
+    flags.path("output", "FILE.jsonl, FILE.jsonl.gz or FILE.txt.", required=True)
     flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
     flags.integer("seed", 1, "Which articles.", low=-(2**63), high=2**64 - 1)
     flags.integer(
@@ -41,20 +37,20 @@ def define_flags(flags: Flags) -> None:
         "facts_per_1000_characters", 1.0, "Names that are stated and then stated again far away.",
         low=0.0, high=20.0,
     )  # fmt: skip
-    flags.switch("overwrite", "Replaces an output that holds something else.")
+    flags.switch("overwrite", "Replaces a generated corpus of other settings.")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Writes the corpus, or finds that it is there already."""
+    """Writes the corpus, unless the output holds it already."""
     from bigbird_ja.process.console import Progress, human_bytes
-    from bigbird_ja.text import sample
+    from bigbird_ja.text import articles
 
     started = time.monotonic()
     count = {"characters": 0, "bytes": 0}
 
     def counted() -> Iterator[str]:
         with Progress(args.documents, "documents") as progress:
-            for text in sample.documents(
+            for text in articles.documents(
                 args.documents, args.seed, args.mean_length, args.facts_per_1000_characters
             ):
                 count["characters"] += len(text)
@@ -62,96 +58,59 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
                 progress.update()
                 yield text
 
-    write = _write_tfds if args.output.startswith(_TFDS) else _write_file
-    is_new = write(args, counted())
-    said = "wrote" if is_new else "finished already:"
-    print(f"{said} {args.documents:,} articles, {human_bytes(count['bytes'])}: {args.output}")
+    outcome = "wrote" if _write(args.output, counted(), args.overwrite) else "finished already:"
+    print(f"{outcome} {args.documents:,} articles, {human_bytes(count['bytes'])}: {args.output}")
     seconds = round(time.monotonic() - started, 3)
     return {"documents": args.documents, **count, "seconds": seconds, "output": args.output}
 
 
-@contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
-    """One `sample` at a time writes to a place; its folder is made where it is missing."""
+def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
+    """Writes the documents; returns False where the file holds just these already.
+
+    Raises:
+        BadInput: another process is writing there, or the file holds something else.
+    """
     from bigbird_ja import storage
     from bigbird_ja.process.console import log
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
     from bigbird_ja.storage.lease import Lease, held
 
+    if not path.endswith(_SUFFIXES):
+        raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
+    outputs.check_output_file(path, "--output", True, _is_ours, "sample")
     busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
     folder = storage.directory_of(path)
     lock = storage.join(folder, f".{storage.base_name(path)}.sample.lock")
     with outputs.new_folder(folder), held(Lease(lock, busy, log)):
-        yield
-
-
-def _write_tfds(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
-    from bigbird_ja import storage
-    from bigbird_ja.process.errors import BadInput
-    from bigbird_ja.storage import outputs
-    from bigbird_ja.text import sample_tfds
-
-    directory = os.path.expanduser(args.output.removeprefix(_TFDS))
-    if storage.is_remote(directory):
-        raise BadInput(f"{args.output}: write the directory on disk, then copy it to the bucket")
-    sample_tfds.check_count(args.documents)
-    description = (
-        f"{_DESCRIPTION} documents={args.documents} seed={args.seed}"
-        f" mean_length={args.mean_length} facts={args.facts_per_1000_characters}"
-    )
-    prepared = sample_tfds.prepared_directory(directory)
-
-    def is_ours(_: str) -> bool:
-        return (sample_tfds.description_of(directory) or "").startswith(_DESCRIPTION)
-
-    outputs.refuse_link(prepared, "--output")
-    outputs.check_output_directory(prepared, "--output", True, is_ours, "sample")
-    with _alone(prepared):
-        outputs.check_output_directory(prepared, "--output", True, is_ours, "sample")
-        there = sample_tfds.description_of(directory)
-        if there == description:
-            for _ in documents:  # only counts them
-                pass
-            return False
-        if there and not args.overwrite:
-            raise BadInput(
-                f"{prepared} holds something else ({there}): choose another directory, or replace"
-                " it with --overwrite"
-            )
-        sample_tfds.write_tfds(directory, documents, args.documents, description, args.overwrite)
-    return True
-
-
-def _write_file(args: absl_flags.FlagValues, documents: Iterator[str]) -> bool:
-    from bigbird_ja import storage
-    from bigbird_ja.process.errors import BadInput
-    from bigbird_ja.storage import outputs
-
-    path = args.output
-    if not path.endswith(_SUFFIXES):
-        raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
-    outputs.check_output_file(path, "--output", True, _is_ours, "sample")
-    with _alone(path):
+        # Again: another process may have written the file before this one had the lock.
         outputs.check_output_file(path, "--output", True, _is_ours, "sample")
-        if storage.exists(path) and not args.overwrite:
-            with storage.open_read(path) as there:
-                comparer = _Comparer(path, there)
-                _encode(path, documents, cast("IO[bytes]", comparer))
-                comparer.finish()
-            return False
-        with storage.writing(path) as file:
-            _encode(path, documents, file)
-    return True
+        if overwrite or not storage.exists(path):
+            with storage.writing(path) as file:
+                _encode(path, documents, file)
+            return True
+        wanted = _Digest()
+        _encode(path, documents, cast("IO[bytes]", wanted))
+        stored = _Digest()
+        with storage.open_read(path) as file:
+            while chunk := file.read(1 << 20):
+                stored.write(chunk)
+        if stored.sha256.digest() != wanted.sha256.digest():
+            raise BadInput(
+                f"{path} holds something else: choose another --output, or replace it with"
+                " --overwrite"
+            )
+    return False
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a file is a corpus of this command's: its first document is one of our articles."""
+    """Whether the first document of a file is one of our articles."""
     from bigbird_ja.process.errors import BadInput
-    from bigbird_ja.text import sample
+    from bigbird_ja.text import articles
     from bigbird_ja.text.file_source import FileSource
 
     try:
-        return sample.is_generated(next(FileSource(path).texts(), ""))
+        return articles.is_generated(next(FileSource(path).texts(), ""))
     except BadInput:
         return False
 
@@ -171,34 +130,16 @@ def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:
             file.write(f"{line}\n".encode())
 
 
-class _Comparer:
-    """A file to write to that only compares with what is there.
+class _Digest:
+    """A file to write to that keeps only the SHA-256 of the bytes."""
 
-    Raises:
-        BadInput: at the first difference.
-    """
-
-    def __init__(self, path: str, there: BinaryIO) -> None:
-        self._path, self._there = path, there
+    def __init__(self) -> None:
+        self.sha256 = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Compares the next bytes."""
-        if self._there.read(len(data)) != data:
-            self._refuse()
+        """Adds the next bytes."""
+        self.sha256.update(data)
         return len(data)
 
     def flush(self) -> None:
-        """Nothing to do; GzipFile calls it."""
-
-    def finish(self) -> None:
-        """There must be nothing more."""
-        if self._there.read(1):
-            self._refuse()
-
-    def _refuse(self) -> None:
-        from bigbird_ja.process.errors import BadInput
-
-        raise BadInput(
-            f"{self._path} holds something else: choose another --output, or replace it with"
-            " --overwrite"
-        )
+        """Does nothing; GzipFile calls it."""

@@ -72,12 +72,12 @@ def documents_as_ids(
 
 def generated_names(texts: Sequence[str]) -> list[list[tuple[Span, Span]]]:
     """The restated facts of the generated corpus: per text, pairs of neighbouring mentions."""
-    from bigbird_ja.text import sample
+    from bigbird_ja.text import articles
 
     found = []
     for text in texts:
         mentions: dict[Span, list[Span]] = defaultdict(list)
-        for first, later in sample.restated_facts(text):
+        for first, later in articles.restated_facts(text):
             mentions[first].append(later)
         found.append(
             [pair for first, later in mentions.items() for pair in _chain([first, *later])]

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import settings
 from bigbird_ja.export import hf_attention
 from bigbird_ja.export.source import Source
+from bigbird_ja.settings.values import set_value
 
 TOLERANCE = 1e-4  # of scores (logits), absolute
 _ARTICLES = 20
@@ -81,10 +81,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _compare_tokenizers(directory: str, source: Source, transformers: Any) -> dict[str, Any]:
-    from bigbird_ja.text import sample
+    from bigbird_ja.text import articles
 
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
-    texts = [*_HARD_TEXTS, *sample.documents(_ARTICLES, seed=2)]
+    texts = [*_HARD_TEXTS, *articles.documents(_ARTICLES, seed=2)]
     ours = source.tokenizer.encode_batch(texts)
     found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
     same = [mine == other for mine, other in zip(ours, found, strict=True)]
@@ -153,13 +153,11 @@ def _records(source: Source, count: int) -> dict[str, np.ndarray]:
 
 
 def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
-    from bigbird_ja.text import sample
-
     special = source.tokenizer.special
-    length = source.config.data.seq_length or source.config.model.max_position_embeddings
+    length = source.config.make_data.seq_length or source.config.model.max_position_embeddings
     assert length is not None
     ids = itertools.chain.from_iterable(
-        source.tokenizer.encode(text) for text in itertools.chain.from_iterable(_endless(sample))
+        source.tokenizer.encode(text) for text in itertools.chain.from_iterable(_endless())
     )
     random = np.random.Generator(np.random.PCG64(0))
     rows = np.array([list(itertools.islice(ids, length)) for _ in range(count)], np.int32)
@@ -181,9 +179,11 @@ def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
     }
 
 
-def _endless(sample: Any) -> Iterator[Iterator[str]]:
+def _endless() -> Iterator[Iterator[str]]:
+    from bigbird_ja.text import articles
+
     for seed in itertools.count(3):
-        yield sample.documents(50, seed=seed)
+        yield articles.documents(50, seed=seed)
 
 
 def _load(directory: str) -> Any:
@@ -238,7 +238,7 @@ def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) ->
     from bigbird_ja.model.encoder import encode
 
     config = inference_config(source.config)
-    settings.put(config, "model.attention_type", attention)
+    set_value(config, "model.attention_type", attention)
     params = {name: tf.constant(value) for name, value in source.params.items()}
 
     @tf.function

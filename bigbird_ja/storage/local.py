@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bigbird_ja.process import cleanup, identity
+from bigbird_ja.process import children, identity
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.stat import Stat
 from bigbird_ja.storage.urls import TEMPORARY_PREFIX
@@ -254,7 +254,7 @@ def _temporary(path: str) -> Iterator[tuple[str, BinaryIO]]:
     temporary = os.path.join(directory, own)
     _live.add(own)
     try:
-        with _named(path), cleanup.removed(temporary):
+        with _named(path), children.remove_on_exit(temporary):
             # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
             with os.fdopen(descriptor, "wb") as file:

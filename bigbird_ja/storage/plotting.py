@@ -23,9 +23,18 @@ def check(path: str | None, flag: str) -> None:
     """
     if path is None:
         return
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput(f"{flag} needs matplotlib: pip install 'bigbird-ja[plot]'")
+    check_installed(flag)
     outputs.check_output_file(path, flag, True, outputs.is_our_picture, "bigbird-ja")
+
+
+def check_installed(subject: str) -> None:
+    """Refuses what draws where matplotlib is not installed.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput(f"{subject} needs matplotlib: pip install 'bigbird-ja[plot]'")
 
 
 def new_figure(width: float, height: float) -> Figure:

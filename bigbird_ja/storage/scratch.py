@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from bigbird_ja.process import cleanup, identity
+from bigbird_ja.process import children, identity
 
 PREFIX = "bigbird-ja-"
 _OWNER = "owner.json"  # the process that made the folder
@@ -35,7 +35,7 @@ def scratch_directory(
     _sweep(parent or tempfile.gettempdir(), prefix, is_ours_alone, is_shared=parent is not None)
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
-        with cleanup.removed(outer):
+        with children.remove_on_exit(outer):
             with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
                 json.dump(identity.this_process().as_dict(), file)
             inner = os.path.join(outer, "work")

@@ -12,7 +12,12 @@ import itertools
 import re
 import unicodedata
 
-from bigbird_ja.text import wiki40b
+# Wiki40b cuts an article into title, sections and paragraphs with these.
+ARTICLE = "_START_ARTICLE_"
+SECTION = "_START_SECTION_"
+PARAGRAPH = "_START_PARAGRAPH_"
+NEWLINE = "_NEWLINE_"
+MARKERS = (ARTICLE, SECTION, PARAGRAPH, NEWLINE)
 
 # Characters after which an open bracket is taken for a stray one. Real quotations run to a few
 # hundred; without a limit one forgotten 」 would swallow the rest of its document.
@@ -50,7 +55,7 @@ _SPACE = re.compile(r"\s*")
 _QUOTES = re.compile(f"[{_TRAILING_QUOTES}]*")
 _DOTS = ".．…‥"
 _SPACE_OR_END = frozenset(("", " ", "\t", "\u3000", *_BREAKS))
-_HARD = frozenset((wiki40b.ARTICLE, wiki40b.SECTION, wiki40b.PARAGRAPH))
+_HARD = frozenset((ARTICLE, SECTION, PARAGRAPH))
 
 # After "。」": these continue the sentence (「行く。」と言った、「…。」という, 「…。」の意味).
 _AFTER_QUOTE = frozenset("とをがはものにでやへかなだっ、，,・…‥")

@@ -17,12 +17,13 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import foreign_tokenizer, model_proto, wiki40b
+from bigbird_ja.text import foreign_tokenizer, model_proto
+from bigbird_ja.text.sentences import MARKERS
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.
 CONTROL_PIECES: tuple[str, ...] = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-USER_PIECES: tuple[str, ...] = wiki40b.MARKERS
+USER_PIECES: tuple[str, ...] = MARKERS
 SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
 
 _SPACE = "▁"  # how SentencePiece writes a space inside pieces

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 
 # metrics.jsonl's key -> TensorBoard's tag
 _TAGS = {
@@ -117,7 +118,7 @@ class WandbLog:
     def __init__(self, library: Any, name: str, config: Config, log: Callable[[str], None]) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": name, "name": name, "resume": "allow"}
-        self._run = self._try(lambda: library.init(**about, config=settings.flatten(config)))
+        self._run = self._try(lambda: library.init(**about, config=flatten(config)))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Sends the numbers among `values`, as `prefix/key`."""

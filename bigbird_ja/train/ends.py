@@ -21,12 +21,12 @@ from bigbird_ja.process.errors import (
     classify,
     telling_line,
 )
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver
-from bigbird_ja.train.signals import StopRequest
 
 _RECORDING_SECONDS = 8.0
 _SAVING_SECONDS = 20.0

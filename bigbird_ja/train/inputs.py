@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.values import first_phase, get_value, mask_rates, train_predictions
 from bigbird_ja.train import hosts, memory
 from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.job import Job
@@ -32,10 +33,10 @@ def check(job: Job) -> DataGuard:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    short = settings.first_phase(config)
+    short = first_phase(config)
     try:
         for phase in (config, short) if short else (config,):
-            pattern.is_full(phase, phase.data.seq_length or 0)
+            pattern.is_full(phase, phase.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
     for setting in without_effect(config, engine.name):
@@ -59,7 +60,7 @@ def check(job: Job) -> DataGuard:
 
 def without_effect(config: Config, engine: str) -> list[str]:
     """`key=value` of the settings that were changed and that only another engine reads."""
-    given = [(key, settings.get(config, key), option) for key, option in settings.OPTIONS.items()]
+    given = [(key, get_value(config, key), option) for key, option in OPTIONS.items()]
     return [
         f"{key}={value}"
         for key, value, option in given
@@ -103,8 +104,8 @@ def batches(
     """
     from bigbird_ja.data import pipeline
 
-    phase = settings.first_phase(config) if in_first_phase else None
-    rates = settings.mask_rates(config)
+    phase = first_phase(config) if in_first_phase else None
+    rates = mask_rates(config)
     return pipeline.batches(
         manifest,
         data_dir,
@@ -116,7 +117,7 @@ def batches(
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,
         max_predictions=train_predictions(phase or config),
-        seq_length=phase.data.seq_length if phase else None,
+        seq_length=phase.make_data.seq_length if phase else None,
         num_hosts=num_hosts,
         host_index=host_index,
     )

@@ -8,14 +8,17 @@ import os
 import platform
 from typing import Any
 
-from bigbird_ja import __version__, settings, storage
+from bigbird_ja import __version__, storage
+from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_fingerprint, first_phase, mask_rates
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
-from bigbird_ja.train.run_dir import Resumption, RunDir, changes, schedule_change
+from bigbird_ja.train.run_dir import Resumption, RunDir, changes
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 # Key of a start's event, its event where it has changed, and what is logged then.
@@ -78,7 +81,7 @@ class Recorder:
         """Of the step that follows; short sequences need fewer FLOPs."""
         config, engine = self._job.config, self._job.engine
         if self.step < (config.training.first_seq_length_steps or 0):
-            config = settings.first_phase(config) or config
+            config = first_phase(config) or config
         return pace_of(config, self._job.manifest.density, engine.replicas, engine.peak_flops)
 
     # The start.
@@ -99,7 +102,7 @@ class Recorder:
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
-            config=settings.fingerprint(job.config)[:16],
+            config=config_fingerprint(job.config)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=job.engine.why,
             environment=environment(job.engine.device),
@@ -112,7 +115,7 @@ class Recorder:
                 self.event(event, was=was, now=start[key])
         self.heartbeat(write=True, state="starting")
 
-    def _record_other_settings(self, before: settings.Config) -> None:
+    def _record_other_settings(self, before: Config) -> None:
         """Logs and records with what other settings the run continues; before they are written."""
         config = self._job.config
         if changed := changes(before, config):
@@ -121,10 +124,10 @@ class Recorder:
             self.event(
                 CONTINUED,
                 settings=changed,
-                was=settings.fingerprint(before),
-                now=settings.fingerprint(config),
+                was=config_fingerprint(before),
+                now=config_fingerprint(config),
             )
-        if message := schedule_change(before, config, self.step):
+        if message := _schedule_change(before, config, self.step):
             self._deps.log(message)
             self.event("schedule_changed", message=message)
 
@@ -166,7 +169,7 @@ class Recorder:
 
     def lengthened(self) -> None:
         """From here on sequences have their full length."""
-        training, now = self._job.config.training, self._job.config.data.seq_length
+        training, now = self._job.config.training, self._job.config.make_data.seq_length
         step, was = training.first_seq_length_steps or 0, training.first_seq_length
         self._deps.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
         self.event("sequence_length_changed", global_step=step, was=was, now=now)
@@ -277,6 +280,35 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
+
+
+def _schedule_change(before: Config, now: Config, step: int) -> str | None:
+    """How learning rate and share of masked tokens differ with the new length or schedule; None
+    where they do not."""
+    old, new = before.training, now.training
+    was, rate = _learning_rate(before, step), _learning_rate(now, step)
+    masked = _masked_share(now, step)
+    moved = "" if masked == _masked_share(before, step) else f"; {masked:.1%} of tokens are masked"
+    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
+        return None
+    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
+    if old.num_train_steps != new.num_train_steps:
+        ends += f", no longer at {old.num_train_steps:,}"
+    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
+
+
+def _masked_share(config: Config, step: int) -> float | None:
+    rates = mask_rates(config)
+    return MaskRate(*rates).at(step) if rates else None
+
+
+def _learning_rate(config: Config, step: int) -> float:
+    import tensorflow as tf
+
+    from bigbird_ja.train import schedule
+
+    with tf.device("/CPU:0"):
+        return float(schedule.learning_rate(config.training, tf.constant(step)))
 
 
 def environment(device: str) -> dict[str, Any]:

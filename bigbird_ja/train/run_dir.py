@@ -11,20 +11,28 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import settings, storage
-from bigbird_ja.data.masking import MaskRate
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import (
+    config_fingerprint,
+    config_to_yaml,
+    flatten,
+    is_free,
+    may_change_in_mid_run,
+)
 from bigbird_ja.storage import outputs
-from bigbird_ja.storage.lease import Lease
+from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train.engines.choice import Before
 from bigbird_ja.train.job import Dependencies
@@ -32,6 +40,8 @@ from bigbird_ja.train.job import Dependencies
 LOCK = "lock.json"
 COMPILED = "compiled"  # folder of compiled programs, kept for the next start
 _CHECKPOINT = re.compile(rf"(damaged-|incomplete-)?model\.ckpt-\d+\..*|{STATE}")
+_VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
+_POLL_SECONDS = 0.5
 # What is written before the first step, besides TensorBoard's file.
 _FIRST_FILES = (CONFIG, TOKENIZER, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS)
 
@@ -43,6 +53,18 @@ class Resumption:
     checkpoint: Checkpoint | None
     interruptions: int  # ends other than `finished`, of the whole run
     next_batch: int = 0  # of the data's order, in batches of the config
+
+    @classmethod
+    def at(
+        cls, store: CheckpointStore, step: int | None, interruptions: int, next_batch: int
+    ) -> Resumption:
+        """Where another process resumes, from `shared`; the checkpoint is verified here too."""
+        return cls(None if step is None else store.fetch(step), interruptions, next_batch)
+
+    def shared(self) -> dict[str, int | None]:
+        """What the other processes of a pod need to resume at the same place."""
+        step = None if self.checkpoint is None else self.step
+        return {"step": step, "interruptions": self.interruptions, "next_batch": self.next_batch}
 
     @property
     def step(self) -> int:
@@ -85,18 +107,13 @@ class RunDir:
         run = cls(path, storage.list_stats(path), None, [])
         if not overwrite:
             if CONFIG in run.files and run.has_work:
-                run.config = settings.load_resolved(run.join(CONFIG))
+                run.config = read_config(run.join(CONFIG))
             run.events = run_log.read_events(path) if run_log.EVENTS in run.files else []
         return run
 
     def join(self, name: str) -> str:
         """The path of a file in MODEL_DIR."""
         return storage.join(self.path, name)
-
-    @property
-    def settings_path(self) -> str:
-        """Of `config.yaml`."""
-        return self.join(CONFIG)
 
     @property
     def has_work(self) -> bool:
@@ -150,7 +167,7 @@ class RunDir:
         if not different:
             return
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
-        if all(map(settings.may_change_in_mid_run, different)):
+        if all(map(may_change_in_mid_run, different)):
             flags = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
             advice = f"to change them in mid run, {flags}"
         else:
@@ -189,11 +206,30 @@ class RunDir:
             )
         earlier = earlier_configs(self.events)
         if changes_it and self.config is not None:
-            earlier.add(settings.fingerprint(self.config))
+            earlier.add(config_fingerprint(self.config))
         check_config(config, meta, self.join(CONFIG), earlier)
         return Resumption(
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )
+
+    def check_is_of(self, owner: str, deps: Dependencies) -> None:
+        """In a process of a pod that does not write: MODEL_DIR must be the writer's folder.
+
+        Args:
+            owner: of the writer's lock.
+            deps: of the job.
+
+        Raises:
+            BadInput: it is another folder, where that lock is not seen.
+        """
+        end = deps.clock() + _VISIBLE_SECONDS
+        while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
+            if deps.clock() > end:
+                raise BadInput(
+                    f"{self.path} on this host is not the folder that process 0 writes to: give a"
+                    " --model_dir on gs://, or on a disk that all hosts share"
+                )
+            time.sleep(_POLL_SECONDS)
 
     # Writing.
 
@@ -293,7 +329,7 @@ class RunDir:
             tokenizer: the data set's file.
         """
         if config != self.config:
-            storage.write_text(self.join(CONFIG), settings.to_yaml(config))
+            storage.write_text(self.join(CONFIG), config_to_yaml(config))
         if TOKENIZER not in self.files and storage.exists(tokenizer):
             storage.write_bytes(self.join(TOKENIZER), storage.read_bytes(tokenizer))
 
@@ -310,12 +346,8 @@ class RunDir:
 
 def changes(before: Config, now: Config) -> dict[str, list[Any]]:
     """Setting -> [old, new] of every change that a run does not accept without a flag."""
-    old, new = settings.flatten(before), settings.flatten(now)
-    return {
-        key: [old[key], new[key]]
-        for key in old
-        if old[key] != new[key] and not settings.is_free(key)
-    }
+    old, new = flatten(before), flatten(now)
+    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
 
 
 def next_batch(meta: Meta, config: Config) -> int:
@@ -324,35 +356,6 @@ def next_batch(meta: Meta, config: Config) -> int:
     if meta.global_batch_size == size:
         return meta.next_batch
     return -(-meta.next_batch * meta.global_batch_size // size)
-
-
-def schedule_change(before: Config, now: Config, step: int) -> str | None:
-    """How learning rate and share of masked tokens differ with the new length or schedule; None
-    where they do not."""
-    old, new = before.training, now.training
-    was, rate = _learning_rate(before, step), _learning_rate(now, step)
-    masked = _masked_share(now, step)
-    moved = "" if masked == _masked_share(before, step) else f"; {masked:.1%} of tokens are masked"
-    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
-        return None
-    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
-    if old.num_train_steps != new.num_train_steps:
-        ends += f", no longer at {old.num_train_steps:,}"
-    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
-
-
-def _masked_share(config: Config, step: int) -> float | None:
-    rates = settings.mask_rates(config)
-    return MaskRate(*rates).at(step) if rates else None
-
-
-def _learning_rate(config: Config, step: int) -> float:
-    import tensorflow as tf
-
-    from bigbird_ja.train import schedule
-
-    with tf.device("/CPU:0"):
-        return float(schedule.learning_rate(config.training, tf.constant(step)))
 
 
 def _unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:

@@ -12,30 +12,28 @@ others follow it. `train.ends` records how a run ended.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import settings, storage
 from bigbird_ja.data import verify
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
 from bigbird_ja.run.model import check_tokenizer
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train import inputs
 from bigbird_ja.train.ends import Ends
-from bigbird_ja.train.engines import Engine, Finished, choice
+from bigbird_ja.train.engines import Finished, choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.pods import following
+from bigbird_ja.train.phases import make_engine
 from bigbird_ja.train.recorder import Recorder
-from bigbird_ja.train.run_dir import COMPILED, Resumption, RunDir
+from bigbird_ja.train.run_dir import Resumption, RunDir
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
 
 HEARTBEAT_SECONDS = 15.0
@@ -75,13 +73,13 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
-            pod.share("start", lambda: following.start_of(resumption, lease))
+            pod.share("start", lambda: {"lease": lease.owner.id, **resumption.shared()})
         else:
             lease, start = None, pod.share("start", dict)
             scratch = stack.enter_context(scratch_directory())
-            following.check_same_folder(job.model_dir, start["lease"], deps.clock)
+            run_dir.check_is_of(start.pop("lease"), deps)
             store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
-            resumption = following.resumption(store, start)
+            resumption = Resumption.at(store, **start)
             check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
         trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
@@ -198,7 +196,9 @@ class Trainer:
 
     def _train(self) -> str:
         """Starts the engine and runs the loop; "finished" or "interrupted"."""
-        self.engine = self._engine()
+        self.engine = make_engine(
+            self.job, self.resumption, self.warm_start, self.scratch, self._lengthened
+        )
         self.profiler = self._profiler()
         start = self.resumption.step
         self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
@@ -318,7 +318,7 @@ class Trainer:
         totals, manifest = self.recorder.totals(), self.job.manifest
         meta = Meta(
             step=step,
-            config_fingerprint=settings.fingerprint(self.config),
+            config_fingerprint=config_fingerprint(self.config),
             data_fingerprint=manifest.fingerprint,
             train_seconds=totals["train_seconds"],
             tokens_seen=totals["tokens_seen"],
@@ -377,70 +377,6 @@ class Trainer:
         first, last = self.job.profile_steps
         place = self.job.model_dir, self.scratch
         return Profiler(first, last, self.engine, *place, self.deps.log)
-
-    def _engine(self) -> Engine:
-        """The engine, not yet begun; two in sequence where sequences are short at first."""
-        from bigbird_ja.train.warm_start import first_state, lengthened
-
-        def state() -> Mapping[str, Any]:
-            return first_state(self.config, self.resumption.checkpoint, self.warm_start)
-
-        step, change = self.resumption.step, self.config.training.first_seq_length_steps
-        short = settings.first_phase(self.config)
-        if short is None or change is None or step >= change:
-            if step == change:
-                self._lengthened()
-            return self._engine_from(step, state)
-        from bigbird_ja.train.engines.phased import PhasedEngine
-
-        batch, whole = self.config.training.global_batch_size, self.config.data.seq_length or 0
-        self.deps.log(
-            f"up to step {change:,} a step is on {short.training.global_batch_size:,} sequences of"
-            f" {short.data.seq_length:,} tokens, then on {batch:,} of {whole:,}:"
-            f" {batch * whole:,} positions each"
-        )
-        return PhasedEngine(
-            self._engine_from(step, state, short, min(change, self.total)),
-            lambda state: self._engine_from(change, state, folder="whole"),
-            change,
-            lambda state: lengthened(self.config, state),
-            self._lengthened,
-        )
-
-    def _engine_from(
-        self,
-        first_step: int,
-        state: Callable[[], Mapping[str, Any]],
-        phase: Config | None = None,
-        last_step: int | None = None,
-        folder: str = "",
-    ) -> Engine:
-        """An engine for the steps from `first_step`; `folder` is for its own files."""
-
-        def batches(host: int, count: int) -> Any:
-            self.deps.mark("input")
-            return inputs.batches(
-                self.config,
-                self.job.manifest,
-                self.job.data_dir,
-                start_step=self.resumption.next_batch + first_step - self.resumption.step,
-                first_step=first_step,
-                num_hosts=count,
-                host_index=host,
-                in_first_phase=phase is not None,
-            )
-
-        return choice.start(
-            self.job.engine,
-            self.config,
-            state,
-            batches,
-            os.path.join(self.scratch, folder) if folder else self.scratch,
-            storage.join(self.job.model_dir, COMPILED),
-            self.deps.log,
-            phase,
-            last_step,
-        )
 
     def _lengthened(self) -> None:
         """From here on sequences have their full length."""

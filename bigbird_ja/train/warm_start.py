@@ -39,7 +39,7 @@ from bigbird_ja.run.checkpoints import (
     variable_names,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import tokenizer

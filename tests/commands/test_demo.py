@@ -1,40 +1,89 @@
-"""The demo's own parts; the whole of it, killed training and all, is `slow`."""
+"""The parts of the demo; the whole of it, with its killed training, is `nightly`."""
 
 from __future__ import annotations
 
-import pathlib
+import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from bigbird_ja.commands import demo_run
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.cli import main
+from bigbird_ja.commands import demo
+from bigbird_ja.process import errors
 from testkit.command_line import run_cli
 
 
-def test_a_folder_that_no_demo_made_is_left_alone(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    for overwrite in (False, True):
-        with pytest.raises(BadInput, match="no demo made"):
-            demo_run.run(str(tmp_path), num_train_steps=40, overwrite=overwrite, config="tiny-cpu")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("thesis.tex", "years of work", "no demo made"),
+        (".bigbird-ja-demo", "This folder was made by a demo.\n", "an unreleased version"),
+        (".bigbird-ja-demo", '{"format_version": "9.0"}', "has format '9.0'"),
+    ],
+    ids=["foreign", "unreleased", "later"],
+)
+def test_a_folder_that_no_demo_of_this_version_made_is_left_alone(
+    name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert main.run_command_line(["demo", f"--work_dir={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_the_curve_is_read_up_to_the_last_whole_line(tmp_path: pathlib.Path) -> None:
-    assert demo_run.read_curve(str(tmp_path)) == {}
-    text = '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.25}\n{"step": 3, "lo'
-    (tmp_path / "metrics.jsonl").write_text(text)
-    assert demo_run.read_curve(str(tmp_path)) == {1: 2.5, 2: 2.25}
+def _log(model_dir: Path, losses: list[float], *events: str) -> str:
+    model_dir.mkdir()
+    lines = [json.dumps({"step": i, "loss": x, "time": i}) for i, x in enumerate(losses, start=1)]
+    # A killed writer leaves half a line.
+    (model_dir / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 9, "lo']))
+    (model_dir / "events.jsonl").write_text("".join(f"{line}\n" for line in events))
+    return str(model_dir)
 
 
-def test_curves_that_differ_are_called_different() -> None:
-    same = demo_run.compare_curves({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.0}, 1, 1)
-    other = demo_run.compare_curves({1: 2.0, 2: 1.0}, {1: 2.0, 2: 1.5}, 1, 1)
-    assert "to the last bit" in same and "NOT the same" in other
+@pytest.mark.parametrize(
+    ("losses", "reference", "error"),
+    [
+        ([3.0, 2.0, 1.0], [3.0, 2.0, 1.0], None),
+        ([3.0, 2.0, 1.0], [3.0, 2.0, 1.0000000000000002], "curve differs"),
+        ([3.0, 4.0, 5.0], [3.0, 4.0, 5.0], "did not fall"),
+    ],
+    ids=["same", "differs", "rises"],
+)
+def test_curves_must_be_the_same_to_the_last_bit_and_fall(
+    losses: list[float], reference: list[float], error: str | None, tmp_path: Path
+) -> None:
+    resumed = '{"event": "resumed", "time": 1, "global_step": 1}'
+    model = _log(tmp_path / "run", losses, resumed)
+    whole = _log(tmp_path / "whole", reference)
+    if error:
+        with pytest.raises(RuntimeError, match=error):
+            demo.compare_runs(model, whole, 2)
+        return
+    found = demo.compare_runs(model, whole, demo.last_step(model))
+    assert found["killed_at_step"] == 3 and found["resumed_from_step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("io_error", 74), ("out_of_memory", 71), ("interrupted", 75), ("bug", 1)]
+)
+def test_the_demo_ends_with_the_status_of_the_command_that_failed(
+    reason: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "step"
+    line = json.dumps({"reason": reason, "error": "what and where"})
+    program.write_text(f"#!{sys.executable}\nimport sys\nprint({line!r})\nsys.exit({status})\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(errors.CommandError, match="what and where") as caught:
+        demo.bigbird_ja(["tokenize"])
+    assert (caught.value.status, caught.value.reason) == (status, reason)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
+def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     work_dir = tmp_path / "demo"
     result = run_cli(
         "demo", f"--work_dir={work_dir}", "--num_train_steps=40", "--json", timeout=850
@@ -44,27 +93,3 @@ def test_the_demo_shows_what_it_promises(tmp_path: pathlib.Path) -> None:
     assert shown["same_curve"] and 0 < shown["resumed_from_step"] < 40
     assert shown["killed_at_step"] >= 20 and shown["last_loss"] < shown["first_loss"]
     assert shown["masks"] and (work_dir / "report.html").is_file()
-
-
-def test_settings_are_checked_before_anything_is_made(tmp_path: pathlib.Path) -> None:
-    for text, said in (
-        ("model.num_layer=3", "model.num_layers"),
-        ("training.num_train_steps=50", "--num_train_steps"),
-    ):
-        with pytest.raises(BadInput, match=said):
-            demo_run.run(
-                str(tmp_path / "demo"), num_train_steps=40, overwrite=False, config="tiny-cpu",
-                sets=[text],
-            )  # fmt: skip
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_each_command_of_the_demo_gets_the_settings_that_it_uses() -> None:
-    sets = ["tokenize.vocab_size=500", "make_data.seq_length=256", "model.block_size=32"]
-
-    def given(uses: tuple[str, ...]) -> list[str]:
-        return demo_run._settings(uses, "tiny-cpu", sets)[2:]
-
-    assert given(demo_run._TOKENIZER) == ["--set=tokenize.vocab_size=500"]
-    assert given(demo_run._DATA) == ["--set=make_data.seq_length=256", "--set=model.block_size=32"]
-    assert given(demo_run._TRAINING) == ["--set=model.block_size=32"]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.cli import main
-from bigbird_ja.commands import demo_run
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import preset_path
 from tests.report import fake_run
 from tests.storage import odd_paths
 
@@ -18,7 +17,6 @@ from tests.storage import odd_paths
 FILES = (
     "report --model_dir={m} --output={o}",
     "plan --plot={o}",
-    "plan --simulate_plot={o}",
     "status --bucket={m} --name=x --plot={o}",
     "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
     "check-data --data_dir={m} --plot={o}",
@@ -30,7 +28,6 @@ FOLDERS = (
     "export --model_dir={m} --output_dir={o}",
     "export --model_dir={m} --output_dir={o} --overwrite",
     "demo --work_dir={o}",
-    "demo --work_dir={o} --overwrite",
 )
 
 
@@ -103,25 +100,6 @@ def test_our_own_picture_is_renewed(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "deep/p.png"
     for _ in range(2):
-        plan = ["plan", f"--config={settings.preset_path('base-4096')}", f"--plot={picture}"]
+        plan = ["plan", f"--config={preset_path('base-4096')}", f"--plot={picture}"]
         assert main.run_command_line(plan) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_demo_overwrite_removes_what_a_demo_made_and_nothing_else(tmp_path, capsys):
-    (tmp_path / ".bigbird-ja-demo").touch()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "thesis.tex").write_text("years of work")
-    before = _state(tmp_path)
-    assert main.run_command_line(["demo", f"--work_dir={tmp_path}", "--overwrite"]) == 2
-    assert "thesis.tex, which no demo made" in capsys.readouterr().err
-    assert _state(tmp_path) == before
-    (tmp_path / "thesis.tex").unlink()
-    (tmp_path / "run").symlink_to(model := _new(tmp_path.parent / f"{tmp_path.name}-elsewhere"))
-    (model / "weights").touch()
-    with demo_run._alone(str(tmp_path), overwrite=True):
-        assert sorted(os.listdir(tmp_path)) == [".bigbird-ja-demo", ".bigbird-ja-demo.lock"]
-        again = pytest.raises(BadInput, match=f"process {os.getpid()} .* runs the demo there")
-        with again, demo_run._alone(str(tmp_path), overwrite=True):
-            pass
-    assert os.listdir(tmp_path) == [".bigbird-ja-demo"] and os.listdir(model) == ["weights"]

@@ -17,8 +17,8 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.cli import main
 from bigbird_ja.storage import outputs
-from bigbird_ja.text import tokenizer, tokenizer_training
-from testkit import ROOT
+from bigbird_ja.text import articles, tokenizer, tokenizer_training
+from testkit import ROOT, tfds_stand_in
 from testkit.command_line import Ended
 
 VOCAB = "--vocab_size=1200"
@@ -241,8 +241,7 @@ def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
 
 def test_tfds_is_a_source(tmp_path: Path) -> None:
     directory = f"{tmp_path}/tfds"
-    made = main.run_command_line(["sample", f"--output=tfds:{directory}", "--documents=40"])
-    assert made == 0
+    tfds_stand_in.write(directory, list(articles.documents(40, 1)), {"train": 40})
     arguments = ("--input=tfds:wiki40b/ja:train", f"--tfds_data_dir={directory}")
     assert run(*arguments, f"--output_prefix={tmp_path}/x", VOCAB) == 0
     assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1200

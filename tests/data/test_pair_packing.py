@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks, hashing, pair_packing
+from bigbird_ja.text import articles, words
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import sample, words
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
@@ -122,7 +122,7 @@ def nothing_gives_the_label_away(texts, settings, tokenizer):
 def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path, seq_length):
     made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
     made = dataclasses.replace(made, seq_length=seq_length)
-    texts = list(sample.documents(500 if seq_length > 128 else 200, seed=3))
+    texts = list(articles.documents(500 if seq_length > 128 else 200, seed=3))
     nothing_gives_the_label_away(texts, made, tokenizer_lib.load(tokenizer_path))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja.evaluation import probe, probe_plot
-from bigbird_ja.text import sample
+from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 
@@ -17,7 +17,7 @@ def tokenizer(tokenizer_path):
 
 @pytest.fixture(scope="module")
 def records(tokenizer):
-    texts = sample.documents(12, seed=5, mean_length=4000, facts=6.0)
+    texts = articles.documents(12, seed=5, mean_length=4000, facts=6.0)
     return list(probe.documents_as_ids(texts, tokenizer, 2048))
 
 

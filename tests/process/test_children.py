@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,8 @@ FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
 
 def end_of(program: str) -> errors.CommandError:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    return children.end_of(done.returncode, done.stderr.splitlines(), "the child", "use less")
+    lines = done.stderr.splitlines()
+    return children.error_from_exit(done.returncode, lines, "the child", "use less")
 
 
 @pytest.mark.parametrize(
@@ -92,21 +91,3 @@ def test_what_workers_say_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with Workers(2, _start, ()) as workers:
         assert list(workers.map(_act, ["warn", "x"])) == ["warn", "x"]
     assert "a library's warning" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("reason", "status"), [("io_error", 74), ("out_of_memory", 71), ("interrupted", 75), ("bug", 1)]
-)
-def test_the_demo_ends_as_its_step_did(
-    reason: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from bigbird_ja.commands import demo_run
-
-    program = tmp_path / "step"
-    line = json.dumps({"reason": reason, "error": "what and where"})
-    program.write_text(f"#!{sys.executable}\nimport sys\nprint({line!r})\nsys.exit({status})\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(errors.CommandError, match="what and where") as caught:
-        demo_run.bigbird_ja(["tokenize"])
-    assert (caught.value.status, caught.value.reason) == (status, reason)

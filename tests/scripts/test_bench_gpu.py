@@ -13,7 +13,7 @@ from scripts import bench_gpu
 TINY = [
     "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
     "model.intermediate_size=48", "model.block_size=16", "model.num_random_blocks=1",
-    "model.vocab_size=200", "data.seq_length=256", "data.max_predictions_per_seq=20",
+    "model.vocab_size=200", "make_data.seq_length=256", "make_data.max_predictions_per_seq=20",
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def test_the_data_is_made_with_the_tasks_settings(tmp_path: Path) -> None:
         ("--documents=150",),
     )
     data_dir = learning.generated_data(str(tmp_path), task)
-    assert manifest_lib.load(data_dir).fixed()["data.seq_length"] == 256
+    assert manifest_lib.load(data_dir).as_settings()["make_data.seq_length"] == 256
     config = learning.config_for(data_dir, task, "training.num_train_steps=7")
     assert (config.model.num_layers, config.training.num_train_steps) == (1, 7)
     # Short sequences first, then whole ones.

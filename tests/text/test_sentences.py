@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.text import corpus, sentences, wiki40b
+from bigbird_ja.text import corpus, sentences
 
 # Strings made of what the splitter looks at, and of anything else.
 tricky = st.lists(
@@ -16,7 +16,7 @@ tricky = st.lists(
         st.sampled_from(
             [
                 *"。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f",
-                *wiki40b.MARKERS,
+                *sentences.MARKERS,
             ]
         ),
         st.text(max_size=4),

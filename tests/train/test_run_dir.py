@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import run_dir as run_dir_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
@@ -18,8 +19,8 @@ from bigbird_ja.train.run_dir import RunDir, next_batch
 DEPS = Dependencies(log=lambda text: None)
 
 
-def config(*sets: str) -> settings.Config:
-    return settings.without_data_set(settings.resolve(None, sets)[0])
+def config(*sets: str) -> Config:
+    return complete_config(resolve_config(None, sets)[0])
 
 
 def start(directory: Path) -> RunDir:

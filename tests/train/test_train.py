@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
 from bigbird_ja.evaluation import masked_lm, tensorboard
 from bigbird_ja.process.errors import Diverged, Interrupted
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import Finished, choice
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.train import train
 from testkit import synthetic
 
@@ -86,8 +86,8 @@ class Training:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *settings: str) -> None:
         self.manifest = synthetic.write(tmp_path / "data")
         self.data, self.model_dir = str(tmp_path / "data"), str(tmp_path / "model")
-        config = config_lib.resolve(None, [*SETTINGS, *settings])[0]
-        self.config = config_lib.with_data_set(config, self.manifest.fixed())
+        config, overrides = resolve_config(None, [*SETTINGS, *settings])
+        self.config = complete_config(config, overrides, self.manifest.as_settings())
         self._monkeypatch = monkeypatch
         self.ticks: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The machine that a plan comes to, and runs that make no sense."""
+"""The machine that a plan chooses, and runs that make no sense."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.plan import verdict
+from bigbird_ja.plan import comparison
 from bigbird_ja.plan.rows import Row
 from bigbird_ja.process.errors import BadInput
 
@@ -52,8 +52,8 @@ ROWS = [
         (None, 5.0, None),
     ],
 )
-def test_the_choice(hours: float | None, max_cost: float | None, name: str | None) -> None:
-    chosen = verdict.choose(ROWS, hours, max_cost)
+def test_choice(hours: float | None, max_cost: float | None, name: str | None) -> None:
+    chosen = comparison.choose(ROWS, hours, max_cost)
     assert (chosen.accelerator if chosen else None) == name
 
 
@@ -66,8 +66,8 @@ def test_the_choice(hours: float | None, max_cost: float | None, name: str | Non
         ("2026-11-22T12:00:00+00:00", 9.0),
     ],
 )
-def test_the_time_that_is_left(text: str, hours: float) -> None:
-    assert verdict.hours_until(text, NOW) == pytest.approx(hours)
+def test_hours_until_a_date(text: str, hours: float) -> None:
+    assert comparison.hours_until(text, NOW) == pytest.approx(hours)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,16 @@ def test_the_time_that_is_left(text: str, hours: float) -> None:
         ("2026-11-22T12:00", "is past"), ("", "a date such as"),
     ],
 )  # fmt: skip
-def test_no_time_is_refused(text: str, words: str) -> None:
+def test_bad_dates_are_refused(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
-        verdict.hours_until(text, NOW)
+        comparison.hours_until(text, NOW)
 
 
-def test_nonsense_is_called_that() -> None:
-    assert verdict.nonsense(None, 10) == verdict.nonsense(103.5, 500_000) == []
-    (said,) = verdict.nonsense(15_534.2, 1_400_000)
-    assert "15,534 epochs, which is nonsense" in said
+def test_too_many_epochs_warn() -> None:
+    assert (
+        comparison.warnings_of_length(None, 10)
+        == comparison.warnings_of_length(103.5, 500_000)
+        == []
+    )
+    (text,) = comparison.warnings_of_length(15_534.2, 1_400_000)
+    assert "15,534 epochs, which is nonsense" in text

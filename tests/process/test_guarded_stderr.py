@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 
-from bigbird_ja.process import log_stream
+from bigbird_ja.process import streams
 
 
 def test_a_reader_that_goes_away_is_told_once_and_nothing_raises() -> None:
     reader, writer = os.pipe()
     told: list[int] = []
     with os.fdopen(writer, "w") as stream:
-        log = log_stream.LogStream(stream, lambda: told.append(1))
+        log = streams.LogStream(stream, lambda: told.append(1))
         print("one", file=log, flush=True)
         assert os.read(reader, 10) == b"one\n" and not told
         os.close(reader)
@@ -26,7 +26,7 @@ def test_a_reader_that_goes_away_is_told_once_and_nothing_raises() -> None:
 def test_what_a_full_disk_does_not_hold_is_dropped() -> None:
     told: list[int] = []
     with open(os.open("/dev/full", os.O_WRONLY), "w", closefd=True, buffering=1) as stream:
-        log = log_stream.LogStream(stream, lambda: told.append(1))
+        log = streams.LogStream(stream, lambda: told.append(1))
         print("lost", file=log, flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     assert not told
@@ -34,7 +34,7 @@ def test_what_a_full_disk_does_not_hold_is_dropped() -> None:
 
 def test_the_standard_stream_is_put_back() -> None:
     before, gone = sys.stderr, threading.Event()
-    with log_stream.guarded(gone.set):
+    with streams.guard_stderr(gone.set):
         print("still seen", file=sys.stderr)
-        assert isinstance(sys.stderr, log_stream.LogStream)
+        assert isinstance(sys.stderr, streams.LogStream)
     assert sys.stderr is before and not gone.is_set()

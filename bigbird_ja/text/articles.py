@@ -7,7 +7,10 @@ hundreds to thousands of tokens later:
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
 The name is one of a million, so only a model that sees the first mention can fill in the later
-one. `restated_facts` finds these pairs.
+one. `restated_facts` returns these pairs. Words and sentences are in `article_words.yaml` and
+`article_sentences.yaml`; a change of either changes every article.
+
+Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ import random
 import re
 import string
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
-from bigbird_ja.text import sample_templates as templates
-from bigbird_ja.text import sample_words as words
-from bigbird_ja.text.wiki40b import Section, render
+import yaml
+
+from bigbird_ja.text.sentences import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 DEFAULT_MEAN_LENGTH = 3000  # characters
 MIN_LENGTH, MAX_LENGTH = 250, 40_000
@@ -34,10 +37,26 @@ _SPREAD = 1.0  # of the logarithm of lengths
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 DEFAULT_FACTS = 1.0  # per 1,000 characters
 
-Span = tuple[int, int]
-_Slot = str | Callable[[], str]
+# Slots that take a new word each time that a sentence has them.
+_WORD_SLOTS = {
+    "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
+    "英": "latin", "色": "colours", "言": "sayings", "叫": "exclamations", "書": "books",
+}  # fmt: skip
+_FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
-_FACT = re.compile(f"({'|'.join(words.FACT_KINDS)})は「([^「」]+)」")
+Span = tuple[int, int]
+
+
+def _read(name: str) -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
+    text = resources.files(__package__).joinpath(name).read_text("utf-8")
+    result: dict[str, Any] = yaml.load(text, loader)
+    return result
+
+
+WORDS = _read("article_words.yaml")
+_SENTENCES = _read("article_sentences.yaml")
+_FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
 
 
 def documents(
@@ -70,7 +89,7 @@ def document(
 def restated_facts(text: str) -> list[tuple[Span, Span]]:
     """Names that a text states again: character spans of the first mention and of each later one.
 
-    Works on any text that says "KINDは「NAME」" for the kinds of `sample_words.FACT_KINDS`.
+    Works on any text with "KINDは「NAME」" for the `fact_kinds` of `article_words.yaml`.
     """
     first: dict[tuple[str, str], Span] = {}
     pairs = []
@@ -83,47 +102,39 @@ def restated_facts(text: str) -> list[tuple[Span, Span]]:
     return pairs
 
 
-_LOOKED_AT = 2000  # characters of an article by which it is told
-_LONGEST_VALUE = 60  # characters that fill a slot
-
-
 def is_generated(text: str) -> bool:
-    """Whether a text is one of these articles: a good part of it is sentences of the templates."""
-    head = text[:_LOOKED_AT]
-    said = sum(len(match[0]) for match in _sentences().finditer(head))
-    return said > len(head) / 5
+    """Whether a text is one of these articles: much of it stands between slots of the sentences."""
+    head = text[:2000]
+    return sum(len(match[0]) for match in _literals().finditer(head)) > len(head) / 20
 
 
 @functools.cache
-def _sentences() -> re.Pattern[str]:
-    """Any sentence of an article, told by what stands between its slots."""
-    known = [*templates.GENERIC, *templates.FACT_FIRST, *templates.FACT_AGAIN]
-    for _, _, openings, own in templates.KINDS.values():
-        known += [*openings, *own]
-    forms = []
-    for template in known:
-        parts = _parts_of(template)
-        forms.append(
-            "".join(
-                re.escape(literal) + (f"[^。]{{1,{_LONGEST_VALUE}}}?" if slot else "")
-                for literal, slot in parts
-            )
-        )
-    return re.compile("|".join(forms))
+def _literals() -> re.Pattern[str]:
+    kinds = _SENTENCES["kinds"].values()
+    sentences = [s for kind in kinds for s in kind["openings"] + kind["sentences"]]
+    sentences += _SENTENCES["generic"] + _SENTENCES["fact_first"] + _SENTENCES["fact_again"]
+    literals = {literal for sentence in sentences for literal, _ in _parts_of(sentence)}
+    longest_first = sorted((x for x in literals if len(x) >= 7), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)))
 
 
 @functools.cache
-def _parts_of(template: str) -> tuple[tuple[str, str], ...]:
-    """A template as pairs of literal text and the slot after it ("" for none)."""
+def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
+    """A sentence as pairs of literal text and the slot after it ("" for none)."""
     return tuple(
-        (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(template)
+        (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
 
 
-@dataclass(frozen=True)
-class _Fact:
-    kind: str
-    name: str
+def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """An article in Wiki40b's layout; a section is its title ("" for the lead) and paragraphs."""
+    parts = [f"\n{ARTICLE}\n{title}"]
+    for heading, paragraphs in sections:
+        if heading:
+            parts.append(f"\n{SECTION}\n{heading}")
+        if paragraphs:
+            parts.append(f"\n{PARAGRAPH}\n{NEWLINE.join(paragraphs)}")
+    return "".join(parts)
 
 
 class _Writer:
@@ -135,26 +146,25 @@ class _Writer:
         length = math.exp(rng.gauss(math.log(mean_length) - _SPREAD**2 / 2, _SPREAD))
         self._target = int(min(max(length, MIN_LENGTH), MAX_LENGTH))
         self._written = 0
-        self._kind = self._pick(tuple(templates.KINDS))
-        suffixes, self._headings, self._openings, own = templates.KINDS[self._kind]
-        self._sentences = own * 2 + templates.GENERIC
-        self._slots = self._make_slots(self._pick(suffixes))
+        self._kind = _SENTENCES["kinds"][self._pick(list(_SENTENCES["kinds"]))]
+        self._sentences = self._kind["sentences"] * 2 + _SENTENCES["generic"]
+        self._slots = self._make_slots(self._pick(self._kind["suffixes"]))
         self._plan_facts(int(self._target * facts / 1000))
 
     def article(self) -> str:
         """The article in Wiki40b's layout."""
-        lead = self._fill(self._pick(self._openings)) + self._paragraph(2)
-        sections = [Section("", (lead,))]
-        headings = list(self._headings)
+        lead = self._fill(self._pick(self._kind["openings"])) + self._paragraph(2)
+        sections = [("", [lead])]
+        headings = list(self._kind["headings"])
         while self._written < self._target:
             if not headings:
-                headings = [f"{name}（{self._pick(words.FIELDS)}）" for name in self._headings]
-            title = headings.pop(self._below(len(headings)))
+                headings = [f"{name}（{self._word('fields')}）" for name in self._kind["headings"]]
+            heading = headings.pop(self._below(len(headings)))
             count = 1 + self._below(3)
             paragraphs: list[str] = []
             while len(paragraphs) < count and self._written < self._target:
                 paragraphs.append(self._paragraph(2 + self._below(6)))
-            sections.append(Section(title, tuple(paragraphs)))
+            sections.append((heading, paragraphs))
         return render(str(self._slots["題"]), sections)
 
     def _paragraph(self, sentences: int) -> str:
@@ -163,68 +173,64 @@ class _Writer:
             parts += self._due_facts()
             chance = self._random()
             if chance < 0.12:
-                parts.append(self._fill(self._pick(templates.QUOTED)))
+                parts.append(self._fill(self._pick(_SENTENCES["quoted"])))
                 continue
             if chance < 0.4:
-                parts.append(self._fill(self._pick(templates.CONNECTIVES)))
+                parts.append(self._fill(self._pick(_SENTENCES["connectives"])))
             parts.append(self._fill(self._pick(self._sentences)))
         return "".join(parts)
 
     def _plan_facts(self, count: int) -> None:
-        """When to state which fact: (characters written, tie-break, fact, whether again)."""
-        kinds = self._shuffled(words.FACT_KINDS)[:count]
+        """Plans statements: (characters written before, tie-break, kind, name, is it again)."""
+        kinds = [k for _, k in sorted((self._random(), k) for k in WORDS["fact_kinds"])][:count]
         if count > len(kinds):  # some articles are easy to keep in mind, some are hard
             kinds = kinds[: 2 + self._below(len(kinds) - 1)]
         more = 3 * (count - len(kinds)) // max(1, len(kinds))
-        due: list[tuple[int, int, _Fact, bool]] = []
+        self._due: list[tuple[int, int, str, str, bool]] = []
         for kind in kinds:
-            fact = _Fact(kind, self._fact_name())
+            letters = 2 + self._below(2)
+            name = "".join(self._word("fact_letters") for _ in range(letters))
             at = int(self._random() * 0.6 * self._target)
-            due.append((at, len(due), fact, False))
+            self._due.append((at, len(self._due), kind, name, False))
             for _ in range(1 + self._below(3) + more):
                 room = self._target - at
                 if room <= _MIN_DISTANCE:
                     break
                 farthest = math.log(min(_MAX_DISTANCE, room) / _MIN_DISTANCE)
                 distance = _MIN_DISTANCE * math.exp(self._random() * farthest)
-                due.append((at + int(distance), len(due), fact, True))
-        heapq.heapify(due)
-        self._due = due
+                self._due.append((at + int(distance), len(self._due), kind, name, True))
+        heapq.heapify(self._due)
 
     def _due_facts(self) -> list[str]:
-        said = []
+        stated = []
         while self._due and self._due[0][0] <= self._written:
-            _, _, fact, again = heapq.heappop(self._due)
-            self._slots["種"], self._slots["名"] = fact.kind, fact.name
-            said.append(
-                self._fill(self._pick(templates.FACT_AGAIN if again else templates.FACT_FIRST))
-            )
-        return said
+            _, _, self._slots["種"], self._slots["名"], again = heapq.heappop(self._due)
+            sentences = _SENTENCES["fact_again" if again else "fact_first"]
+            stated.append(self._fill(self._pick(sentences)))
+        return stated
 
-    def _fill(self, template: str) -> str:
-        slots = self._slots
+    def _fill(self, sentence: str) -> str:
         parts = []
-        for literal, slot in _parts_of(template):
+        for literal, slot in _parts_of(sentence):
             parts.append(literal)
             if slot:
-                value = slots[slot]
+                value = self._slots[slot]
                 parts.append(value if isinstance(value, str) else value())
         text = "".join(parts)
         self._written += len(text)
         return text
 
-    def _make_slots(self, suffix: str) -> dict[str, _Slot]:
-        """What fills each slot: fixed for the article's cast, drawn anew for the rest."""
-        pick = self._pick
+    def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
+        """What fills each slot: fixed for the article's subject and people, else drawn anew."""
         place = self._place()
         subject = place + suffix if suffix else self._person()
         return {
             "題": subject,
             "地": self._place(),
-            "県": pick(words.PREFECTURES),
+            "県": self._word("prefectures"),
             "主": self._person(),
             "友": self._person(),
-            "読": self._reading(),
+            "読": "".join(self._word("kana") for _ in range(3 + self._below(5))),
             "人": self._person,
             "町": self._place,
             "年": self._era_year,
@@ -235,40 +241,20 @@ class _Writer:
             "小数": self._decimal,
             "度": lambda: f"{1 + self._random() * 38:.1f}",
             "生没": self._life,
-            "物": lambda: pick(words.THINGS),
-            "形": lambda: pick(words.ADJECTIVES),
-            "事": lambda: pick(words.EVENTS),
-            "業": lambda: pick(words.FIELDS),
-            "片": lambda: pick(words.KATAKANA),
-            "英": lambda: pick(words.LATIN),
-            "色": lambda: pick(words.COLOURS),
-            "言": lambda: pick(words.SAYINGS),
-            "叫": lambda: pick(words.EXCLAMATIONS),
-            "書": lambda: pick(words.BOOKS),
+            **{slot: functools.partial(self._word, kind) for slot, kind in _WORD_SLOTS.items()},
         }
 
-    def _shuffled(self, items: Sequence[str]) -> list[str]:
-        return [item for _, item in sorted((self._random(), item) for item in items)]
+    def _word(self, kind: str) -> Any:
+        return self._pick(WORDS[kind])
 
     def _person(self) -> str:
-        return (
-            self._pick(words.SURNAME_HEADS)
-            + self._pick(words.SURNAME_TAILS)
-            + self._pick(words.GIVEN_NAMES)
-        )
+        return "".join(map(self._word, ("surname_heads", "surname_tails", "given_names")))
 
     def _place(self) -> str:
-        return self._pick(words.PLACE_HEADS) + self._pick(words.PLACE_TAILS)
-
-    def _fact_name(self) -> str:
-        letters = 2 + self._below(2)
-        return "".join(self._pick(words.FACT_LETTERS) for _ in range(letters))
-
-    def _reading(self) -> str:
-        return "".join(self._pick(words.KANA) for _ in range(3 + self._below(5)))
+        return "".join(map(self._word, ("place_heads", "place_tails")))
 
     def _era_year(self) -> str:
-        name, first, years = self._pick(words.ERAS)
+        name, first, years = self._word("eras")
         n = self._below(years)
         return f"{name}{n + 1 if n else '元'}年（{first + n}年）"
 
@@ -291,6 +277,3 @@ class _Writer:
 
     def _below(self, n: int) -> int:
         return int(self._random() * n)
-
-
-_FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")

@@ -13,58 +13,47 @@ from bigbird_ja.storage import decode, outputs
 
 is_ours = outputs.is_json_with("chips", "config_fingerprint")
 
-
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
-
-
 Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+_ADVICE = "not a result of `bigbird-ja preflight --output`"
 
 
-class _Chip(TypedDict):
-    chip: str
+class PhaseResult(TypedDict, total=False):
+    """What `plan` reads of the step on the first phase's short sequences, and of the step itself.
 
+    Some keys are absent where the program does not fit.
+    """
 
-class _Cycles(TypedDict, total=False):
-    priced_cycles: Cycles | None  # what the rates are by
-    code_cycles: Cycles | None  # by machine code, where it was read
+    tokens_per_second_per_core: Rate | None
+    tokens_per_second: Rate | None  # of a whole slice
+    priced_cycles: Cycles | None  # the rates are computed from these
+    code_cycles: Cycles | None  # by machine code, where there is any
     code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
 
 
-class PhaseResult(_Cycles, total=False):
-    """What of a result's first phase, on short sequences, `plan` reads."""
-
-    tokens_per_second_per_core: Rate | None
-    tokens_per_second: Rate | None
-
-
-class ChipResult(_Chip, _Cycles, total=False):
-    """What of a chip's result `plan` reads; some keys are absent where the program does not fit."""
-
-    fits: bool
-    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
-    batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
-    tokens_per_second_per_core: Rate | None
-    first_phase: PhaseResult
-
-
-class _Slice(_Chip):
-    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
-
-
-class SliceResult(_Slice, _Cycles, total=False):
-    """What of a whole slice's result `plan` reads."""
-
+class _Step(PhaseResult, total=False):
     fits: bool
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     devices: Annotated[int, Meta(ge=1, le=1 << 20)]
-    tokens_per_second: Rate | None
     first_phase: PhaseResult
+
+
+class ChipResult(_Step):
+    """The step on one chip."""
+
+    chip: str
+
+
+class SliceResult(ChipResult):
+    """The step on a whole slice."""
+
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What of a file of `preflight --output` `plan` reads."""
+    """What `plan` reads of a file of `preflight --output`."""
 
     chips: list[ChipResult]
     topologies: list[SliceResult] = field(default_factory=list)
@@ -82,14 +71,13 @@ def load(path: str) -> Results:
         BadInput: no such file, or not a result of `preflight --output`.
     """
     try:
-        advice = "not a result of `bigbird-ja preflight --output`"
-        results = decode.read_json(path, Results, advice)
+        results = decode.read_json(path, Results, _ADVICE)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
     for chip in results.chips:
         if chip.get("fits") and chip.get("tokens_per_second_per_core") is None:
-            raise BadInput(f"{path}: no tokens_per_second_per_core of {chip['chip']}: {advice}")
+            raise BadInput(f"{path}: no tokens_per_second_per_core of {chip['chip']}: {_ADVICE}")
     for one in results.topologies:
         if one.get("fits") and one.get("tokens_per_second") is None:
-            raise BadInput(f"{path}: no tokens_per_second of {one['topology']}: {advice}")
+            raise BadInput(f"{path}: no tokens_per_second of {one['topology']}: {_ADVICE}")
     return results

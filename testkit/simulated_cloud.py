@@ -1,7 +1,7 @@
 """TPUs, trainer and bucket in virtual time, for the supervisor to run against.
 
-It stands behind the same interfaces as the real service, so `plan --simulate` and the tests run the
-supervisor that `launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
+It stands behind the same interfaces as the real service, so the tests run the supervisor that
+`launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
 """
 
 from __future__ import annotations

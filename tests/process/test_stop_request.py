@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bigbird_ja.train.signals import StopRequest
+from bigbird_ja.process.signals import StopRequest
 
 
 class Heard:
@@ -62,7 +62,7 @@ def test_without_an_answer_it_leaves_by_itself() -> None:
 
 def test_who_can_wait_is_kept_waiting_until_someone_comes_who_cannot() -> None:
     with listening(patience=0.05) as (stop, heard):
-        stop.ask("a limit", is_pressing=False)
+        stop.ask("a limit", is_urgent=False)
         assert stop.is_set() and not heard.gone.wait(0.3)
         os.kill(os.getpid(), signal.SIGTERM)
         assert heard.gone.wait(10) and "left without saving" in heard.left[0]

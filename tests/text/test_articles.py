@@ -1,0 +1,110 @@
+"""The generated corpus: a function of seed and index, varied, with facts restated far away."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+
+import pytest
+
+from bigbird_ja.text import articles, sentences
+from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.sentences import ARTICLE, NEWLINE, PARAGRAPH, SECTION
+
+
+def test_a_seed_gives_the_same_bytes_in_every_version() -> None:
+    digest = hashlib.sha256()
+    digest.update("".join(articles.documents(50, seed=1)).encode())
+    digest.update("".join(articles.documents(20, seed=-5, mean_length=600, facts=8)).encode())
+    digest.update("".join(articles.documents(5, seed=2**63, mean_length=20_000, facts=0)).encode())
+    assert digest.hexdigest() == "178e76b8e8238c546f5c9fbb1c612e5ec914778f0e14f6e96e3dd44aa8f08a33"
+
+
+def test_an_article_depends_on_seed_and_index_alone() -> None:
+    forward = list(articles.documents(20, seed=3))
+    assert [articles.document(i, 3) for i in reversed(range(20))] == forward[::-1]
+    assert list(articles.documents(5, seed=3, start=15)) == forward[15:]
+    assert articles.document(0, 3) != articles.document(0, 4) != articles.document(1, 4)
+    assert len({*forward}) == 20
+
+
+def test_lengths_vary_around_the_mean() -> None:
+    lengths = [len(text) for text in articles.documents(600, seed=1)]
+    assert 2500 < sum(lengths) / len(lengths) < 4500
+    assert min(lengths) < 600 and max(lengths) > 15_000
+    short = [len(text) for text in articles.documents(100, seed=1, mean_length=600)]
+    assert 400 < sum(short) / len(short) < 1200
+
+
+def test_articles_have_what_makes_japanese_hard() -> None:
+    text = "".join(articles.documents(100, seed=2))
+    for mark in "「」『』（）！？、。…ー":
+        assert mark in text
+    patterns = (
+        r"\d\.\d", r"[０-９]．[０-９]", "！？", "「[^」]*『", "（『.*?』（", "[A-Z]{2}",
+        "「[^」]*_NEWLINE_", r"\d,\d{3}", "元年",
+    )  # fmt: skip
+    for pattern in patterns:
+        assert re.search(pattern, text), pattern
+    assert not re.search(r"[{}]", text)
+
+
+def test_articles_are_in_wiki40bs_layout() -> None:
+    sections = [("", ["藩である。"]), ("略歴", ["一。", "二。"]), ("空の節", [])]
+    assert articles.render("水口藩", sections) == (
+        f"\n{ARTICLE}\n水口藩\n{PARAGRAPH}\n藩である。\n{SECTION}\n略歴\n{PARAGRAPH}\n一。{NEWLINE}二。"
+        f"\n{SECTION}\n空の節"
+    )
+    layout = f"\n{ARTICLE}\n.+\n{PARAGRAPH}\n.+(\n{SECTION}\n.+\n{PARAGRAPH}\n.+)+"
+    for text in articles.documents(50, seed=4):
+        assert re.fullmatch(layout, text)
+        assert "".join(sentences.split(text)) == text
+
+
+def test_articles_are_recognised_and_other_text_is_not() -> None:
+    for mean_length in (250, 3000, 40_000):
+        texts = articles.documents(60, seed=6, mean_length=mean_length)
+        assert all(articles.is_generated(text.strip()) for text in texts)
+    others = ["", "一", "吾輩は猫である。名前はまだ無い。" * 30]
+    others.append("\n_START_ARTICLE_\n水口藩\n_START_PARAGRAPH_\n近江国にあった藩。藩庁は水口城。")
+    assert not any(map(articles.is_generated, others))
+
+
+@pytest.mark.nightly
+def test_no_real_text_is_taken_for_generated(real_text_path: str) -> None:
+    documents = itertools.islice(open_corpus([real_text_path]).documents(), 300)
+    assert not any(articles.is_generated(document.text) for document in documents)
+
+
+def test_facts_are_restated_near_and_far() -> None:
+    distances = []
+    names = set()
+    for text in articles.documents(300, seed=5):
+        for (a, b), (c, d) in articles.restated_facts(text):
+            assert text[a:b] == text[c:d]
+            assert 2 <= b - a <= 3 and set(text[a:b]) <= set(articles.WORDS["fact_letters"])
+            assert text[a - 1] == text[c - 1] == "「"
+            names.add(text[a:b])
+            distances.append(c - a)
+    assert len(distances) > 600
+    assert min(distances) < 600 and max(distances) > 8000
+    assert len(names) > 0.9 * len(distances) / 3
+    assert sum(d > 2000 for d in distances) > 0.15 * len(distances)
+
+
+def test_the_density_of_facts_is_chosen() -> None:
+    def count(facts: float) -> int:
+        texts = articles.documents(50, seed=6, facts=facts)
+        return sum(len(articles.restated_facts(text)) for text in texts)
+
+    assert count(0) == 0
+    assert count(8) > 4 * count(1) > 0
+
+
+def test_restated_facts_of_other_text() -> None:
+    text = "合言葉は「颯椿」。別号は「月」。愛馬は「颯椿」。合言葉は「颯椿」。別号は「雪」。"
+    (pair,) = articles.restated_facts(text)
+    assert [text[a:b] for a, b in pair] == ["颯椿", "颯椿"]
+    assert pair[1][0] > text.index("愛馬")
+    assert articles.restated_facts("") == []
