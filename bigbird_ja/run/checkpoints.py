@@ -72,6 +72,7 @@ class Meta:
 
 
 class _Versioned(msgspec.Struct):
+    step: Count
     format_version: str = ""
 
 
