@@ -65,7 +65,9 @@ class Meta:
     interruptions: Count  # ends other than `finished` so far
     time: Time  # UNIX seconds
     next_batch: Count  # of the data's order
-    global_batch_size: Annotated[int, msgspec.Meta(ge=1)]  # in whose batches `next_batch` counts
+    global_batch_size: Annotated[
+        int, msgspec.Meta(ge=1, le=(1 << 63) - 1)
+    ]  # in whose batches `next_batch` counts
     tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: it has none
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
     format_version: str = decode.FORMAT_VERSION

@@ -80,7 +80,7 @@ def test_no_number_out_of_range_passes(command: str, flag: Any) -> None:
         ("launch", "--stall_minutes=nan"), ("plan", "--tokens=nan"), ("plan", "--epochs=inf"),
         ("pretrain", "--num_train_steps=1e30"), ("make-data", "--seed=99999999999999999999"),
         ("make-data", "--masked_lm_prob=nan"), ("sample", "--documents=0"),
-        ("tokenize", "--character_coverage=-1"), ("report", "--usd_per_hour=nan"),
+        ("tokenize", "--character_coverage=-1"), ("report", "--interval=0"),
         ("down", "--timeout_minutes=nan"), ("fill-mask", "--top_k=-1"),
     ],
 )  # fmt: skip

@@ -1,17 +1,55 @@
-"""Reading an object chunk by chunk: one generation, verified, in constant memory."""
+"""Requests to Google Cloud Storage: the client, and reading one generation of an object."""
 
 from __future__ import annotations
 
 import io
+import os
+import threading
 from typing import Any
 
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.storage import client as clients
 from bigbird_ja.storage import retry
-from bigbird_ja.storage.checksum import as_text
-from bigbird_ja.storage.stat import Stat
+from bigbird_ja.storage.paths import split_remote
+from bigbird_ja.storage.place import Stat, encode_crc32c
 
 CHUNK = 8 << 20  # bytes per request
+
+_local = threading.local()
+
+
+def client() -> Any:
+    """The client of this thread (its connections are not shared with a forked child).
+
+    `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
+    """
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    key = (os.getpid(), emulator)
+    if getattr(_local, "key", None) != key:
+        _local.client, _local.key = _new_client(emulator), key
+    return _local.client
+
+
+def _new_client(emulator: str | None) -> Any:
+    from google.auth import default
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+    if emulator:
+        credentials: Any = AnonymousCredentials()
+    else:
+        credentials, default_project = default(
+            scopes=["https://www.googleapis.com/auth/cloud-platform"]
+        )
+        project = project or default_project
+    # Objects need no project, but the client insists on one.
+    return storage.Client(project=project or "unset", credentials=credentials)
+
+
+def blob(path: str) -> Any:
+    """The object of a gs:// path; nothing is requested yet."""
+    bucket, name = split_remote(path)
+    return client().bucket(bucket).blob(name)
 
 
 class ReplacedError(StorageError):
@@ -19,11 +57,11 @@ class ReplacedError(StorageError):
 
 
 class DamagedError(StorageError):
-    """What was read is not what the object's checksum says."""
+    """What was read does not match the object's checksum."""
 
 
 class ObjectReader(io.RawIOBase):
-    """A raw stream over one generation of an object.
+    """A raw stream over one generation of an object, read in chunks.
 
     Every request names the generation, so that an object replaced while it is read is an error,
     never a mix of old and new. Read from the first byte to the last, it is checked against the
@@ -84,7 +122,7 @@ class ObjectReader(io.RawIOBase):
             self._checked += count
             self._checksum = self._extend(self._checksum, self._buffer)
             is_whole = self._checked == self._info.size
-            if is_whole and self._info.crc32c not in (None, as_text(self._checksum)):
+            if is_whole and self._info.crc32c not in (None, encode_crc32c(self._checksum)):
                 raise DamagedError(
                     f"{self._path}: what was read does not match the object's checksum: run again"
                 )
@@ -96,22 +134,21 @@ def read_range(path: str, token: str, start: int, count: int) -> bytes:
     Raises:
         ReplacedError: the object has another generation by now.
     """
+    from google.api_core.exceptions import PreconditionFailed
 
     def attempt(_: int) -> bytes:
-        data = clients.blob(path).download_as_bytes(
+        data = blob(path).download_as_bytes(
             start=start,
             end=start + count - 1,
             raw_download=True,
             checksum=None,
             if_generation_match=int(token),
-            timeout=retry.Policy.from_environment().request_timeout,
+            timeout=retry.request_timeout(),
             retry=None,
         )
         if len(data) != count:
             raise retry.CorruptError(f"short reply ({len(data)} of {count} bytes)")
         return data
-
-    from google.api_core.exceptions import PreconditionFailed
 
     try:
         return retry.run(path, attempt)
