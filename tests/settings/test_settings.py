@@ -289,6 +289,37 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
     assert config.make_data.max_predictions_per_seq == 77
 
 
+# The set is frozen: a new setting needs a reason in the changelog, and a line here.
+FROZEN = {
+    "tokenize": ("vocab_size model_type character_coverage max_sentence_length max_sentences"),
+    "make_data": (
+        "seq_length masking dupe_factor max_predictions_per_seq masked_lm_prob mask_unit"
+        " word_boundaries nsp eval_fraction num_shards seed"
+    ),
+    "model": (
+        "vocab_size hidden_size num_layers num_attention_heads intermediate_size hidden_act"
+        " max_position_embeddings hidden_dropout_prob initializer_range initializer"
+        " layer_norm_eps attention_type block_size num_random_blocks random_pattern"
+        " pattern_seed attention_implementation attend_across_documents"
+    ),
+    "data": ("mask_unit shuffle_window seed"),
+    "training": (
+        "num_train_steps global_batch_size gradient_accumulation_steps learning_rate"
+        " warmup_steps schedule decay_fraction update_rule weight_decay adam_beta2 adam_epsilon"
+        " clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
+        " first_seq_length_steps gradient_checkpointing optimizer_sharding gradient_sum_dtype"
+        " seed log_every_steps eval_every_steps eval_max_batches max_loop_seconds stall_minutes"
+    ),
+    "checkpoints": ("save_every_minutes save_every_steps keep_last keep_every_steps"),
+    "tpu": ("num_cores name zone"),
+}
+
+
+def test_the_set_of_settings_is_frozen() -> None:
+    """A new one needs a reason in the changelog."""
+    assert list(OPTIONS) == [f"{s}.{name}" for s, names in FROZEN.items() for name in names.split()]
+
+
 @pytest.mark.parametrize("key", OPTIONS)
 def test_every_setting_is_declared_whole(key: str) -> None:
     option = OPTIONS[key]
