@@ -255,7 +255,7 @@ def _data(data_dir: str | None) -> dict[str, Any] | None:
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest = manifest_lib.load(data_dir)
-    mixed = [f"{row.name} ({row.share:.1%} of tokens)" for row in manifest.portions()]
+    mixed = [f"{row['name']} ({row['share']:.1%} of tokens)" for row in manifest.portions()]
     return {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
