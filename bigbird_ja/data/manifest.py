@@ -22,7 +22,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import order, tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import MakeDataConfig, predictions_of
+from bigbird_ja.settings.schema import MakeDataConfig
+from bigbird_ja.settings.values import predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 
@@ -306,16 +307,16 @@ class Manifest(DataSpec):
             del corpus["name"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
-    def fixed(self) -> dict[str, Any]:
-        """The values of `config.DATA_SET_KEYS`, and the rate that the data was made at."""
+    def as_settings(self) -> dict[str, Any]:
+        """The values of the settings in `FIXED_BY_DATA`."""
         return {
-            "model.vocab_size": self.vocab_size,
-            "data.seq_length": self.seq_length,
-            "data.max_predictions_per_seq": self.max_predictions_per_seq,
-            "data.masking": self.masking,
-            "data.nsp": self.nsp,
-            "data.mask_unit": self.mask_unit,
+            "tokenize.vocab_size": self.vocab_size,
+            "make_data.seq_length": self.seq_length,
+            "make_data.masking": self.masking,
+            "make_data.max_predictions_per_seq": self.max_predictions_per_seq,
             "make_data.masked_lm_prob": self.masked_lm_prob,
+            "make_data.mask_unit": self.mask_unit,
+            "make_data.nsp": self.nsp,
         }
 
     def shards(self, split: str) -> tuple[Shard, ...]:

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import FIXED_BY_DATA
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit import synthetic
 
@@ -17,7 +17,7 @@ from testkit import synthetic
 def test_comes_back_as_it_was_written_and_fixes_the_keys_of_a_run(tmp_path):
     made = synthetic.write(tmp_path)
     assert manifest_lib.load(str(tmp_path)) == made
-    assert set(made.fixed()) == {*settings.DATA_SET_KEYS, "make_data.masked_lm_prob"}
+    assert set(made.as_settings()) == set(FIXED_BY_DATA)
 
 
 def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
