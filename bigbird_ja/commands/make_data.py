@@ -14,12 +14,11 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.settings.schema import OPTIONS
-from bigbird_ja.settings.uses import LENGTH_SETTINGS
+from bigbird_ja.settings.schema import LENGTH_SETTINGS, OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = (
     "bigbird-ja make-data --input=tfds:wiki40b/ja:train --tokenizer=tok/ja.model"
@@ -52,10 +51,6 @@ def define_flags(flags: Flags) -> None:
         "overwrite", "Replaces a data set of ours once the new one is whole, and unfinished work of"
         " other settings.",
     )  # fmt: skip
-    flags.path(
-        "work_dir", "Local directory in which a folder for unfinished work is made.",
-        none="it is OUTPUT_DIR/.make-data, or in the user's cache for gs://",
-    )  # fmt: skip
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -79,7 +74,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build, workers
-    from bigbird_ja.data.spec import spec_of, unasked_fields
+    from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
@@ -103,8 +98,6 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
         output_dir=args.output_dir,
         num_workers=num_workers,
         overwrite=args.overwrite,
-        work_dir=args.work_dir,
-        unasked=unasked_fields(config.make_data),
     )
     return build.make_data(request)
 
@@ -138,7 +131,7 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
     }
     if manifest.corpora:
-        results["corpora"] = [vars(row) for row in manifest.portions()]
+        results["corpora"] = manifest.portions()
     return results
 
 
@@ -175,12 +168,12 @@ def corpora_table(manifest: Manifest) -> str:
         return ""
     rows = [
         [
-            row.name,
-            f"{row.weight:g}",
-            f"{row.documents:,}",
-            human_count(row.tokens),
-            f"{row.share:.1%}",
-            f"{row.eval_documents:,}",
+            row["name"],
+            f"{row['weight']:g}",
+            f"{row['documents']:,}",
+            human_count(row["tokens"]),
+            f"{row['share']:.1%}",
+            f"{row['eval_documents']:,}",
         ]
         for row in manifest.portions()
     ]

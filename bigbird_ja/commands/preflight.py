@@ -24,12 +24,12 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.uses import STEP_SETTINGS
+from bigbird_ja.settings.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.preflight.estimate import Settings
     from bigbird_ja.preflight.targets import Target
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
@@ -65,13 +65,14 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.accelerators import chips
     from bigbird_ja.cli import command_flags
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, printout, results_file, targets
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.values import config_fingerprint, flatten
     from bigbird_ja.storage import outputs
 
     if args.output:
@@ -85,7 +86,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     alone = [targets.of_chip(chips.chip(name)) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
-    config = config_lib.without_data_set(config, overrides)
+    config = complete_config(config, overrides)
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     wanted = [*alone, *slices]
@@ -107,8 +108,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
-        "config_fingerprint": config_lib.fingerprint(config),
-        "config": config_lib.flatten(config),
+        "config_fingerprint": config_fingerprint(config),
+        "config": flatten(config),
         "versions": versions,
     }
     if args.output:
@@ -141,10 +142,10 @@ def _examine(
     Args:
         steps: traced so far, by batch, devices and attention implementation.
     """
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
     from bigbird_ja.preflight.compile import CompilerFailed
+    from bigbird_ja.settings.values import first_phase
 
     log = settings.log
 
@@ -170,10 +171,10 @@ def _examine(
             return estimate.examine(resolved, target, tried, only_memory)
 
         result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
-    phase = config_lib.first_phase(config)
+    phase = first_phase(config)
     if phase is not None:  # short sequences, as many tokens per step
         phase = implementation.resolved(phase, "tpu", target.chip.name)
-        pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
+        pieces = config.make_data.seq_length // phase.make_data.seq_length
         log(f"compiling the first phase for {target.name} ...")
         undumped = dataclasses.replace(settings, dump_dir=None)
         result["first_phase"] = estimate.examine(phase, target, batch * pieces, undumped)

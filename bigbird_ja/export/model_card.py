@@ -118,7 +118,7 @@ def _training(source: Source, options: Options) -> str:
             f" random blocks (`{model.random_pattern}`, seed {model.pattern_seed})",
         ),
         ("vocabulary", f"{model.vocab_size:,} SentencePiece pieces"),
-        ("sequence length in training", f"{config.data.seq_length:,} tokens"),
+        ("sequence length in training", f"{config.make_data.seq_length:,} tokens"),
         ("optimiser steps", f"{meta.step:,} of {training.num_train_steps:,}"),
         ("sequences per step", f"{training.global_batch_size}"),
         ("tokens seen", human_count(meta.tokens_seen)),
@@ -127,8 +127,8 @@ def _training(source: Source, options: Options) -> str:
             f"AdamW, peak learning rate {training.learning_rate:g},"
             f" {training.warmup_steps:,} warm-up steps, {training.schedule}",
         ),
-        ("masking", f"{config.data.masking}, {config.data.mask_unit}"),
-        ("next-sentence task", "yes" if config.data.nsp else "no"),
+        ("masking", f"{config.make_data.masking}, {config.data.mask_unit}"),
+        ("next-sentence task", "yes" if config.make_data.nsp else "no"),
         ("training time", human_time(meta.train_seconds)),
         ("interruptions survived", str(meta.interruptions)),
         ("cost", "not recorded" if cost is None else f"{cost:,.2f} USD"),
@@ -144,7 +144,7 @@ def _data(source: Source, options: Options) -> str:
     names = "Japanese text" if language(source) == "ja" else "text"
     if manifest := source.manifest:
         mixed = [
-            f"{row.name} ({row.weight:g} times per epoch, {row.share:.1%} of the tokens)"
+            f"{row['name']} ({row['weight']:g} times per epoch, {row['share']:.1%} of the tokens)"
             for row in manifest.portions()
         ]
         used = ", ".join(mixed or manifest.source_names) or names

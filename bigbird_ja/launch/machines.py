@@ -9,7 +9,7 @@ from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.accelerators.hardware import USUAL, generation_of
 from bigbird_ja.launch import compute
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
 # v3 are documented with.

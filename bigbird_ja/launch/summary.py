@@ -8,7 +8,6 @@ import re
 import textwrap
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.launch import machines
@@ -16,6 +15,7 @@ from bigbird_ja.launch.start import Prepared
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.console import human_time
+from bigbird_ja.settings.resolve import complete_config
 
 WIDTH = 96  # columns, with the label's eleven
 _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
@@ -23,7 +23,7 @@ _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
 
 def cost_plan(prepared: Prepared, table: Prices) -> dict[str, Any]:
     """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
-    config = config_lib.without_data_set(prepared.config)
+    config = complete_config(prepared.config)
     overheads = Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     run = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,

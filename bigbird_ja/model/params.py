@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigbird_ja.model import mimetic
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
+SEGMENTS = 2  # rows of the segment table: A and B
 POSITIONS = "bert/embeddings/position_embeddings"
 
 
@@ -40,7 +41,7 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     assert model.vocab_size is not None and model.max_position_embeddings is not None
     for name, rows in (
         ("word_embeddings", model.vocab_size),
-        ("token_type_embeddings", model.type_vocab_size),
+        ("token_type_embeddings", SEGMENTS),
         ("position_embeddings", model.max_position_embeddings),
     ):
         specs[f"bert/embeddings/{name}"] = ParameterSpec((rows, hidden), "normal", decay=True)
@@ -57,7 +58,7 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     _add_dense(specs, "cls/predictions/transform", hidden, hidden)
     _add_layer_norm(specs, "cls/predictions/transform", hidden)
     specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros", decay=False)
-    if config.data.nsp:
+    if config.make_data.nsp:
         _add_dense(specs, "bert/pooler/dense", hidden, hidden)
         specs["cls/seq_relationship/output_weights"] = ParameterSpec(
             (2, hidden), "normal", decay=True

@@ -13,7 +13,8 @@ from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.compile import Compiled, Shortage, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage import outputs
 from bigbird_ja.train.lowered import LoweredStep
 
@@ -105,7 +106,7 @@ def examine(
         "chip": target.chip.name,
         "attention_implementation": config.model.attention_implementation,
         "batch_per_core": batch,
-        "seq_length": config.data.seq_length,
+        "seq_length": config.make_data.seq_length,
         "predictions_per_seq": train_predictions(config),
         "gradient_accumulation_steps": accumulated,
         "fits": compiled.shortage is None,
@@ -114,7 +115,7 @@ def examine(
     }
     if compiled.shortage is not None:
         return common | _shortage_result(compiled.shortage, target)
-    tokens = batch * accumulated * (config.data.seq_length or 0)
+    tokens = batch * accumulated * config.make_data.seq_length
     return common | _figures(target, tokens, common["model_flops"], compiled)
 
 

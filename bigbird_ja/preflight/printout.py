@@ -7,7 +7,7 @@ from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.process.console import human_bytes, human_count, table
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 def describe(result: Mapping[str, Any]) -> str:

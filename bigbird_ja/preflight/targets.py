@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 _NAME = re.compile(r"(\w+):(\d+(?:x\d+){1,2})")
 
@@ -31,12 +31,6 @@ class Target:
 def of_chip(chip: Chip) -> Target:
     """One device of a chip."""
     return Target(chip.name, chip, Place(chip.topology), 1)
-
-
-def one_of(target: Target) -> Target:
-    """One device of a slice."""
-    place = Place(target.chip.topology, is_megacore=target.place.is_megacore)
-    return Target(target.chip.name, target.chip, place, 1)
 
 
 def of_topologies(

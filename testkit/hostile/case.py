@@ -25,7 +25,7 @@ GOOD: dict[str, str] = {
     " --num_train_steps=2",
     "evaluate": "--model_dir={in}/model --data_dir={in}/data",
     "fill-mask": "--model_dir={in}/model --text=日本の[MASK]",
-    "report": "--model_dir={in}/model --data_dir={in}/data --output={out}/report.html",
+    "report": "--model_dir={in}/model --output={out}/report.html",
     "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
     "launch": "--config={in}/config.yaml --prices={in}/prices.yaml --dry_run",
     "status": "--bucket=gs://bucket",
@@ -73,12 +73,6 @@ def commands(*left_out: str) -> list[str]:
 def good_arguments(command: str) -> list[str]:
     """The words of the good invocation."""
     return GOOD[command].split(" ") if GOOD[command] else []
-
-
-def with_flag(command: str, name: str, value: str) -> tuple[str, ...]:
-    """The good invocation with one flag set to a value, in place of its own."""
-    kept = [word for word in good_arguments(command) if word.split("=")[0] != f"--{name}"]
-    return (*kept, f"--{name}={value}")
 
 
 def sample_of(cases: Iterator[Case], share: int, seed: int) -> list[Case]:

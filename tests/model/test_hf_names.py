@@ -8,7 +8,7 @@ import pytest
 from bigbird_ja.model import hf_names, pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import initial_parameters, parameter_specs
+from bigbird_ja.model.params import SEGMENTS, initial_parameters, parameter_specs
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")
@@ -34,7 +34,7 @@ def _theirs(config, params, attention_type: str, kind: str):
         intermediate_size=model.intermediate_size,
         hidden_act=model.hidden_act,
         max_position_embeddings=model.max_position_embeddings,
-        type_vocab_size=model.type_vocab_size,
+        type_vocab_size=SEGMENTS,
         attention_type=attention_type,
         block_size=model.block_size,
         num_random_blocks=model.num_random_blocks,
@@ -64,11 +64,11 @@ def _compare(config, attention_type: str, kind: str) -> None:
         )
     hidden = encode(params, config, batch["input_ids"], batch["segment_ids"])
     logits = masked_lm_logits(params, config, hidden).numpy()
-    expected = outputs["prediction_logits" if config.data.nsp else "logits"].numpy()
+    expected = outputs["prediction_logits" if config.make_data.nsp else "logits"].numpy()
     tokens = ids != 0
     np.testing.assert_allclose(logits[tokens], expected[tokens], atol=1e-4, rtol=1e-4)
     assert np.abs(expected).max() > 1  # there is something to agree on
-    if config.data.nsp:
+    if config.make_data.nsp:
         relation = next_sentence_logits(params, hidden[:, 0]).numpy()
         np.testing.assert_allclose(relation, outputs["seq_relationship_logits"], atol=1e-4)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.preflight import breakdown, printout
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 RESULT: dict[str, Any] = {
     "chip": "v5e", "batch_per_core": 2, "seq_length": 4096, "fits": True,
@@ -57,8 +57,8 @@ def test_figures_by_code_are_printed_only_where_they_exist() -> None:
 
 @pytest.mark.parametrize(("way", "named"), [("kernel", True), ("xla", False)])
 def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
-    config, _ = settings.resolve("base-4096", [])
-    config = settings.without_data_set(config)
+    config, _ = resolve_config("base-4096", [])
+    config = complete_config(config)
     results = [RESULT | {"attention_implementation": way}]
     text = printout.limitations(config, 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in text) == named

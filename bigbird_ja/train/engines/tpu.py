@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 
 
@@ -47,9 +47,7 @@ def resolve(config: Config) -> Any:
 
     tpu = config.tpu
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=tpu.name, zone=tpu.zone, project=tpu.project
-        )
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, zone=tpu.zone)
         resolver.master()
     except Exception as error:
         raise BadInput(
