@@ -103,7 +103,7 @@ def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> 
     """`run` with the surroundings given: tests stop the process at chosen instants."""
     from bigbird_ja.process import log_stream
     from bigbird_ja.process.console import log
-    from bigbird_ja.train.pods.joining import leave
+    from bigbird_ja.train.hosts import leave
     from bigbird_ja.train.request import Surroundings
     from bigbird_ja.train.signals import StopRequest
 
@@ -161,12 +161,12 @@ def _prepare_and_train(
         raise Interrupted("stopped before training: nothing was written")
     from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
-    from bigbird_ja.train.pods import joining
+    from bigbird_ja.train import hosts
     from bigbird_ja.train.request import Request
 
-    with joining.joined(args, config, manifest, stop, log) as pod:
+    with hosts.joined(args, config, manifest, stop, log) as pod:
         before = None if args.overwrite else run_directory.engine_before(args.model_dir)
-        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count, pod.connect)
+        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count)
         log(str(engine))
         request = Request(
             config=config,

@@ -8,7 +8,8 @@ from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import OPTIONS, Config, first_phase, get, train_predictions
-from bigbird_ja.train import hosts, memory
+from bigbird_ja.train import memory
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.request import Request
 
@@ -24,7 +25,7 @@ def check(request: Request) -> DataGuard:
         OutOfMemory: a step does not fit into this machine.
     """
     config = request.config
-    sequences = hosts.check_divides(
+    sequences = devices.check_divides(
         config.training.global_batch_size,
         request.engine.replicas,
         config.training.gradient_accumulation_steps,

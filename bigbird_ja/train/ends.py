@@ -46,9 +46,7 @@ class Ends:
         try:
             yield
         except BaseException as error:
-            known = _end_of(error)
-            if known is None:
-                self._pod.await_cause()
+            known = _end_of(error) or self._pod.explain(error)
             self._pod.fail(known.reason if known else "bug", str(known or error))
             if isinstance(known, (BadInput, OutOfMemory)) and beginning.is_untouched():
                 beginning.take_back()

@@ -14,9 +14,8 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.scratch import scratch_directory
-from bigbird_ja.train import checks, run_directory, workspace
+from bigbird_ja.train import checks, hosts, run_directory, workspace
 from bigbird_ja.train.part import Part
-from bigbird_ja.train.pods import following
 from bigbird_ja.train.recorder import Bystander, Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.signals import StopRequest
@@ -59,7 +58,7 @@ def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:
             store, config, request.manifest.fingerprint, around.log, bool(request.continue_with)
         )
         check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
-        request.pod.share("start", lambda: following.start_of(found, lock))
+        request.pod.share("start", lambda: {"lease": lock.owner.id, **found.shared()})
         request.pod.barrier("ready")
         recorder = Recorder(request, found, scratch)
         for note in notes:
@@ -81,9 +80,9 @@ def _follow(
     around, model_dir = request.surroundings, request.model_dir
     start = request.pod.share("start", dict)
     with scratch_directory() as scratch:
-        following.check_same_folder(model_dir, start["lease"], around.clock)
+        hosts.check_same_folder(model_dir, start.pop("lease"), around.clock)
         store = CheckpointStore(model_dir, scratch, mark=around.mark)
-        found = following.resumption(store, start)
+        found = run_directory.Resumption.at(store, **start)
         check_tokenizer(model_dir, request.manifest.tokenizer_sha256)
         request.pod.barrier("ready")
         recorder = Bystander(request, found, scratch)

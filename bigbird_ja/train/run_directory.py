@@ -162,6 +162,18 @@ class Resumption:
     interruptions: int  # ends other than `finished`, of the whole run
     next_batch: int = 0  # of the data's order, in batches of the config
 
+    @classmethod
+    def at(
+        cls, store: CheckpointStore, step: int | None, interruptions: int, next_batch: int
+    ) -> Resumption:
+        """Where another process resumes, from `shared`; the checkpoint is verified here too."""
+        return cls(None if step is None else store.fetch(step), interruptions, next_batch)
+
+    def shared(self) -> dict[str, int | None]:
+        """What the other processes of a pod need to resume at the same place."""
+        step = None if self.checkpoint is None else self.step
+        return {"step": step, "interruptions": self.interruptions, "next_batch": self.next_batch}
+
     @property
     def step(self) -> int:
         """The global step continued from."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Config
-from bigbird_ja.train import hosts
 from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
 from bigbird_ja.train.engines.devices import Devices
 
@@ -60,7 +59,6 @@ def choose(
     config: Config,
     before: Before | None = None,
     processes: int = 1,
-    connect: Callable[[str], None] = lambda platform: None,
 ) -> Choice:
     """The engine for this machine, or for all machines of a pod; reads only.
 
@@ -70,23 +68,20 @@ def choose(
         config: of the run.
         before: of the run that is continued; None for a new one.
         processes: that train together.
-        connect: joins them, as `devices.find` takes it.
 
     Raises:
         BadInput: the engine's packages are missing, or what it should run on is.
     """
     if processes > 1:
-        if wanted == "estimator":
-            raise BadInput("--engine=estimator drives all hosts from one process: leave it out")
         why = "several processes" if wanted == "auto" else f"--engine={wanted}"
-        return _pjrt(why, use_tpu, processes, connect)
+        return _pjrt(why, use_tpu, processes)
     accelerator = accelerator_type()
     if wanted == "auto":
         name, why = _automatic(use_tpu, config, accelerator, before)
     else:
         name, why = wanted, f"--engine={wanted}"
     if name == "pjrt":
-        return _pjrt(why, use_tpu, processes, connect)
+        return _pjrt(why, use_tpu, processes)
     return _estimator(why, use_tpu, config, accelerator)
 
 
@@ -233,8 +228,8 @@ def _only_of_pjrt(config: Config) -> str | None:
     return None
 
 
-def _pjrt(why: str, use_tpu: bool, processes: int, connect: Callable[[str], None]) -> Choice:
-    found = devices.find(use_tpu, connect=connect)
+def _pjrt(why: str, use_tpu: bool, processes: int) -> Choice:
+    found = devices.find(use_tpu)
     count = len(found.devices)
     about = found.description, found.peak_flops
     return Choice("pjrt", why, use_tpu, count, *about, found, processes)
@@ -253,7 +248,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
     accumulation = config.training.gradient_accumulation_steps
-    hosts.check_divides(config.training.global_batch_size, cores, accumulation)
+    devices.check_divides(config.training.global_batch_size, cores, accumulation)
     tpu.check(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     return Choice("estimator", why, True, cores, device, peak_flops(accelerator))

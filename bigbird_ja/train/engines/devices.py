@@ -6,7 +6,7 @@ import glob
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,23 +79,16 @@ def is_installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def find(
-    use_tpu: bool,
-    tpu_files: Sequence[str] = TPU_FILES,
-    connect: Callable[[str], None] = lambda platform: None,
-) -> Devices:
-    """The devices of this machine, or of all machines of a pod.
-
-    JAX is told the platform: left to itself it asks every one that is installed, and libtpu takes
-    eight minutes to find out that there is no TPU.
+def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
+    """The platform that JAX will train on ("cpu", "cuda" or "tpu"), and JAX told to use it: left to
+    itself it asks every one that is installed, and libtpu takes eight minutes to find no TPU.
 
     Args:
         use_tpu: wants a TPU; else a GPU is taken where there is one, or the CPU.
         tpu_files: where a TPU shows.
-        connect: joins the processes of a pod, given the platform, before devices are asked for.
 
     Raises:
-        BadInput: a package is missing, there is no TPU, or it cannot be used.
+        BadInput: a package is missing, or there is no TPU.
     """
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
     if use_tpu and not is_there(tpu_files):
@@ -111,14 +104,45 @@ def find(
     import jax
 
     jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+    return platform
+
+
+def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
+    """The devices of this machine, or of all machines of a pod that is joined.
+
+    Args:
+        use_tpu, tpu_files: as `prepare` takes them.
+
+    Raises:
+        BadInput: as `prepare`, or the devices cannot be used.
+    """
+    platform = prepare(use_tpu, tpu_files)
+    import jax
+
     try:
-        connect(platform)
         devices = jax.devices("gpu" if platform == "cuda" else platform)
     except RuntimeError as error:
         raise BadInput(_why_not(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     _check_equal_shares(ordered)
     return Devices(platform, tuple(ordered))
+
+
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Sequences per core and micro-batch.
+
+    Raises:
+        BadInput: the batch does not divide; the nearest ones that do are named.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
 
 
 def has_gpu() -> bool:
