@@ -2,28 +2,35 @@
 
 .DEFAULT_GOAL := help
 VENV := .venv
+# What `python -m scripts.learn` compares (scripts/recipes.yaml).
+LEARN := patterns precision precision-copying kernels recipe recipe-recall warm-start
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# The other two environments that are tested: newer TensorFlow and jax, so no TPUEstimator.
-OTHERS := .venv-kaggle .venv-newest
-OVER := .venv-transformers5
+ALL := $(VENV)/.installed-all
+# TensorFlow 2.15, the last with TPUEstimator, has an environment of its own; so has what Kaggle's image ships.
+OTHERS := .venv-estimator .venv-kaggle
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
 # In the order of tests/conftest.py: what takes longest begins first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo test test-nightly test-kaggle test-newest test-transformers5 locks lint types audit docs clean \
-	probe soak plan-plots \
-	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
-	bench-recipe bench-warm-start bench-engine bench-kernel-losses size
+.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit docs clean \
+	probe soak plan-plot size \
+	bench-data bench-step bench-code bench-length bench-checkpoint bench-faults bench-export-memory bench-tokenize \
+	bench-bad-input bench-leaks bench-engine $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## make .venv with everything in the lock, and bigbird-ja in it
 
+install-all: $(ALL) ## and what a few tests need and is large: libtpu, PyTorch, a MeCab dictionary
+
 $(STAMP): requirements.lock pyproject.toml scripts/make_venv.sh
-	@scripts/make_venv.sh estimator $(VENV)
+	@scripts/make_venv.sh main $(VENV)
+	@touch $@
+
+$(ALL): $(STAMP) requirements-extra.lock
+	@scripts/make_venv.sh extra $(VENV)
 	@touch $@
 
 $(OTHERS:=/.installed): .venv-%/.installed: requirements-%.lock pyproject.toml scripts/make_venv.sh
@@ -36,29 +43,18 @@ locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newes
 demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on two cores
 	@$(BIN)/bigbird-ja demo
 
-test: $(STAMP) ## the tests (the nightly ones: make test-nightly)
-	@$(BIN)/python -m pytest $(WORKERS)
+test: $(STAMP) ## the tests
+	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
 
-test-nightly: $(STAMP) ## the tests that take minutes
-	@$(BIN)/python -m pytest -m nightly $(WORKERS)
+test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
+	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not nightly" $(PYTEST)
 
-test-kaggle: .venv-kaggle/.installed ## the tests with what Kaggle's TPU image ships
-	@.venv-kaggle/bin/python -m pytest $(WORKERS) $(PYTEST)
+test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what Kaggle's TPU image ships
+	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST)
 
-test-newest: .venv-newest/.installed ## the tests with the newest TensorFlow, jax and libtpu
-	@.venv-newest/bin/python -m pytest $(WORKERS) $(PYTEST)
-
-# .venv with transformers 5 laid over it, which its lock does not have: PyTorch is there and not in the others.
-$(OVER)/.installed: $(STAMP) requirements-transformers5.lock
-	@echo "Installing the packages of requirements-transformers5.lock over $(VENV)..."
-	@$(BIN)/python -m venv $(OVER)
-	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-		>"$$($(OVER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
-	@$(OVER)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-transformers5.lock
-	@touch $@
-
-test-transformers5: $(OVER)/.installed ## the tests of exported models with transformers 5 and PyTorch
-	@$(OVER)/bin/python -m pytest $(or $(PYTEST),tests/export)
+test-nightly: $(ALL) ## what is long and rare, then every other environment (hours)
+	@$(BIN)/python -m pytest $(WORKERS) -m nightly
+	@$(MAKE) test-estimator test-kaggle
 
 lint: $(STAMP) ## ruff, lint and format; the order of packages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
@@ -74,30 +70,31 @@ audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the networ
 bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
 	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
 
-bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
-	@$(BIN)/python -m scripts.bench_step
+bench-step: $(ALL) ## TPU cycles and memory of the train step against the ancestor's, on slices, by length (hours; QUICK=--quick)
+	@$(BIN)/python -m scripts.bench_step $(QUICK)
 
-bench-code: .venv-newest/.installed ## the train step by machine code on v5e, against the ancestor's
-	@.venv-newest/bin/python -m scripts.bench_step --only "by machine code"
+bench-code: $(ALL) ## the train step by machine code on v5e and v6e, against the ancestor's
+	@$(BIN)/python -m scripts.bench_step --only "machine code"
 
-bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
-	@$(BIN)/python -m scripts.bench_length
+bench-length: $(ALL) ## cost against sequence length, block-sparse and full; draws the docs' plot
+	@$(BIN)/python -m scripts.bench_step --quick --only tokens
 
-bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
-	@$(BIN)/python -m scripts.bench_cpu_step
+bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
+	@$(BIN)/python -m scripts.bench_engine --only loop,restart
+	@.venv-estimator/bin/python -m scripts.bench_engine --only engines
 
-bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
-	@$(BIN)/python -m scripts.bench_gpu
+bench-recipe: $(ALL) ## mask rates, first values, schedules, ...: what learns better at equal tokens and equal price (hours)
+	@$(BIN)/python -m scripts.learn recipe --priced
+	@$(BIN)/python -m scripts.learn recipe-recall
 
-bench-engine: $(STAMP) .venv-newest/.installed ## what an engine loses around the step, pjrt against estimator, restarts
-	@$(BIN)/python -m scripts.bench_engine --only loop,engines
-	@.venv-newest/bin/python -m scripts.bench_engine --only restart
+$(addprefix bench-,$(filter-out recipe,$(LEARN))): bench-%: $(ALL)
+	@$(BIN)/python -m scripts.learn $*
+
+probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
+	@$(BIN)/python -m scripts.learn probe
 
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
-
-bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
-	@$(BIN)/python -m scripts.bench_model
 
 bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)
 	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text} $(if $(REV),--rev $(REV))
@@ -114,28 +111,8 @@ bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, not
 bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (a quarter of an hour)
 	@$(BIN)/python -m scripts.bench_leaks
 
-bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_patterns
-
-bench-recipe: $(STAMP) ## mask rates, first values, schedules, packing, short sequences first: what is worth it (hours)
-	@$(BIN)/python -m scripts.bench_recipe
-	@$(BIN)/python -m scripts.bench_recipe_probe
-
-bench-warm-start: $(STAMP) ## a tenth of the steps from a model of short sequences, against all from scratch
-	@$(BIN)/python -m scripts.bench_warm_start
-
-bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_precision
-
-bench-kernel-losses: .venv-newest/.installed ## attention as kernels against XLA's way over 300 steps of the tiny preset; draws the docs' plot
-	@.venv-newest/bin/python -m scripts.bench_precision --of kernels
-
-plan-plots: $(STAMP) ## cost against time and useful time against checkpoint interval, for the docs
-	@$(BIN)/bigbird-ja plan --config base-4096 --simulate \
-		--plot docs/images/cost-against-time.png --simulate_plot docs/images/checkpoint-interval.png
-
-probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
-	@$(BIN)/python -m scripts.probe
+plan-plot: $(STAMP) ## cost against time, for the docs
+	@$(BIN)/bigbird-ja plan --config base-4096 --plot docs/images/cost-against-time.png
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@$(BIN)/python -m scripts.soak --engine $(or $(ENGINE),auto)
@@ -149,4 +126,4 @@ docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine f
 	@$(BIN)/python -m scripts.make_state_tables
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OTHERS) $(OVER) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,8 +18,8 @@ from matplotlib import colors, patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja import settings
 from bigbird_ja.model import pattern
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 _TILES = 16
 _PATH = os.path.join("docs", "images", "attention-kernel.png")
@@ -50,25 +50,25 @@ def read(shifts: np.ndarray) -> np.ndarray:
     Args:
         shifts: of one head.
     """
-    found = np.full((_TILES, 2 * _TILES), _NONE)
+    kinds = np.full((_TILES, 2 * _TILES), _NONE)
     for j in range(1, _TILES):
         for shift in shifts:
             tile = 1 + (j - 1 + int(shift)) % (_TILES - 1)
-            found[j, 2 * tile : 2 * tile + 2] = _RANDOM
-        found[j, 2 * j : 2 * j + 2] = _OWN
-        found[j, :2] = _GLOBAL
+            kinds[j, 2 * tile : 2 * tile + 2] = _RANDOM
+        kinds[j, 2 * j : 2 * j + 2] = _OWN
+        kinds[j, :2] = _GLOBAL
         if j + 1 < _TILES:
-            found[j, 2 * (j + 1)] = _OUTER
+            kinds[j, 2 * (j + 1)] = _OUTER
         if j > 1:
-            found[j, 2 * (j - 1) + 1] = _OUTER
-    found[0] = _ALL
-    return found
+            kinds[j, 2 * (j - 1) + 1] = _OUTER
+    kinds[0] = _ALL
+    return kinds
 
 
 def _draw_walk(axis: Axes, head: int) -> None:
     sets = {"make_data.seq_length": 2 * _TILES * 64}
-    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    plans = pattern.random_plan(settings.without_data_set(config))
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    plans = pattern.random_plan(complete_config(config))
     assert plans is not None and plans[0].shifts is not None
     shifts = plans[0].shifts[head]
     axis.imshow(

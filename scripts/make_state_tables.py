@@ -1,32 +1,91 @@
-"""Writes the supervisor's state machine into docs/design/launch.md, from its own rules.
+"""Writes the supervisor's state machine into docs/design/launch.md, from its own comments.
 
 python -m scripts.make_state_tables
 """
 
 from __future__ import annotations
 
-from bigbird_ja.launch.run_state import Phase
-from bigbird_ja.launch.supervisor import TABLES
+import ast
+import inspect
+from dataclasses import dataclass
+
+from bigbird_ja.launch import decide
 
 PAGE = "docs/design/launch.md"
 BEGIN, END = "<!-- from the rules: scripts/make_state_tables -->", "<!-- end of the rules -->"
+PHASES = ("idle", "creating", "running", "removing")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A branch of a phase's function, and what the comment above it says."""
+
+    lines: range  # of the branch, in decide.py
+    observed: str
+    action: str
+    phases: tuple[str, ...]  # that may follow
+    why: str
+
+
+def rules(phase: str) -> list[Rule]:
+    """The rules of a phase, in their order; a helper that a branch calls without a comment of its
+    own is a part of it."""
+    source = inspect.getsource(decide)
+    functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
+    return _rules(phase, functions, source.splitlines())
+
+
+def _rules(name: str, functions: dict[str, ast.FunctionDef], lines: list[str]) -> list[Rule]:
+    found = []
+    for node in functions[name].body:
+        if not isinstance(node, ast.If | ast.Return):
+            continue
+        last = node.body[-1] if isinstance(node, ast.If) else node
+        comment = _comment_above(lines, node.lineno)
+        if comment:
+            found.append(_rule(comment, range(node.lineno, (last.end_lineno or 0) + 1)))
+        elif isinstance(last, ast.Return) and isinstance(last.value, ast.Call):
+            assert isinstance(last.value.func, ast.Name)
+            found += _rules(last.value.func.id, functions, lines)
+    return found
+
+
+def _comment_above(lines: list[str], number: int) -> str:
+    """The comment that ends above a line, as one line."""
+    words: list[str] = []
+    while (line := lines[number - 2].strip()).startswith("#"):
+        words.insert(0, line.lstrip("# "))
+        number -= 1
+    return " ".join(words)
+
+
+def _rule(comment: str, lines: range) -> Rule:
+    """See `decide.py` for the form.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    what, _, why = comment.partition(" Why: ")
+    observed, _, action = what.partition(": ")
+    action, _, phases = action.rstrip(".").partition(" -> ")
+    if not why or not action:
+        raise ValueError(f"not 'observed: action -> phases. Why: reason.': {comment}")
+    return Rule(lines, observed, action, tuple(phases.split(", ") if phases else ()), why[:-1])
 
 
 def tables() -> str:
     """One table of Markdown per phase."""
     parts = []
-    for phase, rules in TABLES.items():
-        if phase is Phase.ENDED:
-            continue
+    for phase in PHASES:
         rows = [
-            f"**`{phase.value}`**",
+            f"**`{phase}`**",
             "",
-            "| what is seen | act | then | because |",
+            "| what is observed | action | then | because |",
             "| --- " * 4 + "|",
         ]
-        for rule in rules:
-            to = ", ".join(f"`{one.value}`" for one in rule.to) or "stays"
-            rows.append(f"| {rule.seen} | {rule.does} | {to} | {rule.why} |")
+        for rule in rules(phase):
+            to = ", ".join(f"`{one}`" for one in rule.phases) or "stays"
+            rows.append(f"| {rule.observed} | {rule.action} | {to} | {rule.why} |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
 
@@ -37,9 +96,9 @@ def page(text: str) -> str:
     Raises:
         ValueError: it has no place for them.
     """
-    head, found, rest = text.partition(BEGIN)
+    head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
-    if not found or not end:
+    if not begin or not end:
         raise ValueError(f"{PAGE}: {BEGIN} and {END} are missing")
     return f"{head}{BEGIN}\n{tables()}\n{END}{tail}"
 

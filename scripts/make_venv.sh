@@ -1,27 +1,28 @@
 #!/usr/bin/env bash
 # make_venv.sh ENVIRONMENT FOLDER: makes the virtual environment FOLDER from ENVIRONMENT's lock (pinned
 # by hash) and installs bigbird-ja in it. make_venv.sh ENVIRONMENT only prints the Python that it would
-# take, or says what to install and exits with 2 where there is none.
+# take, or names what to install and exits with 2 where there is none.
+#   main       the newest TensorFlow and jax of that Python
+#   extra      laid over main: libtpu, a MeCab dictionary, PyTorch; the tests that need them skip without
 #   estimator  TensorFlow 2.15 with TPUEstimator    kaggle  what Kaggle's TPU image ships
-#   newest     the newest TensorFlow, jax and libtpu
-# torch and accelerate, for the tests of parity and fine-tuning alone, are in no lock: they are taken where
-# a CPU build of torch resolves, else those tests skip and say so.
+# PyTorch is in no lock, since its CPU build is not on every index: it is installed where it resolves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment=$1
 venv=${2:-}
 
 case $environment in
-  estimator) lock=requirements.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
+  main) lock=requirements.lock pythons="3.11 3.12 3.13" why="TensorFlow and jax have builds for these" ;;
+  extra) lock=requirements-extra.lock pythons="3.11 3.12 3.13" why="as the environment under it" ;;
+  estimator) lock=requirements-estimator.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
   kaggle) lock=requirements-kaggle.lock pythons="3.12 3.13" why="its lock is made for these" ;;
-  newest) lock=requirements-newest.lock pythons="3.12 3.13" why="jax has no build for older ones" ;;
   *)
-    echo "make_venv.sh: no environment $environment (estimator, kaggle, newest)" >&2
+    echo "make_venv.sh: no environment $environment (main, extra, estimator, kaggle)" >&2
     exit 2
     ;;
 esac
 
-# Where a name is one of pyenv's shims it may be there and still not run: only what runs counts.
+# A name may be one of pyenv's shims for a version that is not installed: only what runs counts.
 is_python() {
   [ "$("$1" -c 'import sys, venv, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
 }
@@ -41,10 +42,10 @@ find_python() {
 }
 
 if ! python=$(find_python); then
-  newest=${pythons%% *}
-  echo "This environment needs Python ${pythons/ / or } with venv ($why)." >&2
-  echo "Install one, for instance 'apt install python$newest python$newest-venv' or 'pyenv install $newest'," >&2
-  echo "and run make again; PYTHON=/path/to/python$newest names one that is not on the PATH." >&2
+  first=${pythons%% *}
+  echo "This environment needs Python ${pythons// / or } with venv ($why)." >&2
+  echo "Install one, for instance 'apt install python$first python$first-venv' or 'pyenv install $first'," >&2
+  echo "and run make again; PYTHON=/path/to/python$first names one that is not on the PATH." >&2
   exit 2
 fi
 if [ -z "$venv" ]; then
@@ -54,26 +55,55 @@ fi
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 log=$venv/install.log
+: >"$log"
 
-pip_install() {
-  "$venv/bin/python" -m pip install --disable-pip-version-check "$@" >>"$log" 2>&1
+# Runs a command into the log; a line every ten seconds meanwhile.
+step() {
+  local what=$1 started=$SECONDS
+  shift
+  "$@" >>"$log" 2>&1 &
+  local pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.5
+    if ((SECONDS - started >= 10 && (SECONDS - started) % 10 == 0)); then
+      echo "  $what: $((SECONDS - started)) s, $(du -sm "$venv" | cut -f1) MB so far"
+      sleep 1
+    fi
+  done
+  wait "$pid"
 }
 
-install() {
-  if ! pip_install "$@"; then
+must() {
+  if ! step "$@"; then
     echo "Installing failed; the last lines of $log:" >&2
     tail -n 15 "$log" >&2
     exit 1
   fi
 }
 
-echo "Installing the packages of $lock into $venv (some minutes the first time)..."
-: >"$log"
-install --no-deps --require-hashes -r "$lock"
-install --no-deps --no-build-isolation --editable .
+pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
-if ! "$venv/bin/python" -c 'import torch, accelerate' >/dev/null 2>&1; then
-  installed=$("$venv/bin/python" -m pip freeze --disable-pip-version-check --exclude-editable 2>/dev/null)
-  pip_install torch==2.13.0+cpu accelerate==1.15.0 --constraint <(echo "$installed") ||
-    echo "No CPU build of torch here: the tests against Hugging Face's own classes will skip."
+# uv, pinned like everything else, installs the rest in a third of pip's time; pip where uv cannot.
+from_lock() {
+  if pip --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements.lock) &&
+    "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --require-hashes -r "$lock"; then
+    return
+  fi
+  pip --no-deps --require-hashes -r "$lock"
+}
+
+echo "Installing the packages of $lock into $venv (one to four minutes the first time)..."
+must "downloading and installing" from_lock
+# 290 MB of headers for compiling operations in C++, which nobody here does.
+rm -rf -- "$venv"/lib/python*/site-packages/tensorflow/include
+if [ "$environment" != extra ]; then
+  must "bigbird-ja itself" pip --no-deps --no-build-isolation --editable .
+fi
+if [ "$environment" = extra ] || [ "$environment" = estimator ]; then
+  torch() {
+    "$venv/bin/python" -c 'import torch' 2>/dev/null && return
+    pip torch==2.13.0+cpu --constraint <("$venv/bin/python" -m pip freeze --exclude-editable)
+  }
+  step "PyTorch for the tests of parity" torch ||
+    echo "No CPU build of PyTorch here: the tests against Hugging Face's own classes will skip."
 fi

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.cli import main as cli
-from bigbird_ja.process import cleanup, console
+from bigbird_ja.process import children, console
 from bigbird_ja.storage.scratch import scratch_directory
 
 READY = "ready"
@@ -97,7 +97,7 @@ def native() -> dict[str, Any]:
     with (
         scratch_directory(prefix="any-command-") as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
-        cleanup.removed(beside.name),
+        children.remove_on_exit(beside.name),
     ):
         library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
         atexit.register(os.unlink, library.name)  # as TensorFlow does

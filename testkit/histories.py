@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Phase, RunState, Settings
-from bigbird_ja.launch.simulated_cloud import Node, SimulatedCloud, TrainerModel
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.launch.tpu_service import TpuSpec
 from bigbird_ja.process.errors import StorageError
+from testkit.simulated_cloud import Node, SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
 ZONES = ("zone-a", "zone-b", "zone-c")

@@ -32,18 +32,24 @@ class SmallRun:
     tokenizer: str
     corpus: str
 
+    @classmethod
+    def of(cls, directory: Path, corpus: str, tokenizer: str) -> SmallRun:
+        """What `make` leaves in a directory."""
+        return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
+
 
 def make(directory: Path, corpus: str, tokenizer: str, *sets: str) -> SmallRun:
     """make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
-    data, model = str(directory / "data"), str(directory / "model")
+    run = SmallRun.of(directory, corpus, tokenizer)
     for arguments in (
-        ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}", f"--output_dir={data}",
-         "--seq_length=256", "--max_predictions_per_seq=40", "--eval_fraction=0.1",
-         "--num_shards=4"],
-        ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=6",
+        ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}",
+         f"--output_dir={run.data_dir}", "--seq_length=256", "--max_predictions_per_seq=40",
+         "--eval_fraction=0.1", "--num_shards=4"],
+        ["pretrain", f"--data_dir={run.data_dir}", f"--model_dir={run.model_dir}",
+         "--num_train_steps=6",
          ENGINE, *SETTINGS, *(f"--set={item}" for item in sets)],
     ):  # fmt: skip
         ended = command_line.run_cli(*arguments)
         if ended.status:
             pytest.fail(f"{arguments[0]} ended with {ended.status}: {ended.stderr[-2000:]}")
-    return SmallRun(data, model, tokenizer, corpus)
+    return run

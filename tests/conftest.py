@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import importlib.util
 import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +21,7 @@ from testkit.zygote import Zygote
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the estimator's own tests where it is not installed; nightly ones have more time; the
+    """Skips the estimator's tests where it is not installed, gives nightly ones time, and lets the
     longest files begin first."""
     _longest_first(items)
     for item in items:
@@ -88,32 +90,55 @@ def real_text_path() -> str:
 
 
 @pytest.fixture(scope="session")
-def sample_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`once("name", make)`: a folder that `make(folder)` fills, once for all workers of a run."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder = shared / name
+        with open(shared / f"{name}.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / ".made").exists():
+                folder.mkdir(exist_ok=True)
+                make(folder)
+                (folder / ".made").touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def sample_corpus(once: Callable[..., Path]) -> str:
     """A .jsonl of 60 generated articles, about 0.5 MB."""
-    path = tmp_path_factory.mktemp("corpus") / "sample.jsonl"
-    with open(path, "w", encoding="utf-8") as file:
-        for text in articles.documents(60, seed=1):
-            file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-    return str(path)
+
+    def make(folder: Path) -> None:
+        with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
+            for text in articles.documents(60, seed=1):
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+
+    return str(once("corpus", make) / "sample.jsonl")
 
 
 @pytest.fixture(scope="session")
-def tokenizer_path(sample_corpus: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def tokenizer_path(sample_corpus: str, once: Callable[..., Path]) -> str:
     """A .model of 1,200 pieces trained on `sample_corpus` by `tokenize`."""
-    prefix = tmp_path_factory.mktemp("tokenizer") / "ja"
-    ended = command_line.run_cli(
-        "tokenize", f"--input={sample_corpus}", f"--output_prefix={prefix}", "--vocab_size=1200"
-    )
-    assert ended.status == 0, ended.stderr
-    return f"{prefix}.model"
+
+    def make(folder: Path) -> None:
+        ended = command_line.run_cli(
+            "tokenize", f"--input={sample_corpus}", f"--output_prefix={folder}/ja",
+            "--vocab_size=1200",
+        )  # fmt: skip
+        assert ended.status == 0, ended.stderr
+
+    return str(once("tokenizer", make) / "ja.model")
 
 
 @pytest.fixture(scope="session")
-def small_run(
-    sample_corpus: str, tokenizer_path: str, tmp_path_factory: pytest.TempPathFactory
-) -> runs.SmallRun:
+def small_run(sample_corpus: str, tokenizer_path: str, once: Callable[..., Path]) -> runs.SmallRun:
     """A run of six steps on sequences of 256 tokens, finished; tests must not change it."""
-    return runs.make(tmp_path_factory.mktemp("small-run"), sample_corpus, tokenizer_path)
+    made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
+    return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
 
 @pytest.fixture(scope="session")

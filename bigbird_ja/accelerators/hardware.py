@@ -1,4 +1,4 @@
-"""What can be rented by the hour: a TPU slice by its name, and the GPUs of 2016 to 2020."""
+"""What can be rented by the hour: TPU slices by their names."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One slice of a TPU, or one GPU with the machine around it."""
+    """A TPU slice."""
 
     name: str  # as Google counts: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
-    chip: str  # as `preflight --chip` names it; "" for a GPU
-    chips: int  # what prices are per; 1 for a GPU
+    chip: str  # as `preflight --chip` names it
+    chips: int  # what prices are per
     units: int  # what `preflight --chip` counts: cores where one program runs on half a chip
     devices: int  # what the global batch is divided by
-    peak_flops: float  # FLOP/s together: bfloat16 on TPUs, the fastest training precision on GPUs
-    mfu: float  # assumed share of the peak where no preflight figure says better
-    unproven: str  # why its figures have to be doubted; "" on TPU v2 and v3
+    peak_flops: float  # bfloat16 FLOP/s of the whole slice
+    mfu: float  # assumed share of the peak where there is no preflight figure
+    unproven: str  # why its figures are in doubt; "" on TPU v2 and v3
 
     @property
     def hosts(self) -> int:
@@ -30,46 +30,33 @@ class Machine:
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
 
-# Assumed share of the peak: what `preflight` says of base-4096 on whole slices with two sequences
-# a device, attention left to XLA, in priced cycles. v3, v4 and v5e are by libtpu 0.0.11.4, v5p, v6e
-# and v7x by 0.0.52. Of v2 no slice was compiled: its is that of v3, the chip that is most like it.
+# Assumed share of the peak: the MFU that `preflight` reports for base-4096 on whole slices with two
+# sequences a device and XLA's attention, in priced cycles. v3, v4 and v5e by libtpu 0.0.11.4; v5p,
+# v6e and v7x by 0.0.52. No v2 slice was compiled: it takes the value of v3, the most similar chip.
 _MFU = {"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # that a program of one device runs on
-_UNPROVEN = "trained by JAX's runtime, which no run of ours has used on a TPU yet"
-_NO_GPUS = "no run of ours has used such a GPU, and `launch` rents none"
+_UNPROVEN = "the JAX engine has not been run on a rented TPU yet"
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
-
-# One K80 is one of its board's two GPUs, as rented; it has no tensor cores (fp32).
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Machine("K80", "", 1, 1, 1, 4.37e12, 0.30, _NO_GPUS),
-        Machine("V100", "", 1, 1, 1, 125e12, 0.25, _NO_GPUS),
-        Machine("A100", "", 1, 1, 1, 312e12, 0.30, _NO_GPUS),
-    )
-}  # fmt: skip
 # One virtual machine of each generation.
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
 
 
 def find(name: str) -> Machine:
-    """The machine of that name: `v3-8`, `v5e-32`, `v5litepod-8`, `A100`.
+    """The slice of that name: `v3-8`, `v5e-32`, `v5litepod-8`.
 
     Raises:
         BadInput: there is none.
     """
-    if name in GPUS:
-        return GPUS[name]
     match = _NAME.fullmatch(name)
     chip = _SYNONYMS.get(match[1], match[1]) if match else ""
     if match is None or chip not in CHIPS:
         raise BadInput(
-            f"{name!r} is no machine{nearest(name, (*USUAL, *GPUS))}: a TPU type such as v3-8 or"
-            f" v5e-32 ({', '.join(CHIPS)}), or one of {', '.join(GPUS)}"
+            f"{name!r} is no TPU type{nearest(name, USUAL)}: write one such as v3-8 or v5e-32"
+            f" ({', '.join(CHIPS)})"
         )
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
     count = int(match[2])
@@ -77,12 +64,12 @@ def find(name: str) -> Machine:
     smallest = 1 if chip in _COUNTS_CHIPS else 4
     if chips * per_chip != count or chips < smallest or chips & (chips - 1):
         sizes = ", ".join(f"{chip}-{per_chip * 2**power}" for power in range(2, 6))
-        raise BadInput(f"{name!r}: there is no TPU of that size: {sizes}, ...")
+        raise BadInput(f"{name!r}: no TPU of that size: {sizes}, ...")
     return of_chips(chip, chips)
 
 
 def of_chips(chip: str, chips: int) -> Machine:
-    """The slice of so many chips."""
+    """The slice with that many chips."""
     cores = _CORES_PER_CHIP.get(chip, 1)
     return Machine(
         f"{chip}-{chips * (1 if chip in _COUNTS_CHIPS else 2)}",
@@ -92,9 +79,7 @@ def of_chips(chip: str, chips: int) -> Machine:
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
         _MFU[chip],
-        ""
-        if chip in ("v2", "v3")
-        else "trained by JAX's runtime, which no run of ours has used on a TPU yet",
+        "" if chip in ("v2", "v3") else _UNPROVEN,
     )
 
 

@@ -1,10 +1,10 @@
-"""The dated table of prices by chip, zone and pricing, with overrides."""
+"""The dated table of prices by chip, zone and pricing, with overrides; what traffic costs."""
 
 from __future__ import annotations
 
 import datetime
 import importlib.resources
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -16,8 +16,9 @@ from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.accelerators.hardware import region_of
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
+from bigbird_ja.storage.paths import split_remote
 
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
@@ -26,19 +27,18 @@ USUAL_ZONES = 4  # so many are tried where the user names none
 
 @dataclass(frozen=True)
 class Offer:
-    """One chip in one zone, US dollars per hour; None: not to be had so, or not known."""
+    """One chip in one zone, US dollars per hour; None: not offered, or not known."""
 
     on_demand: float | None
     spot: float | None
     most_chips: int | None  # the largest slice at this price
 
 
-@dataclass(frozen=True)
-class Free:
-    """A machine that is lent for nothing."""
+class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A machine that costs nothing."""
 
     machine: str
-    note: str  # as of when, and where its limits are
+    note: str = ""  # the date of this information, and where its limits are
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,13 @@ class Prices:
     as_of: datetime.date = datetime.date.min
     source: str = ""
     chips: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by chip and zone
-    gpus: dict[str, dict[str, float]] = field(default_factory=dict)  # with the machine, per hour
-    notes: dict[str, str] = field(default_factory=dict)  # by GPU
-    free: dict[str, Free] = field(default_factory=dict)  # by who lends it
+    free: dict[str, Free] = field(default_factory=dict)  # by provider
     storage_per_gb_month: float = 0.0
     egress_per_gb_same_continent: float = 0.0
     egress_per_gb_other_continent: float = 0.0
 
     def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
-        """Zones with the price of a whole TPU there, cheapest first, unknown prices last.
+        """Zones with the price of the whole slice there, cheapest first, unknown prices last.
 
         Args:
             accelerator: such as `v5e-8`.
@@ -66,25 +64,21 @@ class Prices:
             BadInput: no such machine.
         """
         machine = hardware.find(accelerator)
-        found: list[tuple[str, float | None]] = []
+        offers: list[tuple[str, float | None]] = []
         for zone, offer in self.chips.get(machine.chip, {}).items():
             price = offer.on_demand if pricing == "on_demand" else offer.spot
             is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
-            found.append((zone, price * machine.chips if price is not None and is_sold else None))
-        return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0.0))
+            offers.append((zone, price * machine.chips if price is not None and is_sold else None))
+        return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
 
     def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str] = ()) -> float:
-        """US dollars per hour: the most of `zones`, or the cheapest zone's where none is given.
+        """US dollars per hour: of the dearest of `zones`, or of the cheapest zone without any.
 
         Raises:
             BadInput: no such machine, or no price of it there.
         """
-        name = hardware.find(accelerator).name
-        if name in self.gpus:
-            known: list[float | None] = [self.gpus[name].get(_listed(pricing))]
-        else:
-            offers = self.by_zone(name, pricing)
-            known = [price for zone, price in offers if zone in zones or not zones]
+        offers = self.by_zone(accelerator, pricing)
+        known = [price for zone, price in offers if zone in zones or not zones]
         priced = [price for price in known if price is not None]
         if not priced or (zones and len(priced) < len(known)):
             where = f" in {', '.join(zones)}" if zones else ""
@@ -94,9 +88,9 @@ class Prices:
         return max(priced) if zones else min(priced)
 
     def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
-        """Where to look for capacity when the user names no zone: the cheapest of the US first,
+        """Where to look for capacity when the user names no zone: the cheapest in the US first,
         where docs/cloud-setup.md puts the bucket. Traffic from another continent costs more than
-        zones differ.
+        the difference between zones.
         """
         offers = self.by_zone(accelerator, pricing)
         priced = [zone for zone, price in offers if price is not None]
@@ -104,44 +98,41 @@ class Prices:
         return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str | None = None) -> None:
-        """Whether the table has a zone: for that machine, or for any.
+        """Checks that a zone is in the table: for that machine, or for any.
 
         Raises:
-            BadInput: it has not; names those that it has.
+            BadInput: it is not; the message lists those that are.
         """
         if accelerator is None:
             known = sorted({name for offers in self.chips.values() for name in offers})
-            what = "no TPU is"
+            what = "no TPU is offered"
         else:
             known = list(self.chips.get(hardware.find(accelerator).chip, {}))
-            what = f"{accelerator} is not"
+            what = f"{accelerator} is not offered"
         if zone not in known:
-            others = ", ".join(known) or "none that is known"
+            others = ", ".join(known) or "none is known"
             raise BadInput(
-                f"zone {zone!r}{nearest(zone, known)}: {what} to be had there, by the prices of"
-                f" {self.as_of}; zones: {others}; newer ones go into a file for --prices"
+                f"zone {zone!r}{nearest(zone, known)}: {what} there, by the prices of {self.as_of};"
+                f" zones: {others}; add newer ones in a file for --prices"
             )
 
     def age_days(self, today: datetime.date) -> int:
         """How old the table is."""
         return (today - self.as_of).days
 
-    def is_old(self, today: datetime.date) -> bool:
-        """Whether it is to be warned of."""
-        return self.age_days(today) > OLD_DAYS
-
     def describe_age(self, today: datetime.date) -> str:
         """`prices of 2026-01-01, 325 days old: verify before renting`."""
-        warning = ", warning: more than a year" if self.is_old(today) else ""
         days = self.age_days(today)
+        warning = ", warning: more than a year" if days > OLD_DAYS else ""
         return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
 
     def egress_per_gb(self, bucket_region: str, zone: str) -> float:
         """What reading the bucket from a zone costs; regions are named `us-central1`, `eu`, ..."""
-        here, there = bucket_region.lower(), region_of(zone).lower()
-        if here == there:
+        bucket, zone_region = bucket_region.lower(), region_of(zone).lower()
+        if bucket == zone_region:
             return 0.0
-        if here.split("-")[0] in (there.split("-")[0], _MULTI_REGION.get(there.split("-")[0])):
+        continent = zone_region.split("-")[0]
+        if bucket.split("-")[0] in (continent, _MULTI_REGION.get(continent)):
             return self.egress_per_gb_same_continent
         return self.egress_per_gb_other_continent
 
@@ -149,25 +140,17 @@ class Prices:
 _MULTI_REGION = {"us": "us", "europe": "eu", "asia": "asia"}
 
 
-def _listed(pricing: str) -> str:
-    return "spot" if pricing == "preemptible" else pricing  # one price for both
-
-
 def load(override_path: str | None = None) -> Prices:
-    """Reads the table that ships with the package, and a user's file over it.
+    """Reads the package's table and merges a user's file into it.
 
     Args:
-        override_path: a YAML file of the same form, on disk or gs://; it may hold a part only.
+        override_path: a YAML file of the same form, on disk or gs://; it may be partial.
 
     Raises:
         BadInput: no such file, not YAML, an unknown key, or a price that is not a number.
     """
-    built_in = (
-        importlib.resources.files("bigbird_ja.accelerators")
-        .joinpath("prices.yaml")
-        .read_text("utf-8")
-    )
-    prices = _parse(built_in, "prices.yaml", Prices())
+    built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"
+    prices = _parse(built_in.read_text("utf-8"), "prices.yaml", Prices())
     if override_path:
         prices = _parse(_read(override_path), override_path, prices)
     return prices
@@ -187,37 +170,12 @@ _SCALARS = ("storage_per_gb_month", "egress_per_gb_same_continent", "egress_per_
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """One price of a chip; without `zones`, in all that the table has."""
+    """One price of a chip; without `zones`, for all zones in the table."""
 
     zones: list[str] | None = None
     on_demand: Price | None = None
     spot: Price | None = None
     most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-
-
-class _Gpu(msgspec.Struct, forbid_unknown_fields=True):
-    """One GPU's prices; `host` is what the machine around it costs."""
-
-    on_demand: Price | None = None
-    spot: Price | None = None
-    host_on_demand: Price = 0.0
-    host_spot: Price = 0.0
-    note: str = ""
-
-    def hourly(self) -> dict[str, float]:
-        """Per pricing, with the host's."""
-        hosts = {"on_demand": self.host_on_demand, "spot": self.host_spot}
-        own = {"on_demand": self.on_demand, "spot": self.spot}
-        return {
-            pricing: price + hosts[pricing] for pricing, price in own.items() if price is not None
-        }
-
-
-class _Free(msgspec.Struct, forbid_unknown_fields=True):
-    """What is lent for nothing."""
-
-    machine: str
-    note: str = ""
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -226,8 +184,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     as_of: datetime.date
     source: str | None = None
     chips: dict[str, list[_Line]] | None = None
-    gpus: dict[str, _Gpu] | None = None
-    free: dict[str, _Free] | None = None
+    free: dict[str, Free] | None = None
     storage_per_gb_month: Price | None = None
     egress_per_gb_same_continent: Price | None = None
     egress_per_gb_other_continent: Price | None = None
@@ -243,42 +200,83 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
         values, _Table, where, "see bigbird_ja/accelerators/prices.yaml for the form"
     )
     scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
-    gpus, free = table.gpus or {}, table.free or {}
-    _check_names(where, table)
+    for chip in table.chips or {}:
+        if chip not in CHIPS:
+            raise BadInput(f"{where}: chips.{chip}: one of {', '.join(CHIPS)}")
+    for name, free in (table.free or {}).items():
+        try:
+            hardware.find(free.machine)
+        except BadInput as error:
+            raise BadInput(f"{where}: free.{name}.machine: {error}") from error
     return replace(
         base,
         as_of=table.as_of,
         source=table.source or where,
-        chips=_offers(table.chips or {}, base.chips),
-        gpus={**base.gpus, **{name: gpu.hourly() for name, gpu in gpus.items()}},
-        notes={**base.notes, **{name: gpu.note for name, gpu in gpus.items() if gpu.note}},
-        free={**base.free, **{name: Free(one.machine, one.note) for name, one in free.items()}},
+        chips=_merge_offers(base.chips, table.chips or {}),
+        free={**base.free, **(table.free or {})},
         **scalars,
     )
 
 
-def _check_names(where: str, table: _Table) -> None:
-    for key, names, known in (
-        ("chips", table.chips or {}, tuple(CHIPS)),
-        ("gpus", table.gpus or {}, tuple(hardware.GPUS)),
-    ):
-        for name in names:
-            if name not in known:
-                raise BadInput(f"{where}: {key}.{name}: one of {', '.join(known)}")
-    for name, one in (table.free or {}).items():
-        try:
-            hardware.find(one.machine)
-        except BadInput as error:
-            raise BadInput(f"{where}: free.{name}.machine: {error}") from error
-
-
-def _offers(
-    lines: dict[str, list[_Line]], base: dict[str, dict[str, Offer]]
+def _merge_offers(
+    base: dict[str, dict[str, Offer]], lines: dict[str, list[_Line]]
 ) -> dict[str, dict[str, Offer]]:
-    found = {chip: dict(offers) for chip, offers in base.items()}
+    merged = {chip: dict(offers) for chip, offers in base.items()}
     for chip, prices in lines.items():
-        offers = found.setdefault(chip, {})
+        offers = merged.setdefault(chip, {})
         for line in prices:
             for zone in offers if line.zones is None else line.zones:
                 offers[zone] = Offer(line.on_demand, line.spot, line.most_chips)
-    return found
+    return merged
+
+
+def traffic_warning(
+    path: str, location: str, zone: str, prices: Prices, bytes_per_epoch: int = 0
+) -> str | None:
+    """A warning with its price where a bucket and a TPU are in different regions, else None.
+
+    Args:
+        path: a gs:// path on the bucket, for the message.
+        location: the bucket's: a region (`europe-west4`), a pair of regions (`nam4`) or a
+            multi-region (`us`), in any case.
+        zone: the TPU's, such as `us-central1-b`.
+        bytes_per_epoch: what one pass over the data reads; 0 where that is not known.
+    """
+    per_gb = prices.egress_per_gb(location, zone)
+    if per_gb == 0:
+        return None
+    epoch = ""
+    if bytes_per_epoch:
+        gigabytes = bytes_per_epoch / 1e9
+        epoch = f", {gigabytes * per_gb:.2f} USD per pass over the data ({gigabytes:.2f} GB)"
+    return (
+        f"{path} is in {location.lower()}, the TPU in {region_of(zone)}: traffic between them costs"
+        f" {per_gb:.2f} USD per GB{epoch} (prices of {prices.as_of}), and is slower: a bucket in"
+        f" {region_of(zone)} costs nothing to read"
+    )
+
+
+def traffic_warnings(
+    paths: Iterable[str], zone: str, prices: Prices, bytes_per_epoch: int = 0
+) -> list[str]:
+    """`traffic_warning` for the first path on each bucket whose location can be read.
+
+    Never raises: the permission to read a bucket's location is not needed for training.
+
+    Args:
+        paths: the first one is read by `bytes_per_epoch` per pass over the data.
+    """
+    warnings: list[str | None] = []
+    seen: set[str] = set()
+    for number, path in enumerate(paths):
+        bucket = split_remote(path)[0] if storage.is_remote(path) else ""
+        if not bucket or bucket in seen:
+            continue
+        seen.add(bucket)
+        try:
+            location = storage.bucket_location(path)
+        except (OSError, storage.StorageError):
+            continue
+        size = 0 if number else bytes_per_epoch
+        warnings.append(traffic_warning(path, location, zone, prices, size) if location else None)
+    return [warning for warning in warnings if warning]

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bigbird_ja import __version__
-from bigbird_ja.process import cleanup, memory_limit, redaction, tensorflow_env
+from bigbird_ja.process import children, redaction, tensorflow_env
 from bigbird_ja.process.console import LiveLine
 from bigbird_ja.process.errors import (  # fmt: skip
     BadInput,
@@ -39,7 +39,7 @@ from bigbird_ja.process.errors import (  # fmt: skip
     one_line,
     telling_line,
 )
-from bigbird_ja.process.signals import Stop, StopSignals
+from bigbird_ja.process.signals import CommandSignals, Interruption
 from bigbird_ja.process.streams import Results, Streams, results_apart, write_results
 
 if TYPE_CHECKING:
@@ -76,12 +76,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams = Streams()  # first: what is opened before it may get the number of a closed stream
     redaction.install()
-    if (limits := memory_limit.limits()) and (ended := memory_limit.watch(limits)) is not None:
+    limits = children.memory_limits()
+    if limits and (ended := children.fork_under_limits(limits)) is not None:
         sys.exit(_report_child(*ended, arguments, streams))
-    signals = StopSignals(lambda message: _leave(message, signals)).install()
+    signals = CommandSignals(lambda message: _leave(message, signals)).install()
     try:
         status = run_command_line(arguments, streams, signals)
-    except Stop as stop:  # before the command, or while help is printed
+    except Interruption as stop:  # before the command, or while help is printed
         with _results(_wants_json(arguments)) as results:
             status = _End(streams, signals).failed(stop, results)
     if (error := streams.finish()) is not None and status == 0:
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = known.status if known else 1
         streams.say(f"bigbird-ja: {known or error}")
     if signals.number:  # at once: no thread is waited for, no library is unloaded
-        cleanup.run()
+        children.clean_up()
         atexit._run_exitfuncs()  # libraries' own temporary files
         os._exit(status)
     sys.exit(status)
@@ -112,7 +113,7 @@ def _wants_json(arguments: list[str]) -> bool:
 
 
 def run_command_line(
-    arguments: list[str], streams: Streams | None = None, signals: StopSignals | None = None
+    arguments: list[str], streams: Streams | None = None, signals: CommandSignals | None = None
 ) -> int:
     """Runs `arguments` (without the program's name) and returns the exit status.
 
@@ -163,7 +164,7 @@ def _shown(text: str, streams: Streams | None) -> int:
 class _End:
     """How a command's end becomes a status, a line and the `--json` results."""
 
-    def __init__(self, streams: Streams | None, signals: StopSignals | None) -> None:
+    def __init__(self, streams: Streams | None, signals: CommandSignals | None) -> None:
         self._streams, self._signals = streams, signals
         self._is_told = False
 
@@ -202,7 +203,7 @@ class _End:
             # What a library made of the exception that a signal raised in it.
             error = KeyboardInterrupt(self._signals.name)
         known = classify(error)
-        if known is None and memory_limit.is_near_limit():
+        if known is None and children.is_near_memory_limit():
             known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
         if known is None:
             status, reason = 1, "bug"
@@ -233,7 +234,7 @@ class _End:
             self._signals.settle()
 
 
-def _leave(message: str, signals: StopSignals) -> None:
+def _leave(message: str, signals: CommandSignals) -> None:
     """Ends the process from the thread that watches over signals; nothing here may wait long."""
 
     def last_words() -> None:
@@ -242,7 +243,11 @@ def _leave(message: str, signals: StopSignals) -> None:
                 os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
             write_results({"reason": Interrupted.reason, "error": message})
 
-    for what, seconds in ((cleanup.run, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
+    for what, seconds in (
+        (children.clean_up, 5.0),
+        (last_words, 2.0),
+        (atexit._run_exitfuncs, 2.0),
+    ):
         thread = threading.Thread(target=what, daemon=True)
         thread.start()
         thread.join(seconds)
@@ -256,7 +261,7 @@ def load_command(name: str) -> Any:
         BadInput: no such command; the message names the nearest one.
     """
     if name not in COMMANDS:
-        from bigbird_ja.settings.suggestions import nearest
+        from bigbird_ja.settings.option import nearest
 
         raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")

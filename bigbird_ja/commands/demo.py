@@ -25,7 +25,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process import children, cleanup, console
+from bigbird_ja.process import children, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import decode, outputs, plotting
@@ -138,7 +138,7 @@ def bigbird_ja(
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with cleanup.ended(process):
+    with children.kill_on_exit(process):
         try:
             while kill_when and process.poll() is None:
                 time.sleep(0.05)
@@ -160,7 +160,7 @@ def bigbird_ja(
         results = json.loads(out)
     if not results:
         advice = "close other programs and run the demo again"
-        raise children.end_of(process.returncode, (), subject, advice)
+        raise children.error_from_exit(process.returncode, (), subject, advice)
     if process.returncode:
         raise of_reason(str(results.get("reason")), f"{subject}: {results.get('error')}")
     if kill_when:

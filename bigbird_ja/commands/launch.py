@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.uses import RUN_SETTINGS
+from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.launch.run_state import RunState
@@ -113,20 +113,21 @@ def _define_machine(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
-    from bigbird_ja import settings
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.launch import backends, continuing, machines, start
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import check_mid_run
 
     if args.logs:
         return _follow(args)
     config, overrides = command_flags.resolve(args)
     prepared = start.prepare(args, config, needs_all=not args.dry_run)
-    for warning in (*prepared.warnings, *settings.warnings(config)):
+    for warning in (*prepared.warnings, *config_warnings(config)):
         log(f"warning: {warning}")
     changes = [override.key for override in overrides if override.source == "--continue_with"]
-    settings.check_mid_run(changes)
+    check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
     engine = machines.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
@@ -189,7 +190,7 @@ def _supervise(
     from bigbird_ja.launch.interrupts import Interrupts
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
     from bigbird_ja.launch.supervise import Detached, Services, SystemClock, supervise
-    from bigbird_ja.process import log_stream
+    from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage.lease import LeaseLost
@@ -210,7 +211,7 @@ def _supervise(
         recorded = start.record(prepared, changes)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
-            log_stream.guarded(interrupts.nobody_reads),
+            streams.guard_stderr(interrupts.nobody_reads),
         ):
             services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,

@@ -21,12 +21,12 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, Interrupted
-from bigbird_ja.settings.uses import RUN_SETTINGS
+from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.request import Surroundings
-    from bigbird_ja.train.signals import StopRequest
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -101,17 +101,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
     """`run` with the surroundings given: tests stop the process at chosen instants."""
-    from bigbird_ja.process import log_stream
+    from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
+    from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.train.hosts import leave
     from bigbird_ja.train.request import Surroundings
-    from bigbird_ja.train.signals import StopRequest
 
     around = surroundings or Surroundings()
     gone = "the reader of the log has gone"
     with (
         StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
-        log_stream.guarded(lambda: stop.ask(gone)),
+        streams.guard_stderr(lambda: stop.ask(gone)),
         _time_limit(args.max_train_minutes, around, stop),
     ):
         return _prepare_and_train(args, around, stop)
@@ -124,7 +124,7 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
         yield
         return
     limit = f"--max_train_minutes={minutes:g}"
-    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_pressing=False))
+    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
     timer.start()
     try:
         yield
@@ -135,33 +135,33 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
 def _prepare_and_train(
     args: absl_flags.FlagValues, around: Surroundings, stop: StopRequest
 ) -> dict[str, Any]:
-    from bigbird_ja import settings
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import check_mid_run
     from bigbird_ja.train import run_directory
 
     own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
-    settings.check_mid_run(change.key for change in changes)
+    check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
-    config = settings.with_data_set(
-        config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
+    config = complete_config(
+        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )
-    if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
-        config = run_directory.with_mask_unit_of(args.model_dir, config, log)
     log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
-    for warning in settings.warnings(config):
+    for warning in config_warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: nothing was written")
+    from bigbird_ja.train import hosts
     from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
-    from bigbird_ja.train import hosts
     from bigbird_ja.train.request import Request
 
     with hosts.joined(args, config, manifest, stop, log) as pod:
@@ -202,11 +202,11 @@ def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
     """Says what a bucket in another region than the TPU costs, where both are known."""
-    from bigbird_ja.accelerators import prices, regions
+    from bigbird_ja.accelerators import prices
     from bigbird_ja.process.console import log
 
     size = sum(shard.bytes for shard in manifest.train_shards)
-    for warning in regions.warnings_for(paths, zone, prices.load(), size) if zone else []:
+    for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
         log(f"warning: {warning}")
 
 

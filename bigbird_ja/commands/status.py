@@ -105,15 +105,15 @@ def _plain(tpu: Tpu) -> dict[str, Any]:
 
 
 def _tokens_per_step(bucket: str, name: str) -> int:
-    from bigbird_ja import settings
     from bigbird_ja.launch.run_files import RunPaths
     from bigbird_ja.plan import cost
+    from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
-        config = settings.load_resolved(RunPaths(bucket, name).supervisor("config.yaml"))
+        config = read_config(RunPaths(bucket, name).supervisor("config.yaml"))
     except BadInput:
         return 0
-    return cost.tokens_per_step(settings.without_data_set(config))
+    return cost.tokens_per_step(complete_config(config))
 
 
 def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:

@@ -97,7 +97,9 @@ class Workers:
         statuses = [process.exitcode for process in processes if process.exitcode is not None]
         first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
         to_do = "use fewer --num_workers and run the same command again"
-        return children.end_of(first, self._read_words().splitlines(), "a worker process", to_do)
+        return children.error_from_exit(
+            first, self._read_words().splitlines(), "a worker process", to_do
+        )
 
     def _read_words(self) -> str:
         """What the workers, and libraries in them, have written to standard error; once."""

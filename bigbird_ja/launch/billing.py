@@ -1,20 +1,30 @@
-"""Time and money of a run, and the ends that follow from them: pure, as all of `supervisor.py`."""
+"""Time, money and progress of a run, and the ends that do not depend on its phase: pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from bigbird_ja.launch.run_state import Ending, Event, Observation, Phase, RunState, Settings
+from bigbird_ja.launch.outcomes import end_run
+from bigbird_ja.launch.run_state import (
+    Decision,
+    Ending,
+    Event,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+    View,
+    longest_life,
+)
 from bigbird_ja.launch.tpu_service import Presence
-from bigbird_ja.launch.transitions import end
 
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
 _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 
 
-def account(state: RunState, seen: Observation, settings: Settings) -> RunState:
+def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
     """Adds this look's time and money. What was READY at either end was billed throughout; what
     cannot be listed counts as READY for as long as it may live."""
     has_machine = state.phase in _MACHINE_PHASES
@@ -66,37 +76,62 @@ def _trouble(state: RunState, seen: Observation, settings: Settings) -> float:
     return state.trouble_seconds + seen.watched if troubled else 0.0
 
 
-def longest_life(state: RunState, settings: Settings) -> float:
-    """Seconds that a machine asked for now may live: what the budget still pays for."""
-    seconds = settings.longest
-    if settings.max_seconds is not None:
-        seconds = min(seconds, settings.max_seconds - state.elapsed_seconds)
-    if settings.max_usd is not None and settings.usd_per_hour:
-        left = settings.max_usd - state.cost_usd
-        seconds = min(seconds, left / settings.usd_per_hour * 3600)
-    return max(0.0, seconds)
+def with_progress(view: View) -> tuple[View, tuple[Event, ...]]:
+    """The view with what our TPU's trainer has done since the last look; only of one that is READY
+    and whose life is not over."""
+    if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
+        return view, ()
+    state = view.state
+    fields = {"zone": state.zone, "attempt": state.attempt}
+    events = (Event("repaired", fields),) if state.in_repair else ()
+    state = replace(state, phase_seconds=0.0, in_repair=False)
+    state = _with_steps(replace(view, state=state))
+    return replace(view, state=state), events
 
 
-def check_endings(
-    state: RunState, seen: Observation, settings: Settings
-) -> tuple[RunState, list[Event]]:
-    """Whether the run has come to an end, whatever its phase."""
+def _with_steps(view: View) -> RunState:
+    """Resets the quiet time when the global step moved; a newer time stamp alone does not.
+
+    The first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in
+    which the bucket could not be read does not count.
+    """
+    state, seen, heartbeat = view.state, view.seen, view.heartbeat
+    quiet = state.quiet_seconds + (seen.watched if seen.bucket_seen else 0.0)
+    if heartbeat is None or heartbeat.global_step == state.last_step:
+        return replace(state, quiet_seconds=quiet)
+    if state.last_step < 0:
+        # Past "starting" it has made steps before we looked: the shorter patience is right.
+        begun = heartbeat.state != "starting"
+        return replace(
+            state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
+        )
+    return replace(
+        state,
+        quiet_seconds=0.0,
+        last_step=heartbeat.global_step,
+        has_stepped=True,
+        healthy_seconds=state.healthy_seconds + seen.watched,
+    )
+
+
+def check_endings(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
+    """The end of the run, whatever its phase; None where it goes on."""
     if state.ending is not None or state.phase is Phase.ENDED:
-        return state, []
+        return None
     step = _finished_at(seen, settings)
     if step is not None:
         state = replace(state, best_step=max(state.best_step, step))
-        return end(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
+        return end_run(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
     if seen.stop:
-        return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
+        return end_run(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
     if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
         hours = settings.max_seconds / 3600
         text = f"--max_hours={hours:g} reached: run again with more to continue"
-        return end(state, Ending.BUDGET, "interrupted", text)
+        return end_run(state, Ending.BUDGET, "interrupted", text)
     ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
     if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
         text = f"--max_cost={settings.max_usd:.2f} reached: run again with more to continue"
-        return end(state, Ending.BUDGET, "interrupted", text)
+        return end_run(state, Ending.BUDGET, "interrupted", text)
     if (
         state.phase is Phase.IDLE
         and state.attempt
@@ -107,14 +142,14 @@ def check_endings(
             f"what is left of --max_hours or --max_cost does not pay for {minutes} minutes:"
             " run again with more to continue"
         )
-        return end(state, Ending.BUDGET, "interrupted", text)
+        return end_run(state, Ending.BUDGET, "interrupted", text)
     if state.trouble_seconds > settings.service_patience:
         why = [f"{zone}: {fault}" for zone, fault in seen.unlisted.items()]
         why += [] if seen.bucket_seen else ["the bucket fails"]
         hours = settings.service_patience / 3600
         text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"
-        return end(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
-    return state, []
+        return end_run(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
+    return None
 
 
 def _finished_at(seen: Observation, settings: Settings) -> int | None:

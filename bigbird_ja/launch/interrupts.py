@@ -1,13 +1,10 @@
-"""Signals to stop while a TPU is rented: asked once, answered by the loop, never lost."""
+"""What a person wants at Ctrl-C while a TPU is rented: delete it, let it train on, or continue."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 from bigbird_ja.launch.supervise import Stop
 from bigbird_ja.process import signals
@@ -19,13 +16,13 @@ QUESTION = (
 
 
 class Interrupts:
-    """Catches the signals to stop, wakes the loop's sleep, and knows what the person wants.
+    """Listens to signals while the block runs; the supervisor asks `stop` once per turn.
 
     Args:
         policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
         is_terminal: whether somebody is there to answer.
         ask: shows a question and returns the answer.
-        say: tells something.
+        say: prints a line.
     """
 
     def __init__(
@@ -40,30 +37,26 @@ class Interrupts:
         self._wake = threading.Event()
         self._count = 0
         self._deleting = False
-        self._before: dict[int, Any] = {}
-        self._open = contextlib.ExitStack()
+        self._listener = signals.Listener(self._receive)
 
     def __enter__(self) -> Interrupts:
-        self._open.enter_context(signals.handed_over())
-        self._before = signals.set_handlers(self._caught)
+        self._listener.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._open.close()
+        self._listener.__exit__()
 
-    def _caught(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int) -> None:
         if self._deleting and number != signal.SIGINT:
-            return  # a closed terminal may tell more than once; who cannot wait presses a key
+            return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
         self._count += 1
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
 
     def nobody_reads(self) -> None:
-        """The reader of the log is gone: as a terminal that is closed."""
-        self._caught(signal.SIGHUP, None)
+        """The reader of the log is gone, which is as good as a closed terminal."""
+        self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
         """Waits, or until a signal comes."""
@@ -83,7 +76,7 @@ class Interrupts:
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._say("deleting the TPU; what is saved stays; once more leaves at once")
+            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
         return answer
 
     def _answer(self) -> Stop:

@@ -6,10 +6,10 @@ import re
 
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.accelerators.hardware import GPUS, USUAL, generation_of
+from bigbird_ja.accelerators.hardware import USUAL, generation_of
 from bigbird_ja.launch import compute
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
 # v3 are documented with.
@@ -31,7 +31,7 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
         Warnings to show.
 
     Raises:
-        BadInput: not a TPU type, a GPU, a size that there is not, a slice of several hosts for the
+        BadInput: not a TPU type, a size that there is not, a slice of several hosts for the
             engine of one, or a generation that the engine is known to fail on.
     """
     generation = _known_generation(accelerator_type)
@@ -75,10 +75,6 @@ def _known_generation(accelerator_type: str) -> int:
         BadInput: it is none.
     """
     if _TYPE.fullmatch(accelerator_type) is None:
-        if accelerator_type in GPUS:
-            raise BadInput(
-                f"--accelerator_type={accelerator_type} is a GPU: `launch` rents TPUs only"
-            )
         raise BadInput(
             f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, USUAL)}:"
             " write a TPU type such as v2-8, v3-8 or v4-8"

@@ -1,4 +1,4 @@
-"""What the supervisor knows of a run (kept on the bucket), sees at a glance, and may do."""
+"""What the supervisor knows of a run (kept on the bucket), observes in one look, and may do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from bigbird_ja.launch.faults import ServiceFault
-from bigbird_ja.launch.tpu_service import Operation, Tpu
-from bigbird_ja.storage.decode import Amount, Count
+from bigbird_ja.launch.tpu_service import Operation, Presence, Tpu
+from bigbird_ja.storage.decode import FORMAT_VERSION, Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
 
@@ -38,7 +39,7 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the supervisor was told. Seconds and US dollars."""
+    """What the user and the table of prices decided. Seconds and US dollars."""
 
     zones: tuple[str, ...]
     target_step: int
@@ -118,13 +119,26 @@ class RunState:
     ending_message: str = ""
     saved_wall: Amount = 0.0  # UNIX seconds of the last save
     last_heartbeat: Amount = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
+    format_version: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         values = dataclasses.asdict(self)
+        values["format_version"] = FORMAT_VERSION
         values["phase"] = self.phase.value
         values["ending"] = self.ending.value if self.ending else None
         return values
+
+
+def longest_life(state: RunState, settings: Settings) -> float:
+    """Seconds that a machine asked for now may live: what the budget still pays for."""
+    seconds = settings.longest
+    if settings.max_seconds is not None:
+        seconds = min(seconds, settings.max_seconds - state.elapsed_seconds)
+    if settings.max_usd is not None and settings.usd_per_hour:
+        left = settings.max_usd - state.cost_usd
+        seconds = min(seconds, left / settings.usd_per_hour * 3600)
+    return max(0.0, seconds)
 
 
 @dataclass(frozen=True)
@@ -217,10 +231,87 @@ class Decision:
         return any(isinstance(action, Create) for action in self.actions)
 
 
-@dataclass(frozen=True)
-class ActionResult:
-    """What the service answered to an act."""
+ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
+# Seconds after its limit in which a machine is still on its way out: the watcher's turn and the
+# service's deletion.
+OVERTIME = 900.0
 
-    action: Action
-    operation: str = ""
-    fault: ServiceFault | None = None
+
+@dataclass(frozen=True)
+class View:
+    """One turn's state, observation and settings, and what follows from them at once."""
+
+    state: RunState
+    seen: Observation
+    settings: Settings
+
+    @cached_property
+    def tpu(self) -> Tpu | None:
+        """The TPU of the state's zone."""
+        return next((tpu for tpu in self.seen.tpus if tpu.zone == self.state.zone), None)
+
+    @cached_property
+    def alive(self) -> list[Tpu]:
+        """What is there or on its way."""
+        return [tpu for tpu in self.seen.tpus if tpu.presence in ALIVE]
+
+    @property
+    def is_unlisted(self) -> bool:
+        """Whether our zone does not answer."""
+        return self.state.zone in self.seen.unlisted
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether our TPU is absent, dead, or being deleted."""
+        return self.tpu is None or self.tpu.presence in (Presence.GONE, Presence.DELETING)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.tpu is not None and self.tpu.presence is Presence.READY
+
+    @property
+    def is_another(self) -> bool:
+        """Whether what is listed was created at another time than what we watch."""
+        watched, tpu = self.state.incarnation, self.tpu
+        return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
+
+    @property
+    def is_life_over(self) -> bool:
+        """Whether our TPU has lived as long as it may."""
+        limit = self.state.machine_limit
+        return bool(limit) and self.state.machine_seconds >= limit
+
+    @property
+    def is_certainly_over(self) -> bool:
+        """Whether it cannot be there any more, even where nobody can look."""
+        limit = self.state.machine_limit
+        return bool(limit) and self.state.machine_seconds > limit + OVERTIME
+
+    @property
+    def service_state(self) -> str:
+        """The state of our TPU as the service calls it."""
+        return self.tpu.state if self.tpu is not None else "absent"
+
+    @property
+    def operation_fault(self) -> ServiceFault | None:
+        """Why the operation under way, a creation or a deletion, has failed."""
+        return self.seen.operation.fault if self.seen.operation else None
+
+    @property
+    def is_operation_done(self) -> bool:
+        return self.seen.operation is not None and self.seen.operation.done
+
+    @property
+    def report(self) -> ExitReport | None:
+        """How training ended on this TPU."""
+        report = self.seen.exit_report
+        return report if report and report.attempt == self.state.attempt else None
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """What this TPU's trainer wrote; a slice's that is between two tries does not count."""
+        heartbeat = self.seen.heartbeat
+        if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
+            return None
+        tries_again = self.settings.hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
+        return None if heartbeat.state == "stopped" and tries_again else heartbeat

@@ -11,17 +11,17 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware, prices, regions
+from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.launch import backends, machines, startup, wheel
-from bigbird_ja.launch.billing import longest_life
 from bigbird_ja.launch.run_files import LOCK, BucketFiles, RunPaths, check_name, read_launched
-from bigbird_ja.launch.run_state import RunState, Settings
+from bigbird_ja.launch.run_state import RunState, Settings, longest_life
 from bigbird_ja.launch.startup import Startup, Vm, vm_from_environment
 from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, Override
+from bigbird_ja.settings.resolve import Override, complete_config, read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml, differences, flatten, may_change_in_mid_run
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def startup_of(prepared: Prepared, recorded: Recorded) -> Startup:
     # A package of before this flag is not told of its default.
     device += [] if args.engine == "auto" else [f"--engine={args.engine}"]
     engine = machines.engine_on(args.accelerator_type, args.engine)
-    settings = config_lib.flatten(prepared.config)
+    settings = flatten(prepared.config)
     hosts = prepared.settings.hosts
     # A lost host's successor has as long to come as the supervisor waits for it.
     pod = [f"--pod_wait_seconds={prepared.settings.create_timeout:.0f}"] if hosts > 1 else []
@@ -259,7 +259,7 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> Prepared:
     """Reads the data set's manifest, so that what disagrees is found before it is paid for.
 
     Returns:
-        The same, without what a preset says for other data.
+        The same, with the config of a run on that data.
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
@@ -270,11 +270,10 @@ def check_data(prepared: Prepared, overrides: Sequence[Override]) -> Prepared:
 
     manifest = manifest_lib.load(prepared.data_dir)
     where = storage.join(prepared.data_dir, "manifest.json")
-    config_lib.with_data_set(prepared.config, manifest.fixed(), overrides, where)
+    config = complete_config(prepared.config, overrides, manifest.as_settings(), where)
     batch = prepared.config.training.global_batch_size
     if prepared.settings.hosts > 1:
         order.check_hosts(manifest.num_readers, batch, prepared.settings.hosts, 0)
-    config = config_lib.left_to_data(prepared.config, manifest.fixed(), overrides)
     return dataclasses.replace(prepared, config=config)
 
 
@@ -286,7 +285,7 @@ def region_warnings(prepared: Prepared, table: prices.Prices) -> list[str]:
     if not location:
         return []
     found = [
-        regions.mismatch(prepared.paths.bucket, location, zone, table)
+        prices.traffic_warning(prepared.paths.bucket, location, zone, table)
         for zone in prepared.settings.zones
     ]
     return [warning for warning in found if warning]
@@ -314,7 +313,7 @@ def record(prepared: Prepared, changes: Sequence[str] = ()) -> Recorded:
             wheel_path, digest = before.wheel, before.wheel_sha256
     if not wheel_path:
         wheel_path, digest = wheel.upload(paths.bucket, prepared.wheel), prepared.wheel.sha256
-    storage.write_text(prepared.config_path, config_lib.to_yaml(prepared.config))
+    storage.write_text(prepared.config_path, config_to_yaml(prepared.config))
     values = {
         "name": paths.name,
         "project": prepared.project,
@@ -337,14 +336,14 @@ def record(prepared: Prepared, changes: Sequence[str] = ()) -> Recorded:
 
 def _compare_config(prepared: Prepared, changes: Sequence[str]) -> None:
     try:
-        old = config_lib.load_resolved(prepared.config_path)
+        old = read_config(prepared.config_path)
     except BadInput:
         return
-    found = config_lib.differences(old, prepared.config)
+    found = differences(old, prepared.config)
     changed = [one for one in found if one.partition(":")[0] not in changes]
     if changed:
         keys = [one.partition(":")[0] for one in changed]
-        may = all(map(config_lib.may_change_in_mid_run, keys))
+        may = all(map(may_change_in_mid_run, keys))
         advice = "change it in mid run by --continue_with, " if may else ""
         raise BadInput(
             f"{prepared.paths.run_dir} was launched with another config:"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import textwrap
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.launch import machines
@@ -15,6 +15,7 @@ from bigbird_ja.launch.start import Prepared
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.console import human_time
+from bigbird_ja.settings.resolve import complete_config
 
 WIDTH = 96  # columns, with the label's eleven
 _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
@@ -22,7 +23,7 @@ _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
 
 def cost_plan(prepared: Prepared, table: Prices) -> dict[str, Any]:
     """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
-    config = config_lib.without_data_set(prepared.config)
+    config = complete_config(prepared.config)
     overheads = Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     run = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,
@@ -30,7 +31,7 @@ def cost_plan(prepared: Prepared, table: Prices) -> dict[str, Any]:
     )  # fmt: skip
     pricing = "on_demand" if prepared.spec.pricing == "on_demand" else "spot"
     rows = plan.make_rows(run, (prepared.spec.accelerator_type,))
-    chosen = [row for row in plan.as_json(rows) if row["pricing"] == pricing]
+    chosen = [dataclasses.asdict(row) for row in rows if row.pricing == pricing]
     return {
         "usd_per_hour": prepared.usd_per_hour,
         "prices_as_of": str(table.as_of),

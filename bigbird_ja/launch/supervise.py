@@ -1,7 +1,7 @@
 """The supervising loop: look, decide, write down, act, pause.
 
-TPUs, files, clocks and the person at the terminal are handed in (`Services`), so that the tests and
-`plan --simulate` run this very loop.
+TPUs, files, clocks and the terminal are arguments (`Services`), so that the tests run this very
+loop in virtual time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from bigbird_ja.launch import supervisor
-from bigbird_ja.launch.billing import account
+from bigbird_ja.launch.billing import accrue
+from bigbird_ja.launch.decide import after_action, decide
 from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_files import RunFiles
 from bigbird_ja.launch.run_state import (
     Action,
-    ActionResult,
     Create,
     Event,
     ExitReport,
@@ -126,8 +125,8 @@ def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState
             raise Detached
         seen = observe(state, settings, services, memory, first, stop is Stop.DELETE)
         first = False
-        state = account(state, seen, settings)
-        decision = supervisor.decide(state, seen, settings)
+        state = accrue(state, seen, settings)
+        decision = decide(state, seen, settings)
         if decision.rents and not _may_rent(decision.state, memory, services):
             services.say("nothing is rented: the decision could not be stored")
             services.sleep(settings.poll)
@@ -136,8 +135,8 @@ def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState
         _write(decision.state, decision.events, memory, services)
         state = decision.state
         for action in decision.actions:
-            result = perform(action, spec, services)
-            follow_up = supervisor.after_action(state, result, settings)
+            operation, fault = perform(action, spec, services)
+            follow_up = after_action(state, action, operation, fault, settings)
             _write(follow_up.state, follow_up.events, memory, services)
             state = follow_up.state
         if decision.pause and state.phase is not Phase.ENDED:
@@ -313,18 +312,16 @@ def _if_whole(read: Callable[[], T | None], services: Services) -> T | None:
         return None
 
 
-def perform(action: Action, spec: TpuSpec, services: Services) -> ActionResult:
-    """Carries one act out; what the service refuses is a result, not an exception."""
+def perform(action: Action, spec: TpuSpec, services: Services) -> tuple[str, ServiceFault | None]:
+    """Carries one action out: the operation's name, or why the service did not take it."""
     try:
         if isinstance(action, Create):
             metadata = services.metadata(action.zone, action.attempt, action.limit)
-            operation = services.tpus.create(
-                spec, action.zone, action.attempt, metadata, action.limit
-            )
-            return ActionResult(action, operation)
-        return ActionResult(action, services.tpus.delete(action.tpu))
+            tpus, zone = services.tpus, action.zone
+            return tpus.create(spec, zone, action.attempt, metadata, action.limit), None
+        return services.tpus.delete(action.tpu), None
     except ServiceFault as fault:
-        return ActionResult(action, fault=fault)
+        return "", fault
 
 
 def _write(state: RunState, events: Sequence[Event], memory: _Memory, services: Services) -> None:

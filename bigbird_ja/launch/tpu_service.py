@@ -1,7 +1,7 @@
 """Machines behind one small interface, whichever of Google's two services rents them.
 
 `tpu.py` is the Cloud TPU API (v2 to v4), `compute.py` Compute Engine (v5e and later). Neither
-decides or waits: `supervisor.py` does.
+decides or waits: `decide.py` does.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
@@ -45,18 +45,12 @@ class RunTime:
 
 def tokens_per_step(config: Config) -> int:
     """Positions per optimiser step; with full sequences (99 %) they are tokens."""
-    return config.training.global_batch_size * int(config.data.seq_length or 0)
+    return config.training.global_batch_size * config.make_data.seq_length
 
 
 def checkpoint_bytes(config: Config) -> int:
     """One checkpoint: float32 weights and two optimiser slots each."""
     return 12 * count_parameters(config)
-
-
-def kept_checkpoints(config: Config, steps: int) -> int:
-    """How many checkpoints lie on the bucket at the end of a run."""
-    every = config.checkpoints.keep_every_steps
-    return config.checkpoints.keep_last + (steps // every if every else 0)
 
 
 def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime:

@@ -1,14 +1,11 @@
-"""Pictures: cost against time, useful time against checkpoint interval, a run's progress."""
+"""Pictures: cost against time, a run's progress."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bigbird_ja.plan.rows import Row
 from bigbird_ja.storage import plotting
-
-# A later curve is broken, so that one beneath it shows where both run together.
-_STYLES = ("o-", "s--", "^:", "d-.")
 
 
 def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
@@ -31,43 +28,6 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
         plotting.plain_scale(axes.yaxis, min(dollars), max(dollars))
     axes.margins(x=0.12)
     axes.grid(True, alpha=0.3)
-    plotting.legend_below(figure)
-    plotting.save(figure, path, dpi=110)
-
-
-def useful_share(
-    curves: Mapping[str, Sequence[tuple[float, float, float, float]]], default: float, path: str
-) -> None:
-    """Useful-time share against checkpoint interval.
-
-    Args:
-        curves: name to points of (interval in minutes, mean share, lowest, highest over seeds).
-        default: the configured interval, minutes: drawn as a line.
-    """
-    figure = plotting.new_figure(8, 5)
-    axes = figure.add_subplot()
-    for number, (name, points) in enumerate(curves.items()):
-        minutes = [p[0] for p in points]
-        style = _STYLES[number % len(_STYLES)]
-        (line,) = axes.plot(minutes, [100 * p[1] for p in points], style, label=name)
-        axes.fill_between(
-            minutes,
-            [100 * p[2] for p in points],
-            [100 * p[3] for p in points],
-            color=line.get_color(),
-            alpha=0.15,
-        )
-    axes.axvline(default, color="grey", linestyle="--", label=f"default: {default:g} min")
-    ticks = sorted({point[0] for points in curves.values() for point in points})
-    axes.set(
-        xscale="log",
-        xlabel="minutes between checkpoints",
-        ylabel="useful share of rented time, %",
-        title="Training that counts, by checkpoint interval (band: seeds)",
-    )
-    axes.grid(True, which="both", alpha=0.3)
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
     plotting.legend_below(figure)
     plotting.save(figure, path, dpi=110)
 

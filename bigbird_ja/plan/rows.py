@@ -1,8 +1,7 @@
-"""What a run takes and costs on each machine, before anything is rented."""
+"""What a run takes and costs on each machine: a row per machine and pricing."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +14,15 @@ from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import cost
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, first_phase
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase
 
-COUNTED = 0.9  # share of a step that must be counted before its machine code is believed
+COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the plan needs of a data set: measured, or estimated from the corpus we know."""
+    """What the plan needs of a data set: measured, or estimated from a known corpus."""
 
     sequences: int | None  # train records in one epoch (distinct ones: without static copies)
     bytes: float  # train shards
@@ -31,46 +31,46 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a machine trains and how we know."""
+    """How fast a machine trains, and the source of the figure."""
 
     tokens_per_second: float  # of the whole machine
     source: str
-    in_first_phase: float | None = None  # on short sequences; None: not known, or there is none
+    in_first_phase: float | None = None  # on short sequences; None: not known, or no such phase
 
 
 @dataclass(frozen=True)
 class Row:
-    """One machine and pricing. `None`: not known, or preemptions are too frequent for an end."""
+    """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
 
     accelerator: str
-    pricing: str  # on_demand, spot, or who lends it for nothing
+    pricing: str  # on_demand, spot, or the provider of a free machine
     zone: str | None  # where that price holds: the cheapest, or `--zone`
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
     training_hours: float  # without preemptions, saving or restarts
     hours: float | None  # rented: with saves, restarts and lost work
-    wall_hours: float | None  # with the time in which there is no TPU
+    wall_hours: float | None  # with the time between machines
     preemptions: float | None
     compute_usd: float | None
     storage_usd: float | None
     egress_usd: float | None
     cost_usd: float | None
-    fits: bool | None  # by preflight; None where it was not asked
+    fits: bool | None  # by preflight; None where there is no figure
     divides: bool  # the global batch, over the machine's devices and accumulation steps
-    unproven: str  # why the row has to be doubted, or ""
-    note: str  # all there is to say, in few words
+    unproven: str  # why the row is in doubt, or ""
+    note: str  # all doubts, in a few words
 
     @property
     def runs(self) -> bool:
-        """Whether training can come to its end on it, as far as is known."""
+        """Whether training can finish on it, as far as is known."""
         return self.hours is not None and self.divides and self.fits is not False
 
 
 def estimated_data(config: Config) -> DataFacts:
     """Wiki40b Japanese, as far as its size is known without the data."""
     tokens = cost.WIKI40B_JA_BYTES / cost.BYTES_PER_TOKEN
-    length = int(config.data.seq_length or 1)
+    length = config.make_data.seq_length
     return DataFacts(
         math.ceil(tokens / length),
         tokens * 2.25,  # two bytes per token, and word boundaries
@@ -90,13 +90,13 @@ def manifest_data(manifest: Any) -> DataFacts:
 
 @dataclass(frozen=True)
 class Figures:
-    """What `preflight --output` says: entries of its `chips` and of its `topologies`."""
+    """Results of `preflight --output`: entries of its `chips` and of its `topologies`."""
 
     chips: Sequence[Mapping[str, Any]] = ()  # `chip`, `fits`, `tokens_per_second_per_core`
     slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
 
     def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, Rate | None]:
-        """The entry for a machine, and how fast it is by that, where it fits.
+        """The entry for a machine, and its rate by that entry, where the step fits.
 
         A whole slice is compiled with the sums over its devices, so it goes before a single chip.
         """
@@ -110,34 +110,28 @@ class Figures:
                 return entry, _rate(entry, key, machine.units, source)
         return None, None
 
-    def compiled(self) -> list[Machine]:
-        """The slices that were compiled."""
-        return [hardware.of_topology(str(entry["topology"])) for entry in self.slices]
-
-
-def _by_code(entry: Mapping[str, Any]) -> float | None:
-    """How many times faster the machine code is than the priced cycles that the rates of
-    `preflight` are by; None where less than nearly all of it was counted.
-
-    Priced cycles charge several times too much for what stays in fast memory
-    (docs/design/preflight.md), so machine code is taken where there is such a figure. It leaves
-    out what no compiler knows, such as stalls of the memory.
-    """
-    priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
-    if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
-        return priced / code
-    return None
-
 
 def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate | None:
-    """The rate of a whole machine of so many units, by one entry of `preflight`."""
+    """The rate of a machine of that many units, by one entry of `preflight`.
+
+    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
+    what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
+    nearly all of each phase's step was counted; that leaves out what no compiler knows, such as
+    memory stalls.
+    """
     if not entry.get(key):
         return None
-    steps = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
-    faster, basis = [factor for one in steps if (factor := _by_code(one))], "machine code"
-    if len(faster) < len(steps):  # of one kind, as their times are added up
-        faster, basis = [1.0] * len(steps), "priced cycles"
-    rates = [one[key] * units * factor for one, factor in zip(steps, faster, strict=True)]
+    phases = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
+    speed_ups, basis = [1.0] * len(phases), "priced cycles"
+    if all(
+        one.get("priced_cycles")
+        and one.get("code_cycles")
+        and (one.get("code_coverage") or 0.0) >= COUNTED
+        for one in phases
+    ):
+        speed_ups = [one["priced_cycles"] / one["code_cycles"] for one in phases]
+        basis = "machine code"
+    rates = [one[key] * units * factor for one, factor in zip(phases, speed_ups, strict=True)]
     return Rate(rates[0], f"{source}, {basis}", *rates[1:])
 
 
@@ -145,25 +139,24 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
     """Tokens per second: by preflight where it was run, else by an assumed share of the peak.
 
     Args:
-        mfu: what the user states for all machines (`--mfu`), or None for the table's own.
+        mfu: `--mfu`, for all machines; None: the table's value for each.
     """
     _, measured = figures.of(machine)
     if measured is not None:
         return measured
     share, phase = mfu or machine.mfu, first_phase(config)
     rates = [
-        machine.peak_flops * share * int(one.data.seq_length or 1) / model_flops(one, 1)
+        machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
         for one in (config, phase)
         if one is not None
     ]
     basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
-    in_first_phase = rates[1] if phase else None
-    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", in_first_phase)
+    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", *rates[1:])
 
 
 @dataclass(frozen=True)
 class Run:
-    """What every row is made from.
+    """What every row is computed from.
 
     Args:
         steps: optimiser steps to run.
@@ -183,79 +176,91 @@ class Run:
     mfu: float | None = None
 
 
-def make_rows(run: Run, names: Sequence[str] = (), also: Sequence[str] = ()) -> list[Row]:
-    """One row per machine and pricing, cheapest first; what has no price comes last.
+def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
+    """One row per machine and pricing, cheapest first; those without a price come last.
 
     Args:
-        names: these alone; without, one machine of each TPU, the slices in `run.figures` and what
-            is lent for nothing.
-        also: further machines.
+        names: these machines only; by default one of each TPU, the slices in `run.figures` and
+            the free machines.
 
     Raises:
-        BadInput: a name of no machine.
+        BadInput: no machine has that name.
     """
-    wanted = [hardware.find(name) for name in (*(names or hardware.USUAL), *also)]
+    machines = [hardware.find(name) for name in names or hardware.USUAL]
     rows = []
     if not names:
-        wanted += run.figures.compiled()
-        rows = [_free_row(run, who) for who in run.prices.free]
-    for machine in dict.fromkeys(wanted):
+        machines += [hardware.of_topology(str(one["topology"])) for one in run.figures.slices]
+        rows = [
+            _row(run, hardware.find(free.machine), provider, None, 0.0, free.note)
+            for provider, free in run.prices.free.items()
+        ]
+    for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
             for zone, price in _best_offer(run, machine, pricing):
                 rows.append(_row(run, machine, pricing, zone, price))
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
-def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str | None, float | None]]:
-    """The zone and its US dollars per hour; nothing where the machine is not to be had so."""
-    if machine.name in hardware.GPUS:
-        return [(run.zone, price)] if (price := _gpu_price(run, machine, pricing)) else []
+def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str, float | None]]:
+    """The zone and its US dollars per hour; empty where the machine is not offered so."""
     offers = run.prices.by_zone(machine.name, pricing)
     if run.zone is not None:
         return [(zone, price) for zone, price in offers if zone == run.zone]
     if run.bucket_region is not None:  # beside the data, where that can be
         offers.sort(key=lambda offer: run.prices.egress_per_gb(str(run.bucket_region), offer[0]))
     priced = [offer for offer in offers if offer[1] is not None]
-    return list((priced or offers)[:1])
+    return (priced or offers)[:1]
 
 
-def _gpu_price(run: Run, machine: Machine, pricing: str) -> float | None:
-    return run.prices.gpus.get(machine.name, {}).get(pricing)
+def _row(
+    run: Run,
+    machine: Machine,
+    pricing: str,
+    zone: str | None,
+    price: float | None,
+    free_note: str | None = None,
+) -> Row:
+    """One row.
 
-
-def _row(run: Run, machine: Machine, pricing: str, zone: str | None, price: float | None) -> Row:
+    Args:
+        price: US dollars per hour, where it is known.
+        free_note: of a free machine, for which there is no date of completion: its provider
+            limits the hours per week.
+    """
     rate = rate_of(machine, run.config, run.figures, run.mfu)
-    training = _training_hours(run, rate)
+    training = training_hours(run, rate)
     time = cost.run_time(training, run.overheads, preemptible=pricing == "spot")
-    compute = storage_usd = egress = total = None
-    if price is not None and time.rented_hours is not None and time.wall_hours is not None:
+    wall, preemptions = time.wall_hours, time.preemptions
+    compute = storage = egress = total = None
+    if free_note is not None:
+        wall = preemptions = None
+        compute = storage = egress = total = 0.0
+    elif price is not None and time.rented_hours is not None and wall is not None:
         compute = time.rented_hours * price
-        storage_usd = storage_cost(run, time.wall_hours)
+        storage = storage_cost(run, wall)
         egress = egress_cost(run, zone)
-        total = compute + storage_usd + egress
-    unknown = "" if price is not None else "no price is known: --prices"
+        total = compute + storage + egress
+    entry, _ = run.figures.of(machine)
+    fits = None if entry is None else bool(entry.get("fits", True))
+    batch = run.config.training.global_batch_size
+    parts = machine.devices * run.config.training.gradient_accumulation_steps
+    doubts = (
+        "" if fits is not False else "does not fit",
+        "" if batch % parts == 0 else f"a batch of {batch} does not divide by {parts}",
+        f"{machine.hosts} hosts" if machine.hosts > 1 else "",
+        free_note or "",
+        "" if price is not None else "no price is known: --prices",
+        "unproven" if machine.unproven else "",
+    )
     return Row(
         machine.name, pricing, zone, rate.tokens_per_second, rate.source, price, training,
-        time.rented_hours, time.wall_hours, time.preemptions, compute, storage_usd, egress, total,
-        **_doubts(run, machine, run.prices.notes.get(machine.name, ""), unknown),
+        time.rented_hours, wall, preemptions, compute, storage, egress, total,
+        fits, batch % parts == 0, machine.unproven, "; ".join(filter(None, doubts)),
     )  # fmt: skip
 
 
-def _free_row(run: Run, who: str) -> Row:
-    """A machine that is lent for nothing: how long it takes in all, but not when it is done, since
-    the hours a week are the lender's."""
-    free = run.prices.free[who]
-    machine = hardware.find(free.machine)
-    rate = rate_of(machine, run.config, run.figures, run.mfu)
-    training = _training_hours(run, rate)
-    time = cost.run_time(training, run.overheads, preemptible=False)
-    return Row(
-        machine.name, who, None, rate.tokens_per_second, rate.source, 0.0, training,
-        time.rented_hours, None, None, 0.0, 0.0, 0.0, 0.0, **_doubts(run, machine, free.note),
-    )  # fmt: skip
-
-
-def _training_hours(run: Run, rate: Rate) -> float:
+def training_hours(run: Run, rate: Rate) -> float:
+    """Hours of training alone."""
     short = min(run.steps, run.config.training.first_seq_length_steps or 0)
     tokens = cost.tokens_per_step(run.config)  # the same in both phases
     seconds = tokens * short / (rate.in_first_phase or rate.tokens_per_second)
@@ -263,33 +268,16 @@ def _training_hours(run: Run, rate: Rate) -> float:
     return seconds / cost.SECONDS_PER_HOUR
 
 
-def _doubts(run: Run, machine: Machine, *notes: str) -> dict[str, Any]:
-    """What speaks against a row: the last fields of `Row`."""
-    entry, _ = run.figures.of(machine)
-    fits = None if entry is None else bool(entry.get("fits", True))
-    training = run.config.training
-    parts = machine.devices * training.gradient_accumulation_steps
-    divides = training.global_batch_size % parts == 0
-    said = (
-        "" if fits is not False else "does not fit",
-        "" if divides else f"a batch of {training.global_batch_size} does not divide by {parts}",
-        f"{machine.hosts} hosts" if machine.hosts > 1 else "",
-        *notes,
-        "unproven" if machine.unproven else "",
-    )
-    note = "; ".join(filter(None, said))
-    return {"fits": fits, "divides": divides, "unproven": machine.unproven, "note": note}
-
-
 def storage_cost(run: Run, wall_hours: float) -> float:
     """US dollars for the data set and the kept checkpoints while the run lasts.
 
-    The checkpoints that are kept for good grow evenly over the run: half of them on average.
+    The checkpoints that are never deleted grow evenly over the run: half of them on average.
     """
-    keep = run.config.checkpoints.keep_last
-    kept = cost.kept_checkpoints(run.config, run.steps) - keep
-    checkpoints = keep + 1 + kept / 2  # one is being written
-    stored = run.data.bytes + cost.checkpoint_bytes(run.config) * checkpoints
+    checkpoints = run.config.checkpoints
+    every = checkpoints.keep_every_steps
+    forever = run.steps // every if every else 0
+    count = checkpoints.keep_last + 1 + forever / 2  # one is being written
+    stored = run.data.bytes + cost.checkpoint_bytes(run.config) * count
     return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / cost.HOURS_PER_MONTH
 
 
@@ -304,10 +292,10 @@ def egress_cost(run: Run, zone: str | None) -> float:
 def steps_for(
     config: Config, token_budget: float | None, epochs: float | None, data: DataFacts
 ) -> int:
-    """Steps to a token budget, to a number of epochs, or the config's own.
+    """Steps to a token budget, to a number of epochs, or the config's.
 
     Raises:
-        BadInput: epochs of a data set whose size nobody knows.
+        BadInput: epochs of a data set of unknown size.
     """
     if token_budget is not None:
         return max(1, math.ceil(token_budget / cost.tokens_per_step(config)))
@@ -316,8 +304,3 @@ def steps_for(
             raise BadInput("--epochs needs --data_dir")
         return max(1, math.ceil(epochs * data.sequences / config.training.global_batch_size))
     return config.training.num_train_steps
-
-
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows as `--json` prints them."""
-    return [dataclasses.asdict(row) for row in rows]

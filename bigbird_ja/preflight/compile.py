@@ -25,7 +25,7 @@ from bigbird_ja import storage
 from bigbird_ja.preflight import machine_code, memory
 from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place, listings
 from bigbird_ja.preflight.targets import Target
-from bigbird_ja.process import children, cleanup
+from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
@@ -181,7 +181,7 @@ def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    with cleanup.ended(child):
+    with children.kill_on_exit(child):
         try:
             _, words = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -190,7 +190,7 @@ def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
     if result is None:
         lines = words.decode(errors="replace").splitlines()
         to_do = "compile for one --chip or --topology at a time, or on a larger machine"
-        raise children.end_of(child.returncode, lines, who, to_do)
+        raise children.error_from_exit(child.returncode, lines, who, to_do)
     return result
 
 

@@ -1,61 +1,128 @@
-"""Child processes: they end with their parent, and how one ended is told in a line.
+"""Child processes and temporary files: none outlives this process.
 
 Native code runs in a child where it cannot be stopped otherwise (SentencePiece), or where it ends
 its process when it meets something that it cannot do (the TPU compiler).
+
+`with` blocks remove children and files as a rule. A process that is stopped while its main thread
+sits in a library that does not return never reaches the end of those blocks; so they are also
+registered here, and `clean_up` removes what is left, from any thread.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import os
+import re
+import resource
+import shutil
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from bigbird_ja.process import signals
 from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError, classify
+
+if TYPE_CHECKING:
+    import subprocess
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
 
+_paths: set[str] = set()
+_children: set[subprocess.Popen] = set()
+
 
 def be_a_child() -> None:
-    """In the child, first: Ctrl-C is the parent's, which stops this process; a parent that is
-    killed leaves nothing behind."""
+    """First call in a child: it ignores Ctrl-C, which the parent answers, and dies with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
 
 
 def die_with_parent() -> None:
-    """In the child: SIGKILL when the parent ends, where Linux offers that."""
+    """In a child: SIGKILL when the parent ends, where Linux offers that."""
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end_of(status: int, words: Iterable[str], who: str, to_do: str) -> CommandError:
-    """What the end of a child stands for that gave no answer.
+@contextlib.contextmanager
+def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
+    """Kills the child, if it still runs, when the block ends; `clean_up` kills it too."""
+    _children.add(child)
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(OSError):
+            child.kill()
+        child.wait()
+        _children.discard(child)
+
+
+@contextlib.contextmanager
+def remove_on_exit(path: str) -> Iterator[None]:
+    """`clean_up` removes this file or directory if it comes while the block runs; the end of the
+    block does not."""
+    path = os.path.abspath(path)
+    _paths.add(path)
+    try:
+        yield
+    finally:
+        _paths.discard(path)
+
+
+def clean_up() -> None:
+    """Kills the registered children and pool processes, removes the registered paths."""
+    for child in list(_children):
+        with contextlib.suppress(OSError):
+            child.kill()
+    pools = sys.modules.get("multiprocessing")  # importing it costs more than most commands take
+    for worker in pools.active_children() if pools else ():
+        with contextlib.suppress(OSError, ValueError):
+            worker.kill()
+    for child in list(_children):  # a child that still writes would fill the directory again
+        with contextlib.suppress(Exception):
+            child.wait(timeout=2)
+    for path in sorted(_paths):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def error_from_exit(
+    returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
+) -> CommandError:
+    """The error for a child that ended without an answer.
 
     Args:
-        status: as of `subprocess.Popen`: negative for a signal.
-        words: its last lines on standard error. They tell why a library aborted: C++ ends by
-            SIGABRT for want of memory as for a failed check.
-        who: subject of the message.
-        to_do: against a lack of memory.
+        returncode: as of `subprocess.Popen`: negative for a signal.
+        stderr_tail: its last lines on standard error. C++ ends by SIGABRT for want of memory as
+            for a failed check; these lines tell which.
+        subject: of the message.
+        advice: what to do against a lack of memory.
     """
-    lines = [line.strip() for line in words if line.strip()][-_LAST_LINES:]
+    lines = [line.strip() for line in stderr_tail if line.strip()][-_LAST_LINES:]
     known = classify(RuntimeError("\n".join(lines)))
-    if isinstance(known, OutOfMemory) or status == -signal.SIGKILL:
-        return OutOfMemory(f"{who} ran out of memory, or was killed: {to_do}")
-    if isinstance(known, StorageError) or status == -signal.SIGXFSZ:
-        return StorageError(f"{who} could not write: {_telling(lines)}: free some space, run again")
-    if -status in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        name = signal.Signals(-status).name
-        return Interrupted(f"{who} was stopped by {name}: run the same command again")
-    how = f"status {status}" if status >= 0 else _signal_name(-status)
-    return CommandError(f"{who} crashed ({how}): {_telling(lines)}")
+    if isinstance(known, OutOfMemory) or returncode == -signal.SIGKILL:
+        return OutOfMemory(f"{subject} ran out of memory, or was killed: {advice}")
+    if isinstance(known, StorageError) or returncode == -signal.SIGXFSZ:
+        cause = _cause(lines)
+        return StorageError(f"{subject} could not write: {cause}: free some space, run again")
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"status {returncode}"
+    if -returncode in signals.SIGNALS:
+        return Interrupted(f"{subject} was stopped by {name}: run the same command again")
+    return CommandError(f"{subject} crashed ({name}): {_cause(lines)}")
 
 
-def _telling(lines: list[str]) -> str:
-    """The line in which a library says what was wrong."""
+def _cause(lines: list[str]) -> str:
+    """The line in which a library states what was wrong."""
     marks = ("what():", "Check failed", "CHECK", "Fatal", "Error", "error:", "F0", "F1")
     for mark in marks:
         for line in reversed(lines):
@@ -64,8 +131,80 @@ def _telling(lines: list[str]) -> str:
     return lines[-1][:300] if lines else "no message"
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+# Under `ulimit -v`, TensorFlow, LLVM and the C library abort or exit when a thread or a page is
+# refused: no exception reaches Python. So where such a limit is set, the command runs in a child,
+# and the parent, which needs next to no memory, turns its end into a line and a status.
+
+_LIMITS = {resource.RLIMIT_AS: "ulimit -v", resource.RLIMIT_DATA: "ulimit -d"}
+# A thread's first allocation asks for an arena of this size.
+_NEAR_BYTES = 128 << 20
+_ENDED_BY_LIBC = 127  # "cannot allocate memory for thread-local data: ABORT"
+_FAILED_CHECK = re.compile(r"Check failed|CHECK failed|Assertion")
+
+
+def memory_limits() -> list[str]:
+    """The limits of memory that are set for this process, in words."""
+    limits = []
+    for kind, name in _LIMITS.items():
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            limits.append(f"{soft >> 20:,} MiB by `{name}`")
+    return limits
+
+
+def is_near_memory_limit() -> bool:
+    """Whether limited memory is used up, or was at some time: a library may turn a refused page
+    into any exception."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
+        peak = next((int(line.split()[1]) << 10 for line in file if line.startswith("VmPeak")), 0)
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return soft != resource.RLIM_INFINITY and soft - peak < _NEAR_BYTES
+    return False
+
+
+def fork_under_limits(limits: list[str]) -> tuple[int, CommandError | None] | None:
+    """Forks while the process has one thread. The child, which runs the command, gets None.
+
+    Args:
+        limits: as of `memory_limits`.
+
+    Returns:
+        In the parent, once the child has ended: its status, and the error where the child could
+        not report one.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.dup2(writer, 2)
+        os.close(writer)
+        die_with_parent()
+        return None
+    os.close(writer)
+    signals.set_handlers(lambda number, frame: _pass_on(child, number))
+    lines = _copy_stderr(reader).decode(errors="replace").splitlines()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status >= 0 and status != _ENDED_BY_LIBC:
+        return status, None
+    error = error_from_exit(status, lines, "a library", "")
+    is_check = any(_FAILED_CHECK.search(line) for line in lines)
+    if isinstance(error, OutOfMemory) or (error.reason == "bug" and not is_check):
+        error = OutOfMemory(f"out of memory, which is limited to {', '.join(limits)}: raise that")
+    return error.status, error
+
+
+def _copy_stderr(reader: int) -> bytes:
+    """Copies the child's standard error to ours until it ends; returns the last of it."""
+    last: collections.deque[bytes] = collections.deque(maxlen=16)
+    with contextlib.suppress(OSError):  # nobody reads: the child will notice
+        while data := os.read(reader, 1 << 14):
+            last.append(data)
+            while data:
+                data = data[os.write(2, data) :]
+    os.close(reader)
+    return b"".join(last)
+
+
+def _pass_on(child: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, number)

@@ -1,13 +1,13 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a command, whatever the libraries under it do with them.
+"""Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
 
-Python raises KeyboardInterrupt in the main thread, between two bytecodes. That is the clean way
-out, and it fails in two ways: a library catches the exception (in a callback, in `except:`), or the
-main thread sits in native code and never comes to the next bytecode. So a thread listens too, on
-the pipe that Python's C code writes to the moment a signal arrives. It raises the exception again
-where it was swallowed, and where nothing helps it cleans up and ends the process itself.
+- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread, and a second
+  signal leaves without waiting.
+- `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C leaves at once.
+- `launch` asks what becomes of the TPU (`launch.interrupts`, which uses `Listener`).
 
-Commands with an answer of their own to a signal (`pretrain` saves, `launch` asks) take over with
-`handed_over`.
+Python runs a handler between two bytecodes of the main thread, which may sit in native code for
+minutes. So each of them has a thread that reads the signal numbers that Python's C code writes to
+a pipe the moment they arrive. The innermost `Listener` is the one that gets them.
 """
 
 from __future__ import annotations
@@ -34,113 +34,18 @@ _POLL_SECONDS = 0.05
 # After this, the same signal again is a person who does not want to wait. Closing a terminal may
 # send two at once.
 _AGAIN_SECONDS = 0.3
+# A spot machine is taken about 30 s after SIGTERM.
+SAVING_SECONDS = 25.0
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-
-class Stop(KeyboardInterrupt):
-    """Raised in the main thread; unlike its parent it can be watched by a weak reference, which
-    tells whether somebody still holds it."""
+Handler = Callable[[int, "FrameType | None"], Any]
 
 
-class StopSignals:
-    """The handlers of a process, from `install` to its end.
-
-    Args:
-        leave: cleans up, says `message` and ends the process; called in the listening thread.
-    """
-
-    _installed: StopSignals | None = None
-
-    def __init__(self, leave: Callable[[str], None]) -> None:
-        self._leave = leave
-        self._asked = 0.0  # monotonic seconds
-        self._raised: weakref.ref[Stop] | None = None
-        self._echoes = 0  # signals that this class sends itself
-        self._hands = 0  # how many have taken over
-        self._holding = 0  # blocks that must not be left in the middle
-        self._held = 0  # the signal that came meanwhile
-        self._has_left = threading.Lock()
-        self.is_settled = False  # the command has ended, one way or the other
-        self.number = 0  # of the first signal
-
-    def install(self) -> StopSignals:
-        """Sets the handlers (main thread), and starts to listen."""
-        self._reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        threading.Thread(target=self._listen, name="stop-signals", daemon=True).start()
-        sys.unraisablehook = _quiet_about_stop(sys.unraisablehook)
-        StopSignals._installed = self
-        set_handlers(self._handle)  # last: from here on the caller must expect `Stop`
-        return self
-
-    @property
-    def name(self) -> str:
-        """Of the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
-        return name_of(self.number) if self.number else ""
-
-    def settle(self) -> None:
-        """The main thread has the command's end in its hands: nothing is raised there any more.
-        It is still watched, since a full pipe or a thread that is waited for may hold it."""
-        self.is_settled = True
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._hands or self.is_settled:
-            return
-        # Here too: the listening thread may get its turn only after the exception has arrived.
-        self.number = self.number or number
-        if self._holding:
-            self._held = number
-        else:
-            raise self._new(number)
-
-    def _new(self, number: int) -> Stop:
-        # Not in `_handle`: its frame is part of the traceback and would hold the exception alive.
-        stop = Stop(name_of(number))
-        self._raised = weakref.ref(stop)
-        return stop
-
-    def _listen(self) -> None:
-        while numbers := os.read(self._reader, 64):
-            for number in numbers:
-                if number in SIGNALS and not self._hands:
-                    self._received(number)
-
-    def _received(self, number: int) -> None:
-        if self._echoes:
-            self._echoes -= 1
-        elif not self._asked:
-            self.number, self._asked = self.number or number, time.monotonic()
-            threading.Thread(target=self._see_to_it, name="stop-patience", daemon=True).start()
-        elif time.monotonic() - self._asked > _AGAIN_SECONDS:
-            self._leave_once(f"interrupted again ({name_of(number)}): left at once")
-
-    def _see_to_it(self) -> None:
-        """Waits for the main thread to end the process, reminds it, and at last ends it here."""
-        main = threading.main_thread().ident
-        while True:
-            time.sleep(_POLL_SECONDS)
-            waited = time.monotonic() - self._asked
-            is_unwinding = self._raised is not None and self._raised() is not None
-            is_heard = is_unwinding or bool(self._held)
-            is_heard = is_heard or (self.is_settled and self._raised is not None)
-            if waited > (UNWINDING_SECONDS if is_heard else STUCK_SECONDS):
-                self._leave_once(interrupted(self.name))
-            elif self._raised is not None and not is_heard and main is not None:
-                self._raised = None  # swallowed
-                self._echoes += 1
-                signal.pthread_kill(main, self.number)
-
-    def _leave_once(self, message: str) -> None:
-        with self._has_left:
-            self._leave(message)
-
-
-def set_handlers(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
+def set_handlers(handler: Handler) -> dict[int, Any]:
     """Sets the handler of `SIGNALS` (main thread); the handlers before, by number.
 
-    SIGHUP stays ignored where the parent ignores it, which is what `nohup` is; SIGINT does not:
+    SIGHUP stays ignored where the parent ignores it, which is what `nohup` does; SIGINT does not:
     shells ignore it for every job in the background.
     """
     return {
@@ -150,49 +55,252 @@ def set_handlers(handler: Callable[[int, FrameType | None], Any]) -> dict[int, A
     }
 
 
-@contextlib.contextmanager
-def handed_over() -> Iterator[None]:
-    """While the block runs, signals are for the handlers that the caller sets itself."""
-    installed = StopSignals._installed
-    if installed is None:
-        yield
-        return
-    installed._hands += 1
-    try:
-        yield
-    finally:
-        installed._hands -= 1
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A block of the main thread that is short and must not be left in the middle; a signal that
-    comes meanwhile raises at its end."""
-    installed = StopSignals._installed
-    if installed is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    installed._holding += 1
-    try:
-        yield
-    finally:
-        installed._holding -= 1
-    if installed._held and not installed._holding:
-        number, installed._held = installed._held, 0
-        installed._handle(number, None)
-
-
 def name_of(number: int) -> str:
     """A signal in the words of the person who sent it."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def _quiet_about_stop(before: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Python reports an exception that a destructor or a callback cannot pass on, with a traceback;
-    one that says "stop" comes again by other means."""
+class Listener:
+    """Calls `receive(number)` in a thread for each signal, while the block runs (main thread only).
 
-    def hook(unraisable: Any) -> None:
-        if not isinstance(unraisable.exc_value, Stop):
-            before(unraisable)
+    Args:
+        receive: may not raise.
+        handler: runs in the main thread as well; does nothing by default.
+    """
 
-    return hook
+    def __init__(
+        self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
+    ) -> None:
+        self._receive, self._handler = receive, handler
+        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
+
+    def __enter__(self) -> Listener:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._outer_pipe = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread.start()
+        self._outer_handlers = set_handlers(self._handler)  # last: from here on it may raise
+        return self
+
+    def install(self) -> None:
+        """Sets the handlers again, where a library has replaced them."""
+        for number in self._outer_handlers:
+            signal.signal(number, self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._outer_handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._outer_pipe)
+        os.close(self._writer)  # ends the thread
+        self._thread.join(timeout=5)
+        with contextlib.suppress(OSError):
+            os.close(self._reader)
+
+    def _listen(self) -> None:
+        while numbers := os.read(self._reader, 64):
+            for number in numbers:
+                if number in SIGNALS:
+                    self._receive(number)
+
+
+class Interruption(KeyboardInterrupt):
+    """Raised in the main thread; unlike its parent it can be watched by a weak reference, which
+    tells whether somebody still holds it."""
+
+
+class CommandSignals:
+    """Ends a command at the first signal, whatever the libraries under it do, from `install` to
+    the end of the process.
+
+    KeyboardInterrupt is the clean way out, and it fails in two ways: a library catches it (in a
+    callback, in `except:`), or the main thread sits in native code. So a thread raises it again
+    where it was swallowed, and where nothing helps it cleans up and ends the process itself.
+
+    Args:
+        leave: cleans up, prints the message and ends the process; called in another thread.
+    """
+
+    _installed: CommandSignals | None = None
+
+    def __init__(self, leave: Callable[[str], None]) -> None:
+        self._leave = leave
+        self._first_time = 0.0  # of a signal, in monotonic seconds
+        self._raised: weakref.ref[Interruption] | None = None
+        self._echoes = 0  # signals that this class sends itself
+        self._blocks = 0  # nested blocks that must not be left in the middle
+        self._held_back = 0  # the signal that came during such a block
+        self._leaving = threading.Lock()
+        self.is_settled = False  # the command has ended, one way or the other
+        self.number = 0  # of the first signal
+
+    def install(self) -> CommandSignals:
+        """Sets the handlers (main thread): from here on the caller must expect `Interruption`."""
+        sys.unraisablehook = _without_interruptions(sys.unraisablehook)
+        CommandSignals._installed = self
+        Listener(self._receive, self._handle).__enter__()
+        return self
+
+    @property
+    def name(self) -> str:
+        """Of the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
+        return name_of(self.number) if self.number else ""
+
+    def settle(self) -> None:
+        """The main thread reports the command's end: nothing is raised there any more. It is still
+        watched, since a full pipe or a thread that is waited for may hold it."""
+        self.is_settled = True
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_settled:
+            return
+        # Here too: the listening thread may get its turn only after the exception has arrived.
+        self.number = self.number or number
+        if self._blocks:
+            self._held_back = number
+        else:
+            raise self._new(number)
+
+    def _new(self, number: int) -> Interruption:
+        # Not in `_handle`: its frame is part of the traceback and would hold the exception alive.
+        error = Interruption(name_of(number))
+        self._raised = weakref.ref(error)
+        return error
+
+    def _receive(self, number: int) -> None:
+        if self._echoes:
+            self._echoes -= 1
+        elif not self._first_time:
+            self.number, self._first_time = self.number or number, time.monotonic()
+            threading.Thread(target=self._watch_main_thread, daemon=True).start()
+        elif time.monotonic() - self._first_time > _AGAIN_SECONDS:
+            self._leave_once(f"interrupted again ({name_of(number)}): left at once")
+
+    def _watch_main_thread(self) -> None:
+        """Waits for the main thread to end the process, reminds it, and at last ends it here."""
+        main = threading.main_thread().ident
+        while True:
+            time.sleep(_POLL_SECONDS)
+            waited = time.monotonic() - self._first_time
+            is_unwinding = self._raised is not None and self._raised() is not None
+            is_handled = is_unwinding or bool(self._held_back)
+            is_handled = is_handled or (self.is_settled and self._raised is not None)
+            if waited > (UNWINDING_SECONDS if is_handled else STUCK_SECONDS):
+                self._leave_once(interrupted(self.name))
+            elif self._raised is not None and not is_handled and main is not None:
+                self._raised = None  # swallowed
+                self._echoes += 1
+                signal.pthread_kill(main, self.number)
+
+    def _leave_once(self, message: str) -> None:
+        with self._leaving:
+            self._leave(message)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A short block of the main thread that must not be left in the middle; a signal that comes
+    meanwhile raises at its end."""
+    installed = CommandSignals._installed
+    if installed is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    installed._blocks += 1
+    try:
+        yield
+    finally:
+        installed._blocks -= 1
+    if installed._held_back and not installed._blocks:
+        number, installed._held_back = installed._held_back, 0
+        installed._handle(number, None)
+
+
+def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Python prints the traceback of an exception that a destructor or a callback cannot pass on;
+    an `Interruption` is raised again by other means."""
+
+    def quiet(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, Interruption):
+            hook(unraisable)
+
+    return quiet
+
+
+class StopRequest:
+    """What `pretrain` asks between two steps: is it to stop? Listens to signals while the block
+    runs (main thread only).
+
+    Args:
+        log: gets one line at the first request.
+        leave: ends the process at once with a line; called for a second Ctrl-C, and where the
+            main thread did not answer within `patience` seconds (inside a compilation, say).
+        patience: seconds.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str], None],
+        leave: Callable[[str], None],
+        patience: float = SAVING_SECONDS,
+    ) -> None:
+        self._log, self.leave, self._patience = log, leave, patience
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._is_answered = False
+        self.name = ""  # of the first signal, or who else asked
+        self.tell: Callable[[str], None] = lambda name: None  # gets `name` too: for a whole pod
+        self._listener = Listener(self._receive)
+
+    def is_set(self) -> bool:
+        """Whether someone asked to stop."""
+        return bool(self.name)
+
+    def ask(self, name: str, is_urgent: bool = True) -> None:
+        """Asks to stop, from any thread.
+
+        Args:
+            name: who or what asks, for messages.
+            is_urgent: whether the machine is about to go, so that a main thread that does not
+                answer is not waited for.
+        """
+        with self._lock:
+            is_first = not self.name
+            self.name = self.name or name
+            if is_urgent and self._timer is None and not self._is_answered:
+                self._timer = threading.Timer(self._patience, self._time_out)
+                self._timer.daemon = True
+                self._timer.start()
+        if is_first:
+            self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
+            self.tell(name)
+
+    def answered(self) -> None:
+        """The main thread has seen the request: from here on it may take the time to save."""
+        self._is_answered = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def install(self) -> None:
+        """Sets the handlers again where a library has replaced them (TPUEstimator does, and JAX
+        where several processes train)."""
+        self._listener.install()
+
+    def __enter__(self) -> StopRequest:
+        self._listener.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.__exit__()
+        self.answered()
+
+    def _receive(self, number: int) -> None:
+        if number == signal.SIGINT and self.is_set():
+            self.leave("interrupted again: left at once; the last checkpoint is good")
+        else:
+            self.ask(name_of(number))
+
+    def _time_out(self) -> None:
+        if not self._is_answered:
+            self.leave(
+                f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
+                " the last checkpoint is good"
+            )

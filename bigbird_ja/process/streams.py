@@ -1,20 +1,25 @@
 """Standard input, output and error: open, able to take any text, and flushed while an error can
-still be told. With `--json`, standard output is for the one line of results alone.
+still be reported. With `--json`, standard output is for the one line of results alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import json
+import math
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from bigbird_ja.process.errors import STREAMS, BadInput
-from bigbird_ja.process.json_line import encode
+from bigbird_ja.process.redaction import redact
 
+# The pipe has no reader any more, or the terminal is gone.
+_GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 # What an encoding must take, as escapes if need be, for tables and messages to be printable.
 _PROBE = "bigbird-ja: é 東京 \U0001f426 \udc80\n" * 3
 
@@ -108,7 +113,7 @@ class Results:
         """Writes the line, once: an end that comes after another one has nothing to add."""
         if self._is_written:
             return
-        line = encode(results)
+        line = json_line(results)
         if self._descriptor is None:
             self._stream.write(line.decode())
             self._stream.flush()
@@ -156,6 +161,87 @@ def write_results(results: dict[str, Any]) -> None:
     if Results._current is not None:
         with contextlib.suppress(OSError, ValueError):
             Results._current.write(results)
+
+
+class LogStream:
+    """A stream under work that must not fail on its log: a write that fails never raises.
+
+    Args:
+        stream: what is written to.
+        on_gone: called once when nobody can read the stream any more. A full disk is another
+            matter: what does not fit is dropped, and the work continues.
+    """
+
+    def __init__(self, stream: TextIO, on_gone: Callable[[], None]) -> None:
+        self._stream, self._on_gone = stream, on_gone
+        self._is_gone = False
+
+    def write(self, text: str) -> int:
+        """Writes, or drops the text."""
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes, or drops what was not written."""
+        self._try(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _try(self, act: Callable[[], Any]) -> None:
+        if self._is_gone:
+            return
+        try:
+            act()
+        except OSError as error:
+            if error.errno in _GONE:
+                self._is_gone = True
+                with contextlib.suppress(OSError, ValueError):
+                    _silence(self._stream.fileno())
+                self._on_gone()
+        except ValueError:  # closed
+            self._is_gone = True
+
+
+@contextlib.contextmanager
+def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
+    """Standard error is a `LogStream` while the block runs."""
+    before = sys.stderr
+    if before is None:  # closed by the parent
+        yield
+        return
+    sys.stderr = LogStream(before, on_gone)
+    try:
+        yield
+    finally:
+        sys.stderr = before
+
+
+def json_line(record: dict[str, Any]) -> bytes:
+    """A record as one line of JSON in UTF-8, with its newline; credentials are taken out.
+
+    What JSON cannot hold becomes what it can: NaN and infinities null, NumPy's numbers and arrays
+    plain ones, a file name that is not UTF-8 an escape.
+
+    Raises:
+        TypeError: something else that is not JSON.
+    """
+    text = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _text(stream: TextIO | None, number: int) -> TextIO:

@@ -19,7 +19,7 @@ import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.process.json_line import encode
+from bigbird_ja.process.streams import json_line
 from bigbird_ja.run.records import (
     EvalLine,
     Evaluation,
@@ -61,7 +61,7 @@ def append_eval(model_dir: str, record: Record) -> None:
 
 def append_line(path: str, record: Record) -> None:
     """Adds one line of JSON to a file that several processes may write."""
-    line = encode(record)
+    line = json_line(record)
     if storage.is_remote(path):
         _append_remote(path, line)
     else:
@@ -178,10 +178,10 @@ class MetricsLog:
         self.last = record
         if storage.is_remote(self._path):
             with self._lock:
-                self._lines.append(encode(record))
+                self._lines.append(json_line(record))
                 self._unsynced = True
         else:
-            _append_local(self._path, encode(record))
+            _append_local(self._path, json_line(record))
 
     def sync(self) -> None:
         """Brings a bucket's copy up to date; nothing to do on disk."""
@@ -234,7 +234,7 @@ class Heartbeat:
         with self._writing:
             with self._lock:
                 self._fields.update(fields, time=round(self._clock(), 3))
-                data = encode(self._fields)
+                data = json_line(self._fields)
             storage.write_bytes(self._path, data)
 
 

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from bigbird_ja.process import children, cleanup
+from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import model_proto, sentences, tokenizer_child
 from bigbird_ja.text.corpus import Corpus
@@ -187,7 +187,7 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
         )
         follower.start()
         assert child.stdin is not None
-        with cleanup.ended(child):
+        with children.kill_on_exit(child):
             _feed(child.stdin, header, text)
             status = child.wait()
         follower.join()
@@ -257,7 +257,7 @@ def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str])
             "train on less text with a smaller --max_sentences"
             f" (now {settings.max_sentences or 'all'})"
         )
-        raise children.end_of(status, last, "SentencePiece", to_do)
+        raise children.error_from_exit(status, last, "SentencePiece", to_do)
     with open(path + tokenizer_child.ERROR_SUFFIX, encoding="utf-8") as file:
         message = file.read()
     raise classify(RuntimeError(message)) or BadInput(_explain(message, settings))

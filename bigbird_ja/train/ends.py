@@ -19,12 +19,12 @@ from bigbird_ja.process.errors import (
     classify,
     telling_line,
 )
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
 from bigbird_ja.train.beginning import Beginning
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
 from bigbird_ja.train.saving import CheckpointSaver
-from bigbird_ja.train.signals import StopRequest
 from bigbird_ja.train.watchdog import dump_stacks
 
 _LAST_WORDS_SECONDS = 8.0

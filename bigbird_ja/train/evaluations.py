@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.evaluation.forward import Model
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.train.request import Request
-from bigbird_ja.train.signals import StopRequest
 
 _POLL_SECONDS = 0.1
 

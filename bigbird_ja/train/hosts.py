@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import __version__, settings, storage
+from bigbird_ja import __version__, storage
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput, CommandError, Interrupted, classify
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 from bigbird_ja.storage import lease
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Alone, Pod
 from bigbird_ja.train.run_directory import LOCK
-from bigbird_ja.train.signals import StopRequest
 
 TPU_PORT = 8476  # where the processes of a TPU slice meet, as in JAX
 _FLAGS = {
@@ -129,7 +130,7 @@ def describe(args: Any, config: Config, manifest: Manifest) -> dict[str, Any]:
         "version": __version__,
         "packages": packages,
         "data": manifest.fingerprint[:16],
-        "settings": {key: str(value) for key, value in settings.flatten(config).items()},
+        "settings": {key: str(value) for key, value in flatten(config).items()},
         "flags": {f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
         "MODEL_DIR": args.model_dir,
     }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.storage import outputs
@@ -18,7 +19,6 @@ from bigbird_ja.train import checks, hosts, run_directory, workspace
 from bigbird_ja.train.part import Part
 from bigbird_ja.train.recorder import Bystander, Recorder
 from bigbird_ja.train.request import Request
-from bigbird_ja.train.signals import StopRequest
 
 
 def pretrain(request: Request, stop: StopRequest) -> dict[str, Any]:

@@ -26,7 +26,7 @@ GOOD: dict[str, str] = {
     " --num_train_steps=2",
     "evaluate": "--model_dir={in}/model --data_dir={in}/data",
     "fill-mask": "--model_dir={in}/model --text=日本の[MASK]",
-    "report": "--model_dir={in}/model --data_dir={in}/data --output={out}/report.html",
+    "report": "--model_dir={in}/model --output={out}/report.html",
     "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
     "launch": "--config={in}/config.yaml --prices={in}/prices.yaml --dry_run",
     "status": "--bucket=gs://bucket",

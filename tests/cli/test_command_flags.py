@@ -12,7 +12,7 @@ from bigbird_ja.cli import command_flags, main
 from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import OPTIONS
+from bigbird_ja.settings.schema import OPTIONS
 
 NO_SETTINGS = (
     "sample", "check-data", "evaluate", "fill-mask", "report", "export", "status", "down",
@@ -80,7 +80,7 @@ def test_no_number_out_of_range_passes(command: str, flag: Any) -> None:
         ("launch", "--stall_minutes=nan"), ("plan", "--tokens=nan"), ("plan", "--epochs=inf"),
         ("pretrain", "--num_train_steps=1e30"), ("make-data", "--seed=99999999999999999999"),
         ("make-data", "--masked_lm_prob=nan"), ("sample", "--documents=0"),
-        ("tokenize", "--character_coverage=-1"), ("report", "--usd_per_hour=nan"),
+        ("tokenize", "--character_coverage=-1"), ("report", "--interval=0"),
         ("down", "--timeout_minutes=nan"), ("fill-mask", "--top_k=-1"),
     ],
 )  # fmt: skip
@@ -199,8 +199,8 @@ def test_no_file_of_flags_is_read(word: str) -> None:
 
 @pytest.mark.parametrize("value", ["maybe", "2", "", "nan"])
 def test_a_switch_is_on_or_off(value: str) -> None:
-    assert refusal("plan", f"--simulate={value}").startswith("--simulate=")
-    assert parse("plan", "--nosimulate").simulate is False
+    assert refusal("preflight", f"--cache={value}").startswith("--cache=")
+    assert parse("preflight", "--nocache").cache is False
 
 
 def test_an_empty_path_is_refused() -> None:

@@ -39,7 +39,7 @@ GOOD: dict[str, list[str]] = {
     "make-data": ["--input=CORPUS", "--tokenizer=TOKENIZER", "--output_dir=OUT/d",
                   "--seq_length=256", "--num_workers=2"],
     "check-data": ["--data_dir=DATA"],
-    "plan": ["--config=tiny-cpu", "--plot=OUT/x.png", "--simulate", "--simulate_days=1"],
+    "plan": ["--config=tiny-cpu", "--plot=OUT/x.png"],
     "pretrain": ["--data_dir=DATA", "--model_dir=OUT/m", "--num_train_steps=2", *SETTINGS],
     "evaluate": ["--model_dir=MODEL", "--data_dir=DATA", "--max_batches=1"],
     "fill-mask": ["--model_dir=MODEL", "--text=日本の[MASK]です。"],

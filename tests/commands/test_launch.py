@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.cli import main
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -91,7 +92,7 @@ def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
         (["--accelerator_type=v5litepod-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v6e-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
-        (["--accelerator_type=A100"], "is a GPU"),
+        (["--accelerator_type=A100"], "write a TPU type such as"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "sizes v6e-1, v6e-4, v6e-8"),
         (["--accelerator_type=v6e-512", "--zones=us-east5-b"], "largest is v6e-256"),
@@ -375,8 +376,8 @@ def test_the_machine_gets_no_preset_s_settings_for_other_data(root: str, fake: F
     arguments = support.command(root, fake, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake)[0] == 0
-    config = settings.load_resolved(f"{root}/bucket/run-1/supervisor/config.yaml")
-    assert (config.training.schedule, settings.mask_rates(config)) == ("wsd", None)
+    config = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
+    assert (config.training.schedule, mask_rates(config)) == ("wsd", None)
 
 
 def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:

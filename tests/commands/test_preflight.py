@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.cli import main
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.preflight import code_figures, machine_code, rates
+from bigbird_ja.preflight import code_figures, machine_code, results_file
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from tests.preflight.test_memory import DETAILED
 
 TINY = [
@@ -61,13 +61,13 @@ def test_figures_files_and_picture(
     assert chip["mfu"] == pytest.approx(
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
-    assert [chip["tokens_per_second_per_core"] for chip in rates.load(output).chips] == [
+    assert [chip["tokens_per_second_per_core"] for chip in results_file.load(output).chips] == [
         chip["tokens_per_second_per_core"] for chip in result["chips"]
     ]
     phase = chip["first_phase"]
     assert (phase["seq_length"], phase["batch_per_core"]) == (64, 2 * chip["batch_per_core"])
     assert f"first phase, 2 x 64 tokens: {phase['step_ms']:.0f} ms" in printed
-    kept = rates.load(output).chips[0]["first_phase"]
+    kept = results_file.load(output).chips[0]["first_phase"]
     assert kept["tokens_per_second_per_core"] == phase["tokens_per_second_per_core"]
     assert os.path.getsize(plot) > 1000
     assert sorted(os.listdir(dump)) == [
@@ -118,7 +118,7 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
 
 
 def _parameters() -> int:
-    config = settings.without_data_set(settings.resolve(None, TINY[1::2])[0])
+    config = complete_config(resolve_config(None, TINY[1::2])[0])
     return count_parameters(config)
 
 
@@ -187,15 +187,15 @@ def test_rates_of_something_else(tmp_path: os.PathLike[str]) -> None:
     with open(path, "w", encoding="utf-8") as stream:
         stream.write("{}")
     with pytest.raises(BadInput, match="not a result of"):
-        rates.load(path)
+        results_file.load(path)
     with pytest.raises(BadInput, match="no such file"):
-        rates.load(path + ".none")
+        results_file.load(path + ".none")
     with open(path, "w", encoding="utf-8") as stream:
         stream.write('{"chips": [{"chip": "v3", "fits": true}]}')
     with pytest.raises(BadInput, match="no tokens_per_second_per_core of v3"):
-        rates.load(path)
+        results_file.load(path)
     with open(path, "w", encoding="utf-8") as stream:
         slices = '{"topology": "v5e:2x4", "chip": "v5e", "fits": true}'
         stream.write(f'{{"chips": [], "topologies": [{slices}]}}')
     with pytest.raises(BadInput, match="no tokens_per_second of v5e:2x4"):
-        rates.load(path)
+        results_file.load(path)

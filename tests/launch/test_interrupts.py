@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 
@@ -11,8 +12,13 @@ from bigbird_ja.launch.interrupts import Interrupts
 from bigbird_ja.launch.supervise import Stop
 
 
-def press(number: int = signal.SIGINT) -> None:
+def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:
+    """Sends the signal, and waits until the listening thread has it."""
+    received = threading.Event()
+    receive = interrupts._receive
+    interrupts._listener._receive = lambda n: (receive(n), received.set())
     os.kill(os.getpid(), number)
+    assert received.wait(10)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +40,7 @@ def test_a_person_is_asked(answer: str, meaning: Stop) -> None:
 
     with Interrupts("ask", True, ask, lambda text: None) as interrupts:
         assert interrupts.stop() is Stop.NO
-        press()
+        press(interrupts)
         assert interrupts.stop() is meaning
         assert len(asked) == 1
         if meaning is Stop.NO:
@@ -46,10 +52,10 @@ def test_nobody_there_means_delete() -> None:
         raise AssertionError("nobody is there")
 
     with Interrupts("ask", False, ask, lambda text: None) as interrupts:
-        press()
+        press(interrupts)
         assert interrupts.stop() is Stop.DELETE
         assert interrupts.stop() is Stop.DELETE  # and it stays so
-        press()
+        press(interrupts)
         assert interrupts.stop() is Stop.DETACH  # twice: leave at once
 
 
@@ -57,9 +63,9 @@ def test_a_closed_terminal_asks_nobody_and_tells_more_than_once() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     try:
         with Interrupts("ask", True, lambda question: "c", lambda text: None) as interrupts:
-            press(signal.SIGHUP)
+            press(interrupts, signal.SIGHUP)
             assert interrupts.stop() is Stop.DELETE
-            press(signal.SIGTERM)
+            press(interrupts, signal.SIGTERM)
             interrupts.nobody_reads()
             assert interrupts.stop() is Stop.DELETE  # nobody asked to leave before it is done
     finally:
@@ -68,14 +74,14 @@ def test_a_closed_terminal_asks_nobody_and_tells_more_than_once() -> None:
 
 def test_termination_asks_nobody() -> None:
     with Interrupts("ask", True, lambda question: "c", lambda text: None) as interrupts:
-        press(signal.SIGTERM)
+        press(interrupts, signal.SIGTERM)
         assert interrupts.stop() is Stop.DELETE
 
 
 def test_signals_wake_the_sleeper_and_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts("detach", True, say=lambda text: None) as interrupts:
-        press()
+        press(interrupts)
         interrupts.sleep(1000.0)
         assert interrupts.stop() is Stop.DETACH
     assert signal.getsignal(signal.SIGINT) is before

@@ -14,9 +14,9 @@ import pytest
 
 from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Ending, Phase, RunState
-from bigbird_ja.launch.simulated_cloud import SimulatedCloud
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import Refused, StorageError
+from testkit.simulated_cloud import SimulatedCloud
 from tests.launch.test_supervisor import TRAINER, names, run, settings_with
 
 HOUR = 3600.0

@@ -10,20 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import hardware, prices
-from bigbird_ja.launch import backends, machines
 from bigbird_ja.plan import cost
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    found, _ = settings.resolve("configs/base-4096.yaml")
-    return settings.without_data_set(found)
+    found, _ = resolve_config("configs/base-4096.yaml")
+    return complete_config(found)
 
 
 def test_tokens_and_steps(config: Config) -> None:
@@ -60,44 +59,49 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("coverage", "rate", "basis"),
-    [(0.98, 20_000.0, "machine code"), (0.6, 10_000.0, "priced cycles"),
-     (None, 10_000.0, "priced cycles")],
-)  # fmt: skip
-def test_a_rate_says_what_it_is_by(
-    config: Config, coverage: float | None, rate: float, basis: str
+    ("coverage", "short_coverage", "factor", "basis"),
+    [
+        (0.98, None, 2, "machine code"),  # the first phase does not fit, or there is none
+        (0.98, 0.98, 2, "machine code"),
+        (0.98, 0.6, 1, "priced cycles"),  # both phases by the same figure
+        (0.6, None, 1, "priced cycles"),
+        (None, None, 1, "priced cycles"),
+    ],
+)
+def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
+    config: Config,
+    coverage: float | None,
+    short_coverage: float | None,
+    factor: int,
+    basis: str,
 ) -> None:
-    """Priced cycles overcharge; machine code is taken where nearly all of it was counted."""
-    cycles = {"priced_cycles": 150e6, "code_cycles": coverage and 75e6, "code_coverage": coverage}
-    chip = {"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True, **cycles}
-    both = {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 80_000.0, **cycles}
-    figures = plan.Figures([chip])
-    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
-    assert found == plan.Rate(rate, f"preflight, one chip, {basis}")
-    found = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures([], [both]), None)
-    assert found == plan.Rate(8 * rate, f"preflight v5e:2x4, {basis}")
-
-
-@pytest.mark.parametrize(("coverage", "rates"), [(0.98, (20e3, 16e3)), (0.6, (10e3, 8e3))])
-def test_both_lengths_are_counted_by_the_same_figure(
-    config: Config, coverage: float, rates: tuple[float, float]
-) -> None:
-    """Kernels' cycles are machine code's: beside priced ones the short phase looked far dearer."""
-    chip = {"chip": "v5e", "tokens_per_second_per_core": 10e3, "fits": True, "code_coverage": 0.98}
-    short = {"tokens_per_second_per_core": 8e3, "code_coverage": coverage}
-    for entry in (chip, short):
-        entry |= {"priced_cycles": 150e6, "code_cycles": 75e6}
-    figures = plan.Figures([{**chip, "first_phase": short}])
-    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)
-    assert (found.tokens_per_second, found.in_first_phase) == rates
-    figures = plan.Figures([{**chip, "first_phase": {"tokens_per_second_per_core": None}}])
-    found = plan.rate_of(hardware.find("v5e-1"), config, figures, None)  # it does not fit
-    assert found == plan.Rate(20e3, "preflight, one chip, machine code")
+    """Priced cycles charge too much for fast memory."""
+    entry: dict[str, Any] = {
+        "chip": "v5e", "fits": True, "tokens_per_second": 80e3, "tokens_per_second_per_core": 10e3,
+        "priced_cycles": 150e6, "code_cycles": coverage and 75e6, "code_coverage": coverage,
+    }  # fmt: skip
+    short = {
+        key: value * 0.8 if "tokens" in key else value
+        for key, value in entry.items()
+        if key != "chip"
+    }
+    short["code_coverage"] = short_coverage
+    if short_coverage is None:
+        short |= {"tokens_per_second": None, "tokens_per_second_per_core": None}
+    phases = [1.0] if short_coverage is None else [1.0, 0.8]
+    chip = {**entry, "first_phase": short}
+    rate = plan.rate_of(hardware.find("v5e-1"), config, plan.Figures([chip]), None)
+    rates = [10e3 * factor * phase for phase in phases]
+    assert rate == plan.Rate(rates[0], f"preflight, one chip, {basis}", *rates[1:])
+    whole = {**chip, "topology": "v5e:2x4"}
+    rate = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures([chip], [whole]), None)
+    rates = [80e3 * factor * phase for phase in phases]
+    assert rate == plan.Rate(rates[0], f"preflight v5e:2x4, {basis}", *rates[1:])
 
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
-    found = settings.without_data_set(settings.resolve("base-4096", sets)[0])
+    found = complete_config(resolve_config("base-4096", sets)[0])
     machine = hardware.find("v3-8")
     chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
     chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}
@@ -105,12 +109,12 @@ def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     rate = plan.rate_of(machine, found, run.figures, None)
     assert (rate.tokens_per_second, rate.in_first_phase) == (80_000.0, 128_000.0)
     seconds = 65_536 * (9000 / 128_000 + 1000 / 80_000)
-    assert plan._training_hours(run, rate) == pytest.approx(seconds / 3600)
+    assert plan.training_hours(run, rate) == pytest.approx(seconds / 3600)
     assumed = plan.rate_of(machine, found, plan.Figures(), None)
     assert assumed.in_first_phase is not None, "full attention over 512 tokens needs less"
     assert assumed.in_first_phase > assumed.tokens_per_second
     shorter = run_of(found, steps=100, figures=run.figures)
-    assert plan._training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
+    assert plan.training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row(config: Config) -> None:
@@ -148,38 +152,31 @@ def test_rows_hold_their_arithmetic(config: Config) -> None:
         )
 
 
-def test_tpus_from_v2_to_v7x_and_gpus_on_request(config: Config) -> None:
-    usual = plan.make_rows(run_of(config))
-    chips = {row.accelerator.partition("-")[0] for row in usual}
+def test_every_tpu_has_a_row_with_its_doubts(config: Config) -> None:
+    rows = plan.make_rows(run_of(config))
+    chips = {row.accelerator.partition("-")[0] for row in rows}
     assert chips == {"v2", "v3", "v4", "v5e", "v5p", "v6e", "v7x"}
-    alone = plan.make_rows(run_of(config), ("A100", "v5litepod-8"))
-    assert {(row.accelerator, row.pricing) for row in alone} == {
-        (name, pricing) for name in ("A100", "v5e-8") for pricing in prices.PRICINGS
-    }
-    with pytest.raises(BadInput, match="no machine"):
-        plan.make_rows(run_of(config), ("T4",))
-
-
-def test_what_is_unproven_or_unknown_says_so(config: Config) -> None:
-    for row in plan.make_rows(run_of(config)):
+    for row in rows:
         assert bool(row.unproven) == (row.accelerator not in ("v2-8", "v3-8"))
         assert ("unproven" in row.note) == bool(row.unproven)
         assert (row.cost_usd is None) == row.accelerator.startswith("v7x")
-    (row,) = {row.note for row in plan.make_rows(run_of(config), ("v7x-8",))}
-    assert "no price is known" in row
+        assert ("no price is known" in row.note) == (row.cost_usd is None)
+    free = {row.pricing: row for row in rows if row.pricing not in prices.PRICINGS}
+    assert {who: row.accelerator for who, row in free.items()} == {
+        "Kaggle": "v5e-8",
+        "Colab": "v5e-1",
+    }
+    for row in free.values():
+        assert (row.cost_usd, row.wall_hours) == (0.0, None) and "as of 20" in row.note
 
 
-def test_what_is_lent_costs_nothing_and_promises_no_day(config: Config) -> None:
-    rows = {row.pricing: row for row in plan.make_rows(run_of(config))}
-    for who, machine in (("Kaggle", "v5e-8"), ("Colab", "v5e-1")):
-        assert (rows[who].accelerator, rows[who].cost_usd) == (machine, 0.0)
-        assert rows[who].wall_hours is None and "as of 20" in rows[who].note
-
-
-def test_a_batch_that_does_not_divide_is_said(config: Config) -> None:
-    (row, *_) = plan.make_rows(run_of(config), ("v5e-32",))
+def test_machines_by_name(config: Config) -> None:
+    (row, *others) = plan.make_rows(run_of(config), ("v5e-32",))
+    assert {other.accelerator for other in others} == {"v5e-32"}
     assert not row.divides and not row.runs
     assert "a batch of 16 does not divide by 32" in row.note
+    with pytest.raises(BadInput, match="no TPU type"):
+        plan.make_rows(run_of(config), ("T4",))
 
 
 def test_a_row_has_the_zone_of_its_price(config: Config) -> None:
@@ -206,7 +203,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> No
 
     def egress(zone: str) -> set[float | None]:
         run = plan.Run(config, 200, data, table, Overheads(), "us-central1", zone)
-        return {row.egress_usd for row in plan.make_rows(run, ("v2-8", "v5e-8", "A100"))}
+        return {row.egress_usd for row in plan.make_rows(run, ("v2-8", "v5e-8"))}
 
     assert egress("us-central1-b") == egress("us-central1-a") == {0.0}
     assert list(egress("europe-west4-a")) == [pytest.approx(2 * 5 * 0.08)]
@@ -246,10 +243,3 @@ def test_manifest_counts_what_is_read() -> None:
     shards = [SimpleNamespace(records=10, bytes=100), SimpleNamespace(records=20, bytes=200)]
     data = plan.manifest_data(SimpleNamespace(train_shards=shards))
     assert (data.sequences, data.bytes, data.assumption) == (30, 300.0, None)
-
-
-def test_images() -> None:
-    assert backends.image("v3-8") == "tpu-vm-tf-2.15.0-se"
-    assert backends.image("v2-8") == "tpu-vm-tf-2.15.0-se"
-    assert hardware.region_of("us-central1-b") == "us-central1"
-    assert machines.check_rentable("v3-8") == []

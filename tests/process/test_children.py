@@ -20,7 +20,8 @@ FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
 
 def end_of(program: str) -> errors.CommandError:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    return children.end_of(done.returncode, done.stderr.splitlines(), "the child", "use less")
+    lines = done.stderr.splitlines()
+    return children.error_from_exit(done.returncode, lines, "the child", "use less")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.process.signals import Stop, StopSignals
+from bigbird_ja.process.signals import CommandSignals, Interruption
 from testkit import ROOT, any_command, prepared
 from testkit.runs import SmallRun
 from testkit.zygote import Zygote
@@ -94,7 +94,7 @@ def test_a_signal_at_the_very_start_is_75_too(number: int, tmp_path: Path) -> No
 def test_a_signal_while_the_command_is_being_imported_is_75_too() -> None:
     program = """
 import os, signal, sys
-from bigbird_ja import cli
+from bigbird_ja.cli import main as cli
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
@@ -127,8 +127,8 @@ def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
 
 def test_the_signal_is_known_before_its_exception_arrives() -> None:
     # Not only once the listening thread had its turn: on a busy machine that comes too late.
-    signals = StopSignals(leave=lambda message: None)
-    with pytest.raises(Stop):
+    signals = CommandSignals(leave=lambda message: None)
+    with pytest.raises(Interruption):
         signals._handle(signal.SIGINT, None)
     assert signals.name == "Ctrl-C"
 

@@ -77,7 +77,7 @@ def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
 def test_numbers_that_json_lacks_become_null() -> None:
     import numpy as np
 
-    line = run_log.encode({"a": float("nan"), "b": [float("inf")], "c": np.float32(1.5)})
+    line = run_log.json_line({"a": float("nan"), "b": [float("inf")], "c": np.float32(1.5)})
     assert line == b'{"a": null, "b": [null], "c": 1.5}\n'
 
 

@@ -26,18 +26,3 @@ def test_on_a_bucket_it_is_in_the_systems_place(
     with workspace.scratch(f"{bucket}/model") as scratch:
         assert Path(scratch).is_relative_to(tmp_path)
     assert os.listdir(tmp_path) == []
-
-
-def test_what_a_kill_left_before_it_said_whose_it_is_goes(tmp_path: Path) -> None:
-    """Found by `make soak`: such a folder stayed in MODEL_DIR for ever."""
-    for name, files in {
-        "empty": {}, "begun": {"owner.json": ""}, "cut": {"owner.json": '{"pid": 4'},
-        "thesis": {"chapter.txt": "x"}, "both": {"owner.json": "", "chapter.txt": "x"},
-    }.items():  # fmt: skip
-        folder = tmp_path / f".scratch-{name}"
-        folder.mkdir()
-        for file, text in files.items():
-            (folder / file).write_text(text)
-    with workspace.scratch(str(tmp_path)):
-        pass
-    assert sorted(os.listdir(tmp_path)) == [".scratch-both", ".scratch-thesis"]

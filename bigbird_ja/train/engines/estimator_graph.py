@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run.file_names import SLOTS, STEP, slot_name
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.step import train_step
 
 # Logged steps that one device loop may cover before the host reads them.

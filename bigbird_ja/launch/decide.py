@@ -1,0 +1,363 @@
+"""What to do next, from what is known: plain functions of (state, observation, settings).
+
+    IDLE ──create──▶ CREATING ──READY──▶ RUNNING
+      ▲                 │ no capacity, stuck   │ preempted, failed, lease over, ending
+      └──────absent─────┴──────REMOVING◀───────┘            REMOVING ──ending──▶ ENDED
+
+No clock, no randomness, no input or output: `supervise.py` observes, saves the decision, then acts.
+In each phase the first `if` that holds decides. The comment above it has a fixed form, "what is
+observed: what is done -> the phases that may follow. Why: the reason": `scripts/make_state_tables`
+prints the tables of docs/design/launch.md from it, and a test compares each decision with it.
+Before the phases come the ends that do not depend on them (`billing.check_endings`).
+
+- What a machine may cost is decided and stored before it is asked for: Create carries the most that
+  it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
+- The truth is what a listing of every zone that the run ever used shows.
+- Preemptions and ends of leases are expected and unlimited. Failures are told apart by reason.
+- The service's own trouble is no failure: it is waited out, for hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bigbird_ja.launch.billing import check_endings, with_progress
+from bigbird_ja.launch.faults import Kind, ServiceFault
+from bigbird_ja.launch.outcomes import (
+    absent,
+    adopt,
+    adopt_or_remove,
+    became_ready,
+    create,
+    creation_failed,
+    delete,
+    deletion_targets,
+    end_run,
+    enter,
+    give_up_deleting,
+    hosts_lost,
+    lease_over,
+    look_again,
+    next_zone,
+    not_deleted,
+    on_machine_gone,
+    preempted,
+    refused,
+    remove_leftover,
+    request_lost,
+    stalled,
+    training_ended,
+    wait,
+    wait_for_creation,
+    wait_for_zone,
+    watch_on,
+)
+from bigbird_ja.launch.run_state import (
+    Action,
+    Decision,
+    Delete,
+    Ending,
+    Event,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+    View,
+)
+
+SILENT_EXIT = 60.0  # seconds after a trainer's last heartbeat in which its exit report may come
+
+
+def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
+    """One turn: what to do now, and how long to pause after it.
+
+    Args:
+        state: with this look's time and money in it (`billing.accrue`).
+    """
+    ending = check_endings(state, seen, settings)
+    view = View(ending.state if ending else state, seen, settings)
+    events = ending.events if ending else ()
+    if view.state.phase is Phase.RUNNING:
+        view, more = with_progress(view)
+        events = (*events, *more)
+    decision = PHASES[view.state.phase](view)
+    return replace(decision, events=(*events, *decision.events))
+
+
+# --- the phases ------------------------------------------------------------------------------
+
+
+def idle(view: View) -> Decision:
+    """No TPU is there; one is wanted."""
+    state, seen, settings = view.state, view.seen, view.settings
+    # Something of ours is there or on its way: adopt it, delete what is beyond one -> creating.
+    # Why: an earlier supervisor asked for it, or a reply was lost.
+    if view.alive:
+        return adopt(view)
+    # Something dead of ours is listed: remove it -> removing.
+    # Why: it holds its name and quota.
+    if seen.tpus:
+        return remove_leftover(view)
+    # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
+    # Why: a permission or a name is wrong, which only a person mends; later ones are waited out.
+    if _is_refused_everywhere(view):
+        return refused(view)
+    # The back-off is not over: wait. Why: capacity does not come faster by asking.
+    if state.backoff_seconds > 0:
+        return Decision(state, pause=min(settings.poll, state.backoff_seconds))
+    # Lock, bucket or newest checkpoint cannot be seen: wait.
+    # Why: the run may have finished, or be another supervisor's, and nothing is rented blindly.
+    if not seen.bucket_seen or seen.checkpoint_step is None:
+        return wait(view)
+    zones = [zone for zone in settings.zones if zone not in state.struck_zones]
+    # Every zone is struck off: end, with advice -> removing. Why: none of them has quota.
+    if not zones:
+        why = "; ".join(dict.fromkeys(state.struck_zones.values()))
+        return end_run(state, Ending.GAVE_UP, "bad_input", why)
+    zones = [zone for zone in zones if zone not in seen.unlisted]
+    # No zone that is left answers: wait. Why: a TPU of ours could be there that no listing shows.
+    if not zones:
+        return wait(view)
+    # Nothing of ours is there: create, in the next zone that answers -> creating.
+    # Why: a machine is wanted; its limit is part of what is stored before.
+    return create(view, zones)
+
+
+def creating(view: View) -> Decision:
+    """A TPU was asked for."""
+    state = view.state
+    # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
+    # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
+    if view.is_unlisted:
+        return wait_for_zone(view)
+    # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
+    # Why: it came up elsewhere than this state knows.
+    if view.tpu is None and view.seen.tpus:
+        return adopt_or_remove(view)
+    # READY: watch it -> running.
+    # Why: the machine is up; whether it trains, its steps will show.
+    if view.is_ready:
+        return became_ready(view)
+    fault = _creation_fault(view)
+    # The creation has failed: remove it, then next zone, strike the zone off, or end -> removing.
+    # Why: stock-out, quota, refusal and trouble of the service are told apart by their words.
+    if fault is not None:
+        return creation_failed(state, fault, view.settings)
+    is_made = view.is_operation_done and state.operation_kind == "create"
+    # Absent, although its creation is over and has not failed: preemption -> removing.
+    # Why: it was there, and was taken away before it was seen.
+    if view.tpu is None and is_made:
+        return preempted(state, view.service_state)
+    is_being_made = view.seen.operation is not None and not view.seen.operation.done
+    # Absent, and asked for lately or still being made: wait; in the end the next zone -> removing.
+    # Why: a TPU that was asked for may appear late.
+    if view.tpu is None and (state.phase_seconds < view.settings.settle or is_being_made):
+        return wait_for_creation(view)
+    # Absent: next zone, or a pause -> idle. Why: the request was lost.
+    if view.tpu is None:
+        return request_lost(view)
+    # Gone: preemption, or end of lease at its limit -> removing.
+    # Why: it was taken away before it was READY; the dead one holds its name.
+    if view.is_gone:
+        return on_machine_gone(view)
+    # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
+    # Why: others may have capacity.
+    return wait_for_creation(view)
+
+
+def running(view: View) -> Decision:
+    """A TPU was READY when last seen."""
+    state, settings = view.state, view.settings
+    # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
+    # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
+    if view.is_unlisted:
+        return wait_for_zone(view)
+    # Another TPU of its name: adopt it -> creating, removing.
+    # Why: the creation time tells two lives of one name apart.
+    if view.is_another:
+        return adopt_or_remove(view)
+    # Gone, and it reported how training ended: as the report says -> removing.
+    # Why: it may have deleted itself, and the report tells a failure from a preemption.
+    if view.is_gone and view.report is not None:
+        return training_ended(view)
+    # Gone: preemption, or end of lease at its limit -> removing.
+    # Why: what is neither READY nor on its way there is dead, whatever it is called.
+    if view.is_gone:
+        return on_machine_gone(view)
+    if not view.is_ready:
+        return _not_ready(view)
+    # Its life is over: lease over -> removing. Why: it deletes itself; we are here and do it now.
+    if view.is_life_over:
+        return lease_over(state, "READY")
+    # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
+    # reason says -> removing. Why: the same reason three times in a row, or what would come again
+    # at once, ends the run.
+    if _has_training_ended(view):
+        return training_ended(view)
+    # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
+    # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
+    if state.quiet_seconds > (settings.stall if state.has_stepped else settings.startup):
+        return stalled(view)
+    # READY: watch on, delete what is beyond one.
+    # Why: health is a new global step; a newer time stamp alone is none.
+    return watch_on(view)
+
+
+def _not_ready(view: View) -> Decision:
+    """A TPU that was READY is in repair, restarting, or a slice that lacks hosts."""
+    state = view.state
+    is_group = view.tpu is not None and view.tpu.is_group
+    is_too_long = state.phase_seconds > view.settings.create_timeout
+    # A slice has lost hosts: count a preemption, wait for its group.
+    # Why: a group replaces its hosts by itself, and training resumes from the checkpoint.
+    if is_group and not state.in_repair:
+        return hosts_lost(view)
+    # The slice's life is over while hosts are missing: lease over -> removing.
+    # Why: its group tries in vain from now on.
+    if is_group and view.is_life_over:
+        return lease_over(state, view.service_state)
+    # The slice's hosts have not come back for 20 minutes: remove it, next zone -> removing.
+    # Why: its zone has no capacity, and hosts that wait are billed; the preemption is counted.
+    if is_group and is_too_long:
+        return next_zone(view, "repair_timeout", "preempted")
+    # In repair or restarting for more than 20 minutes: preemption -> removing.
+    # Why: the service does not bring it back.
+    if is_too_long:
+        return preempted(state, view.service_state)
+    # In repair or restarting: wait. Why: the service may bring it back.
+    return watch_on(view)
+
+
+def removing(view: View) -> Decision:
+    """What is there must go. A zone that does not answer delays no other: what others list is
+    deleted, and where the TPU was asked for its deletion is asked for by name."""
+    state, settings = view.state, view.settings
+    is_absent = not view.seen.tpus and not view.is_unlisted
+    # Absent, but its creation is under way: wait. Why: it could still put something there.
+    if is_absent and _is_creation_under_way(view):
+        return look_again(view)
+    # Absent: next TPU, or end -> idle, ended. Why: a listing of its zone shows nothing.
+    if is_absent:
+        return absent(view)
+    is_out_of_patience = state.phase_seconds > settings.delete_patience
+    # An ending run could not delete for 30 minutes: end, and list what may be there -> ended.
+    # Why: a person can look on the console; its lease ends without us.
+    if is_out_of_patience and state.ending is not None:
+        return give_up_deleting(view)
+    # Its zone has not answered until well after the end of its life: next TPU -> idle.
+    # Why: it cannot be there any more.
+    if is_out_of_patience and view.is_certainly_over and not view.seen.tpus:
+        return Decision(enter(state, Phase.IDLE), events=(not_deleted(state),))
+    # The deletion has failed: report it, and ask again.
+    # Why: it is tried again until a listing shows nothing.
+    if state.operation_kind == "delete" and view.operation_fault is not None:
+        return _deletion_failed(view)
+    # A deletion is under way, or nothing is left to ask for: wait.
+    # Why: nothing counts as deleted before it is absent.
+    if _is_deletion_under_way(view):
+        return look_again(view)
+    # The last try was just now: wait.
+    # Why: each try waits longer than the one before, two minutes at most.
+    if state.delete_wait > 0:
+        return Decision(state, pause=min(settings.poll, state.delete_wait))
+    # Something of ours is there, or may be in a zone that does not answer: delete it, there by its
+    # name. Why: what answers is deleted, whatever the bucket or other zones answer.
+    return delete(view)
+
+
+def ended(view: View) -> Decision:
+    """The run has ended: the same command continues it."""
+    return Decision(view.state)
+
+
+PHASES = {
+    Phase.IDLE: idle,
+    Phase.CREATING: creating,
+    Phase.RUNNING: running,
+    Phase.REMOVING: removing,
+    Phase.ENDED: ended,
+}
+
+
+# --- conditions ------------------------------------------------------------------------------
+
+
+def _is_refused_everywhere(view: View) -> bool:
+    """Whether no zone may be listed, and nothing was ever asked for."""
+    refused, unlisted = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND), view.seen.unlisted
+    return not view.state.attempt and all(
+        zone in unlisted and unlisted[zone].kind in refused for zone in view.settings.zones
+    )
+
+
+def _creation_fault(view: View) -> ServiceFault | None:
+    """Why the creation has failed; that it exists already is no fault where it is listed."""
+    fault = view.operation_fault
+    if fault is None and view.tpu is not None:
+        fault = view.tpu.fault
+    if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
+        return None
+    return fault
+
+
+def _has_training_ended(view: View) -> bool:
+    """Whether training has ended on a TPU that still is READY."""
+    heartbeat = view.heartbeat
+    is_stopped = heartbeat is not None and heartbeat.state == "stopped"
+    return view.report is not None or (is_stopped and view.state.quiet_seconds > SILENT_EXIT)
+
+
+def _is_creation_under_way(view: View) -> bool:
+    """Whether a creation could still put something there."""
+    state, settings = view.state, view.settings
+    if state.operation_kind != "create" or not state.operation:
+        return False
+    short, long = min(settings.settle, 2 * settings.poll), settings.create_timeout
+    return state.phase_seconds < (short if view.is_operation_done else long)
+
+
+def _is_deletion_under_way(view: View) -> bool:
+    """Whether a deletion goes on, and not for too long."""
+    state = view.state
+    if state.phase_seconds > view.settings.create_timeout * (state.delete_tries + 1):
+        return False
+    is_pending = state.operation_kind == "delete" and not view.is_operation_done
+    return not deletion_targets(view) or (is_pending and not view.seen.unlisted)
+
+
+def _deletion_failed(view: View) -> Decision:
+    """Decides as if no deletion had been asked for."""
+    event = Event("delete_failed", {"zone": view.state.zone, "error": str(view.operation_fault)})
+    state = replace(view.state, operation="", operation_kind="")
+    decision = removing(replace(view, state=state))
+    return replace(decision, events=(event, *decision.events))
+
+
+def after_action(
+    state: RunState,
+    action: Action,
+    operation: str,
+    fault: ServiceFault | None,
+    settings: Settings,
+) -> Decision:
+    """What the service's answer to an action changes.
+
+    Args:
+        operation: its name; empty where the service refused or failed.
+        fault: why it did.
+    """
+    is_deletion = isinstance(action, Delete)
+    if fault is None:
+        kind = "delete" if is_deletion else "create"
+        return Decision(replace(state, operation=operation, operation_kind=kind))
+    if is_deletion and fault.kind is Kind.NOT_FOUND:
+        return Decision(state)  # the next listing shows that it is gone
+    zone = action.tpu.zone if isinstance(action, Delete) else action.zone
+    fields = {"zone": zone, "error": str(fault)}
+    if is_deletion:
+        return Decision(state, events=(Event("delete_failed", fields),))
+    if fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
+        # It exists, or may yet appear: the listing decides after `settle` seconds.
+        state = replace(state, in_trouble=fault.is_passing)
+        return Decision(state, events=(Event("create_unclear", fields),))
+    return creation_failed(state, fault, settings)

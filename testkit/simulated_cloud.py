@@ -1,0 +1,426 @@
+"""TPUs, trainer and bucket in virtual time, for the supervisor to run against.
+
+It stands behind the same interfaces as the real service, so the tests run the supervisor that
+`launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigbird_ja.launch.faults import Kind, ServiceFault
+from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
+from bigbird_ja.launch.slices import LEFTOVER
+from bigbird_ja.launch.tpu_service import (
+    ATTEMPT_LABEL,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    TpuSpec,
+)
+from bigbird_ja.launch.watcher import CREATION_SECONDS
+from bigbird_ja.storage import decode
+
+START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
+
+# How long a TPU lives: called with the virtual time of READY, returns seconds.
+Lifetime = Callable[[float], float]
+# Whether a zone has capacity at a virtual time.
+Capacity = Callable[[str, float], bool]
+
+
+@dataclass(frozen=True)
+class TrainerModel:
+    """What a run does with a TPU that is READY. Seconds."""
+
+    target_step: int
+    steps_per_second: float
+    checkpoint_interval: float = 600.0
+    save_seconds: float = 15.0
+    restart_seconds: float = 360.0
+
+
+@dataclass
+class Node:
+    """A TPU of the model."""
+
+    zone: str
+    attempt: int
+    created: float
+    ready_at: float  # math.inf: never
+    dies_at: float
+    base_step: float  # what the checkpoint held when it came up
+    labels: Mapping[str, str]
+    deleted_at: float = math.inf
+    limit: float = math.inf  # seconds that it may live
+    renewed_at: float = 0.0  # the supervisor's last sign that it wants it
+    is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
+    frozen_at: float = math.inf  # the trainer hangs from here on
+    exit_status: int | None = None  # the trainer ends so, as soon as it has started
+    # Of a slice, whose group replaces hosts: it dies and is READY again, and those that are left
+    # wait for the others, and are billed.
+    is_group: bool = False
+    first_ready: float = math.inf
+    lost_at: float = math.inf  # when it lost hosts that are not back yet
+    fault: ServiceFault | None = None  # why it has none
+
+    @property
+    def starts_at(self) -> float:
+        """When it is billed first."""
+        return self.first_ready if self.is_group else self.ready_at
+
+    @property
+    def ends_at(self) -> float:
+        """When nothing of it is billed any more."""
+        dies = self.created + self.limit if self.is_group else self.dies_at
+        return min(dies, self.deleted_at)
+
+    def billed(self, until: float) -> tuple[float, float]:
+        """From when to when it is billed, as far as virtual time has come."""
+        return self.starts_at, max(self.starts_at, min(until, self.ends_at))
+
+
+@dataclass
+class SimulatedCloud:
+    """Implements `Tpus`, `RunFiles` and `Clock` at once.
+
+    `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
+    """
+
+    trainer: TrainerModel
+    lifetime: Lifetime = lambda ready: math.inf
+    capacity: Capacity = lambda zone, now: True
+    create_seconds: float = 120.0
+    delete_seconds: float = 30.0
+    fast: bool = False
+    # compute: the cloud itself deletes at the limit, and what it preempts; slice: the same, of
+    # several hosts, which their group replaces
+    service: str = "tpu"
+    repair: Lifetime = lambda lost: 300.0  # a slice's lost hosts come back so late; or never
+    lease: float = 12 * 3600.0  # as the watcher is told
+    ended_patience: float = 1200.0
+    silence: float = 5400.0
+    watch_poll: float = 60.0
+    # Called before each act with its name (list, create, delete, operation, read, write, beat) and
+    # its zone ("" for the bucket); raises where that act is to fail.
+    interfere: Callable[[str, str], None] = lambda act, zone: None
+    wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
+    # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
+    # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71", ...
+    script: list[str] = field(default_factory=list)
+    delete_script: list[str] = field(default_factory=list)
+
+    now: float = 0.0
+    wall_offset: float = 0.0
+    nodes: list[Node] = field(default_factory=list)
+    past_nodes: list[Node] = field(default_factory=list)
+    saved_step: float = 0.0
+    useful_seconds: float = 0.0
+    rented_seconds: float = 0.0
+    creations: int = 0
+    run: str = ""
+    leftovers: dict[str, int] = field(default_factory=dict)  # zone -> attempt: parts of a slice
+    rented_finished: int = 0  # creations for a run that was finished
+    most_at_once: int = 0
+    operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
+    state: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    report: ExitReport | None = None
+    last_heartbeat: Heartbeat | None = None
+
+    # --- Clock -------------------------------------------------------------------------------
+
+    def steady(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return START + self.now + self.wall_offset
+
+    def sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        if self.fast:
+            upcoming = [t for t in (*self._upcoming(), *self.wake) if self.now < t < math.inf]
+            if upcoming and min(upcoming) > until:
+                # Wake up at the poll that follows, as the real loop would.
+                until = self.now + math.ceil((min(upcoming) - self.now) / seconds) * seconds
+        self.advance(until)
+
+    def _upcoming(self) -> Iterable[float]:
+        for node in self.nodes:
+            if node.deleted_at < math.inf:
+                yield node.deleted_at
+            elif node.ready_at > self.now:
+                yield node.ready_at
+            else:
+                yield from (node.dies_at, self._finish_time(node), node.ready_at + self._restart)
+                yield self._goes_at(node)
+                yield max(node.renewed_at, node.ready_at) + self.lease / 4  # renewed in time
+
+    # --- Time --------------------------------------------------------------------------------
+
+    def advance(self, until: float) -> None:
+        """Lets virtual time run to `until` (virtual seconds)."""
+        while self.service == "slice":
+            events = [t for t in self._turning_points() if self.now < t < until]
+            if not events:
+                break
+            self._advance(min(events))
+        self._advance(until)
+
+    def _turning_points(self) -> Iterable[float]:
+        for node in self.nodes:
+            yield from (node.dies_at, node.ready_at, node.deleted_at, self._goes_at(node))
+
+    def _advance(self, until: float) -> None:
+        for node in list(self.nodes):
+            goes = self._goes_at(node)
+            if goes <= until:
+                node.deleted_at = min(node.deleted_at, goes)
+            self._rent(node, self.now, until)
+            self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
+            if node.deleted_at <= until:
+                self.nodes.remove(node)
+                self.past_nodes.append(node)
+                if node.is_group:
+                    self.leftovers[node.zone] = node.attempt
+            elif node.is_group and node.dies_at <= until:
+                self._lose_hosts(node)
+        self.now = until
+
+    def _lose_hosts(self, node: Node) -> None:
+        """A group replaces what it loses by itself, until the slice's life is over."""
+        node.lost_at = node.dies_at
+        back = node.lost_at + self.repair(node.lost_at)
+        node.ready_at = back if back < node.created + node.limit else math.inf
+        node.base_step, node.frozen_at = self.saved_step, math.inf
+        node.dies_at = node.ready_at + self.lifetime(node.ready_at)
+
+    def _goes_at(self, node: Node) -> float:
+        """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
+        of the old service stays listed, unbilled)."""
+        ready = node.starts_at
+        ends = min(
+            ready + node.limit - min(ready - node.created, CREATION_SECONDS),
+            max(node.renewed_at, ready) + self.lease,
+            node.frozen_at + self.silence,
+            self._finish_time(node) + self.ended_patience,
+        )
+        if node.is_group and node.ready_at > node.lost_at:
+            ends = min(ends, node.lost_at + self.silence)
+        if node.exit_status is not None:
+            ends = min(ends, node.ready_at + self._restart + self.ended_patience)
+        watched = ends + self.watch_poll + self.delete_seconds
+        if node.is_group:  # its hosts' watchers, as long as there are hosts
+            return watched if watched <= node.created + node.limit else math.inf
+        if self.service == "compute":
+            return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
+        return watched if watched <= node.dies_at else math.inf
+
+    def _rent(self, node: Node, start: float, end: float) -> None:
+        begin, over = max(start, node.starts_at), min(end, node.ends_at)
+        self.rented_seconds += max(0.0, over - begin)
+
+    @property
+    def _restart(self) -> float:
+        return self.trainer.restart_seconds
+
+    def _progress(self, node: Node, at: float) -> tuple[float, float]:
+        """Step in memory and step in the newest checkpoint at time `at`."""
+        model = self.trainer
+        trained = at - node.ready_at - self._restart
+        if trained <= 0 or node.exit_status is not None:
+            return node.base_step, node.base_step
+        cycle = model.checkpoint_interval + model.save_seconds
+        cycles = math.floor(trained / cycle)
+        partial = min(trained - cycles * cycle, model.checkpoint_interval)
+        per_cycle = model.checkpoint_interval * model.steps_per_second
+        step = node.base_step + cycles * per_cycle + partial * model.steps_per_second
+        saved = node.base_step + cycles * per_cycle
+        if step >= model.target_step and at >= self._finish_time(node):
+            return model.target_step, model.target_step
+        return min(step, model.target_step), min(saved, model.target_step)
+
+    def _finish_time(self, node: Node) -> float:
+        model = self.trainer
+        seconds = max(0.0, model.target_step - node.base_step) / model.steps_per_second
+        saves = math.floor(seconds / model.checkpoint_interval) + 1
+        return node.ready_at + self._restart + seconds + saves * model.save_seconds
+
+    def _train(self, node: Node, until: float) -> None:
+        if until < node.ready_at:
+            return
+        step, saved = self._progress(node, until)
+        if saved > self.saved_step:
+            self.useful_seconds += (saved - self.saved_step) / self.trainer.steps_per_second
+            self.saved_step = saved
+        if until < node.ready_at + 60:
+            return
+        state, reason = "starting", ""
+        if until >= node.ready_at + self._restart:
+            state = "training"
+            if node.exit_status is not None:
+                self.report = ExitReport(node.attempt, node.exit_status, _REASONS[node.exit_status])
+                state, reason = "stopped", self.report.reason
+            elif node.is_mute:
+                pass
+            elif step >= self.trainer.target_step and saved >= self.trainer.target_step:
+                state, reason = "stopped", "finished"
+        time = START + until
+        self.last_heartbeat = Heartbeat(int(step), time, state, reason, 1.0, "vm", node.attempt)
+
+    # --- Tpus --------------------------------------------------------------------------------
+
+    def list(self, zone: str) -> Sequence[Tpu]:
+        self.interfere("list", zone)
+        held = {node.zone for node in self.nodes}
+        left = [z for z in self.leftovers if z not in held and zone in (z, "-")]
+        return [
+            *(self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")),
+            *(self._as_leftover(z) for z in left),
+        ]
+
+    def _as_leftover(self, zone: str) -> Tpu:
+        labels = {RUN_LABEL: self.run, ATTEMPT_LABEL: str(self.leftovers[zone])}
+        return Tpu(
+            self.run, zone, Presence.GONE, LEFTOVER, False, False, labels=labels, is_group=True
+        )
+
+    def _as_tpu(self, node: Node) -> Tpu:
+        presence, state = Presence.READY, "READY"
+        is_over = node.is_group and node.created + node.limit <= self.now
+        if node.deleted_at < math.inf:
+            presence, state = Presence.DELETING, "DELETING"
+        elif is_over:
+            presence, state = Presence.PENDING, "0/4 RUNNING"
+        elif node.dies_at <= self.now:
+            presence, state = Presence.GONE, "PREEMPTED"
+        elif node.ready_at > self.now:
+            presence, state = Presence.PENDING, "CREATING"
+        return Tpu(
+            node.labels[RUN_LABEL], node.zone, presence, state, True, False,
+            labels=node.labels, created=START + node.created, fault=node.fault,
+            is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
+        )  # fmt: skip
+
+    def zones(self) -> Sequence[str]:
+        return ()
+
+    def create(
+        self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+    ) -> str:
+        self.run = spec.name
+        self.interfere("create", zone)
+        word = self.script.pop(0) if self.script else "ok"
+        if self.service == "slice":  # policy, template, group: each may fail, and leaves the others
+            self.leftovers[zone] = attempt
+            self.interfere("create", zone)
+        if any(node.zone == zone for node in self.nodes):
+            raise ServiceFault(Kind.EXISTS, "already exists")
+        if word in ("permission", "bad_request", "unavailable"):
+            raise ServiceFault(Kind(word), f"scripted {word}")
+        if word == "ok" and not self.capacity(zone, self.now):
+            word = "stockout"
+        if word in ("stockout", "quota", "internal"):
+            fault = ServiceFault(Kind(word), f"scripted {word}")
+            if self.service != "slice":
+                return self._operation(60.0, fault)
+            # A group is made, and says why it has no host.
+            self._add_node(spec, zone, attempt, "stuck", limit)
+            self.nodes[-1].fault = fault
+            return self._operation(self.create_seconds, None)
+        self._add_node(spec, zone, attempt, word, limit)
+        if word == "lost":
+            raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
+        return self._operation(self.create_seconds, None)
+
+    def _add_node(self, spec: TpuSpec, zone: str, attempt: int, word: str, limit: float) -> None:
+        self.creations += 1
+        self.rented_finished += self.saved_step >= self.trainer.target_step
+        delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
+        ready = self.now + delay
+        lifetime = 0.0 if word == "dead" else self.lifetime(ready)
+        labels = {RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt)}
+        node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
+        node.limit, node.is_group, node.first_ready = limit, self.service == "slice", ready
+        if word == "freeze":
+            node.frozen_at = ready + self._restart + 300.0
+        if word == "mute":
+            node.is_mute, node.dies_at = True, self._finish_time(node)
+        if word.startswith("exit:"):
+            node.exit_status = int(word.partition(":")[2])
+        self.nodes.append(node)
+        self.most_at_once = max(self.most_at_once, len(self.nodes))
+
+    def _operation(self, seconds: float, fault: ServiceFault | None) -> str:
+        name = f"operations/{len(self.operations)}"
+        self.operations[name] = (self.now + seconds, fault)
+        return name
+
+    def delete(self, tpu: Tpu) -> str:
+        self.interfere("delete", tpu.zone)
+        word = self.delete_script.pop(0) if self.delete_script else "ok"
+        if word in ("unavailable", "permission"):
+            raise ServiceFault(Kind(word), f"scripted {word}")
+        if word == "internal":
+            return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
+        if tpu.state == LEFTOVER:
+            self.leftovers.pop(tpu.zone, None)
+        for node in self.nodes:
+            if node.zone == tpu.zone and node.deleted_at == math.inf:
+                node.deleted_at = self.now + self.delete_seconds
+        return self._operation(self.delete_seconds, None)
+
+    def operation(self, name: str) -> Operation:
+        self.interfere("operation", "")
+        over, fault = self.operations[name]
+        return Operation(self.now >= over, fault if self.now >= over else None)
+
+    # --- RunFiles ----------------------------------------------------------------------------
+
+    def heartbeat(self) -> Heartbeat | None:
+        self.interfere("read", "")
+        return self.last_heartbeat
+
+    def exit_report(self) -> ExitReport | None:
+        self.interfere("read", "")
+        return self.report
+
+    def log_tail(self) -> str:
+        self.interfere("read", "")
+        return "the last line of the log"
+
+    def log_window(self) -> str:
+        return ""
+
+    def checkpoint_step(self) -> int:
+        self.interfere("read", "")
+        return int(self.saved_step) or -1
+
+    def load_state(self) -> RunState | None:
+        self.interfere("read", "")
+        return None if self.state is None else decode.convert(self.state, RunState, "state")
+
+    def save_state(self, state: RunState) -> None:
+        self.interfere("write", "")
+        self.state = state.to_json()
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        self.interfere("write", "")
+        self.events.append(dict(event))
+
+    def renew_machine(self, attempt: int, wall: float) -> None:
+        self.interfere("write", "")
+        for node in self.nodes:
+            if node.attempt == attempt and (node.is_group or node.dies_at > self.now):
+                node.renewed_at = self.now
+
+    def beat(self) -> None:
+        """Keeps the lock."""
+        self.interfere("beat", "")
+
+
+_REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}

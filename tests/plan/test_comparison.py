@@ -1,0 +1,92 @@
+"""The machine that a plan chooses, and runs that make no sense."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+
+from bigbird_ja.plan import comparison
+from bigbird_ja.plan.rows import Row
+from bigbird_ja.process.errors import BadInput
+
+NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=9)))
+
+
+def row(name: str, hours: float | None, usd: float | None, **more: Any) -> Row:
+    values: dict[str, Any] = {
+        "pricing": "spot", "zone": "us-central1-a", "tokens_per_second": 1.0, "rate_source": "",
+        "usd_per_hour": 1.0, "training_hours": 1.0, "preemptions": 0.0, "compute_usd": usd,
+        "storage_usd": 0.0, "egress_usd": 0.0, "fits": None, "divides": True, "unproven": "",
+        "note": "", "hours": hours, "wall_hours": hours, **more,
+    }  # fmt: skip
+    return Row(accelerator=name, cost_usd=usd, **values)
+
+
+ROWS = [
+    row("lent", 1.0, 0.0, wall_hours=None),
+    row("slow", 100.0, 10.0),
+    row("small", 30.0, 12.0, fits=False),
+    row("odd", 1.0, 1.0, divides=False),
+    row("middle", 40.0, 30.0),
+    row("fast", 10.0, 90.0),
+    row("unpriced", 5.0, None),
+    row("endless", None, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("hours", "max_cost", "name"),
+    [
+        (None, None, "fast"),
+        (1000.0, None, "slow"),  # the cheapest that is done in time
+        (50.0, None, "middle"),
+        (12.0, None, "fast"),
+        (None, 20.0, "slow"),  # the fastest within the budget
+        (None, 50.0, "middle"),
+        (None, 100.0, "fast"),
+        (50.0, 40.0, "middle"),  # both hold
+        (50.0, 20.0, None),
+        (5.0, None, None),
+        (None, 5.0, None),
+    ],
+)
+def test_choice(hours: float | None, max_cost: float | None, name: str | None) -> None:
+    chosen = comparison.choose(ROWS, hours, max_cost)
+    assert (chosen.accelerator if chosen else None) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("2026-11-22", 12.0),  # the end of the day
+        ("2026-11-23", 36.0),
+        ("2026-11-22T18:30", 6.5),
+        ("2026-11-22T12:00:00+00:00", 9.0),
+    ],
+)
+def test_hours_until_a_date(text: str, hours: float) -> None:
+    assert comparison.hours_until(text, NOW) == pytest.approx(hours)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("soon", "a date such as"), ("2026-13-01", "a date such as"), ("2026-11-21", "is past"),
+        ("2026-11-22T12:00", "is past"), ("", "a date such as"),
+    ],
+)  # fmt: skip
+def test_bad_dates_are_refused(text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
+        comparison.hours_until(text, NOW)
+
+
+def test_too_many_epochs_warn() -> None:
+    assert (
+        comparison.warnings_of_length(None, 10)
+        == comparison.warnings_of_length(103.5, 500_000)
+        == []
+    )
+    (text,) = comparison.warnings_of_length(15_534.2, 1_400_000)
+    assert "15,534 epochs, which is nonsense" in text

@@ -1,0 +1,46 @@
+"""The expected hours of `plan` against the supervisor of `launch` in virtual time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bigbird_ja.launch.run_state import Ending, Settings
+from bigbird_ja.launch.supervise import Services, supervise
+from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.plan import cost
+from bigbird_ja.plan.cost import Overheads
+from testkit.simulated_cloud import SimulatedCloud, TrainerModel
+
+DAYS = 60
+OVERHEADS = Overheads(0.25, 600.0, 15.0, 360.0)
+
+
+def useful_share(seed: int) -> float:
+    """Of the rented time of 60 days of training with one preemption in four hours."""
+    trainer = TrainerModel(DAYS * 86_400 * 2, 2.0, 600.0, 15.0, 360.0)
+    lifetimes = random.Random(seed)
+    cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(0.25 / 3600), fast=True)
+    settings = Settings(("zone-a", "zone-b"), trainer.target_step, 0.0, max_seconds=365 * 86_400)
+    spec = TpuSpec("simulated", "v3-8", "")
+    state = supervise(spec, settings, Services(cloud, cloud, cloud, cloud.sleep))
+    assert state.ending is Ending.FINISHED and not cloud.nodes
+    assert 250 < state.preemptions < 500
+    return cloud.useful_seconds / cloud.rented_seconds
+
+
+def test_the_simulated_supervisor_agrees_with_the_plan() -> None:
+    time = cost.run_time(DAYS * 24.0, OVERHEADS, preemptible=True)
+    share = sum(map(useful_share, (1, 2, 3))) / 3
+    assert share == pytest.approx(time.useful_share, abs=0.01)
+
+
+def test_youngs_interval_is_the_best() -> None:
+    best = cost.best_interval(OVERHEADS)
+    assert best == pytest.approx(657, abs=1)
+    hours = {
+        seconds: cost.run_time(100.0, Overheads(0.25, seconds, 15.0, 360.0), True).rented_hours
+        for seconds in (best / 2, best, 2 * best)
+    }
+    assert min(hours, key=lambda seconds: hours[seconds] or 0) == best
