@@ -163,7 +163,7 @@ class Part:
             if step == change:
                 self._tell_length()
             return self._start_engine(self._first_state, step)
-        from bigbird_ja.train.engines.phased import PhasedEngine
+        from bigbird_ja.train.engines import PhasedEngine
 
         self._around.log(lengths.words(self._config, step) or "")
         phase = first_phase(self._config)

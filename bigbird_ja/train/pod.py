@@ -316,14 +316,16 @@ class Pod(Alone):
         return self._news
 
     def finish(self) -> None:
-        if self.is_writer:
-            self._client.key_value_set("share/over", "true")
-            self._await_all("over/")
-        else:
+        if not self.is_writer:
             self._get("share/over")
-            self._client.key_value_set(f"over/{self.index}", "")
         with self._lock:
             self._is_over = True
+        with contextlib.suppress(RuntimeError):  # the others may be gone by now
+            if self.is_writer:
+                self._client.key_value_set("share/over", "true")
+                self._await_all("over/")
+            else:
+                self._client.key_value_set(f"over/{self.index}", "")
 
     def detach(self) -> None:
         """Keeps JAX from waiting for the other processes when this one exits."""

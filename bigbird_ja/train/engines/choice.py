@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
+from bigbird_ja.train.engines import Engine, MakeBatches, devices
 from bigbird_ja.train.engines.devices import Devices
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def start(
         last_step: where the engine ends; by default the run's end.
     """
     if choice.found is not None:
-        from bigbird_ja.train.engines.compiled import CompiledPrograms
         from bigbird_ja.train.engines.pjrt import PjrtEngine
+        from bigbird_ja.train.engines.xla_call import CompiledPrograms
 
         programs = CompiledPrograms(compiled, scratch, choice.found.platform, log)
         return PjrtEngine(config, first_state, batches, choice.found, programs, phase)
@@ -186,7 +186,7 @@ def _automatic(
     chip = _chip(accelerator or "")
     if chip and chip not in _ESTIMATOR_TPUS:
         return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
-    if not tpu.is_supported():
+    if not devices.tensorflow_has_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
 
@@ -197,7 +197,7 @@ def _can_go_on(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
     if not here or here != _kind(before.device):
         return False
     if before.engine == "estimator":
-        return not use_tpu or tpu.is_supported()
+        return not use_tpu or devices.tensorflow_has_tpu()
     return before.engine == "pjrt" and devices.is_installed()
 
 
@@ -249,6 +249,6 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
     accumulation = config.training.gradient_accumulation_steps
     devices.check_divides(config.training.global_batch_size, cores, accumulation)
-    tpu.check(config)
+    devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     return Choice("estimator", why, True, cores, device, peak_flops(accelerator))

@@ -1,4 +1,4 @@
-"""The devices that JAX trains on: which there are, and in one line why there are none."""
+"""The devices that a run trains on: which there are, and in one line why there are none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
 
 # Where a TPU VM shows its chips: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -168,3 +169,52 @@ def _why_not(platform: str, text: str) -> str:
     if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
     return f"{name} cannot be used ({words[:240]})"
+
+
+def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> None:
+    """Refuses `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        resolve_tpu(config)
+        return
+    if not is_there(files):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    if not tensorflow_has_tpu():
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )
+
+
+def tensorflow_has_tpu() -> bool:
+    """Whether TensorFlow is built with support for the TPU of this machine."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+
+
+def resolve_tpu(config: Config) -> Any:
+    """TensorFlow's resolver of the configured TPU.
+
+    Raises:
+        BadInput: it cannot be reached.
+    """
+    import tensorflow as tf
+
+    tpu = config.tpu
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=tpu.name, zone=tpu.zone, project=tpu.project
+        )
+        resolver.master()
+    except Exception as error:
+        raise BadInput(
+            f"--use_tpu: no TPU {tpu.name!r} here ({' '.join(str(error).split())[:200]}): run on a"
+            " TPU VM with --tpu_name local, or leave --use_tpu out"
+        ) from error
+    return resolver

@@ -24,7 +24,7 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, classify
 from bigbird_ja.run.file_names import parameters_of
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, tpu
+from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, devices
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
 
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
@@ -296,7 +296,7 @@ def _run_estimator(
         train_batch_size=config.training.global_batch_size,
         eval_batch_size=config.training.global_batch_size,
         config=tpu_config.RunConfig(
-            cluster=tpu.resolve(config) if use_tpu else None,
+            cluster=devices.resolve_tpu(config) if use_tpu else None,
             model_dir=scratch,
             tf_random_seed=config.training.seed,
             save_checkpoints_steps=None,

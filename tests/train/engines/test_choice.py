@@ -12,7 +12,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.train.engines import devices, tpu
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
 CONFIG = complete_config(resolve_config(None, [])[0])
@@ -41,8 +41,7 @@ class Machine:
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
         monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(devices, "is_there", lambda files: set(files) <= set(self.files))
-        monkeypatch.setattr(tpu, "is_there", lambda files: set(files) <= set(self.files))
-        monkeypatch.setattr(tpu, "is_supported", lambda: True)
+        monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: True)
         monkeypatch.setattr(devices, "find", lambda use_tpu, connect: Found(use_tpu))
         for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
             monkeypatch.delenv(name, raising=False)
@@ -164,19 +163,19 @@ def test_what_was_asked_for_is_taken(machine: Machine) -> None:
 def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
-        tpu.check(CONFIG, nowhere)
+        devices.check_estimator_tpu(CONFIG, nowhere)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         devices.find(True, nowhere)
     (tmp_path / "accel0").touch()
     with pytest.raises(BadInput, match="built without TPU support"):
-        tpu.check(CONFIG, nowhere)
+        devices.check_estimator_tpu(CONFIG, nowhere)
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
     config = deepcopy(CONFIG)
     config.tpu.name, config.tpu.project, config.tpu.zone = "somewhere", "none", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
-        tpu.check(config)
+        devices.check_estimator_tpu(config)
 
 
 def test_peaks_are_known_by_the_machines_own_names() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.train.engines import Finished
-from bigbird_ja.train.engines.phased import PhasedEngine
+from bigbird_ja.train.engines import Finished, PhasedEngine
 
 
 class Counting:
