@@ -10,14 +10,13 @@ import contextlib
 import importlib.metadata
 import os
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput, CommandError, Interrupted, classify
@@ -25,10 +24,8 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.storage import lease
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Alone, Pod
-from bigbird_ja.train.run_directory import LOCK
 
 TPU_PORT = 8476  # where the processes of a TPU slice meet, as in JAX
 _FLAGS = {
@@ -47,9 +44,6 @@ _ADVICE = {
     "data": "give the same --data_dir everywhere",
     "MODEL_DIR": "give the same --model_dir everywhere, on gs:// or on a disk that all hosts share",
 }
-# A file that one host has written is visible to the others so late, on a shared disk.
-_VISIBLE_SECONDS = 15.0
-_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -173,26 +167,6 @@ def leave(error: CommandError) -> None:
 def _leave_all(pod: Pod, error: CommandError) -> None:
     pod.fail(error.reason, str(error))
     leave(error)
-
-
-def check_same_folder(model_dir: str, owner: str, clock: Callable[[], float] = time.time) -> None:
-    """Whether this host's MODEL_DIR is the writer's: its lease is there.
-
-    Args:
-        model_dir: MODEL_DIR.
-        owner: of the writer's lease.
-
-    Raises:
-        BadInput: it is another folder.
-    """
-    end, path = clock() + _VISIBLE_SECONDS, storage.join(model_dir, LOCK)
-    while (holder := lease.holder_of(path)) is None or holder.id != owner:
-        if clock() > end:
-            raise BadInput(
-                f"{model_dir} on this host is not the folder that process 0 writes to:"
-                " give a --model_dir on gs://, or on a disk that all hosts share"
-            )
-        time.sleep(_POLL_SECONDS)
 
 
 def find_process(

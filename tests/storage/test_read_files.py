@@ -28,7 +28,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import init_from
+from bigbird_ja.train import warm_start
 from testkit import declared
 from tests.report import fake_run
 
@@ -56,7 +56,7 @@ class _Reader:
         return json.dumps(value).encode() + b"\n"
 
 
-_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, {"a": StoredFile(1, "AAAAAA==")}, "0" * 64)
+_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
 _STATE = RunState("r", used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1}).to_json()
 _BEAT = {
     "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
@@ -129,9 +129,9 @@ _READERS = {
     ),
     "hugging face": _Reader(
         "config.json",
-        init_from._HuggingFaceConfig,
+        warm_start._HuggingFaceConfig,
         {"model_type": "big_bird"},
-        lambda f: init_from._hugging_face_config(str(f)),
+        lambda f: warm_start._hugging_face_config(str(f)),
     ),
 }  # fmt: skip
 
