@@ -199,7 +199,7 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
         step = 0
         while step < steps:
             done = engine.advance(steps)
-            assert done.first_bad is None
+            assert done.first_nonfinite_step is None
             found.update(done.metrics)
             step = done.step
         found.update(engine.settle().metrics)

@@ -1,8 +1,8 @@
-"""What runs the step: TensorFlow's TPUEstimator, or JAX's runtime. `train.loop` knows no more.
+"""What runs the step: TensorFlow's TPUEstimator, or JAX's runtime. `train.train` sees only this.
 
 An engine holds the state (parameters, slots, step) on the device from `begin` to `close`. It
-dispatches steps, says which of them are finished and what they measured, and gives copies of the
-state. All calls come from the main thread.
+dispatches steps, returns which of them are finished and their metrics, and copies the state. All
+calls come from the main thread.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ Snapshot = Callable[[], "dict[str, np.ndarray]"]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """What an engine has finished since it was asked last."""
+class StepResult:
+    """The steps that an engine has finished since the last call."""
 
     step: int  # all steps up to this one
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # of logged ones
-    first_bad: int | None = None  # first step of this process with a loss or gradient not finite
+    first_nonfinite_step: int | None = None  # whose loss or gradients were NaN or infinite
 
-    def then(self, later: Finished) -> Finished:
+    def then(self, later: StepResult) -> StepResult:
         """Both together."""
-        bad = later.first_bad if self.first_bad is None else self.first_bad
-        return Finished(later.step, {**self.metrics, **later.metrics}, bad)
+        first = self.first_nonfinite_step
+        first = later.first_nonfinite_step if first is None else first
+        return StepResult(later.step, {**self.metrics, **later.metrics}, first)
 
 
 class Engine(Protocol):
@@ -43,7 +44,7 @@ class Engine(Protocol):
     ahead: int  # steps that one `advance` dispatches beyond the last finished one, at most
 
     def prepare(self) -> None:
-        """Builds of the program what can be built before the state is there; `begin` does so too.
+        """Builds what can be built without the state; `begin` does so too.
 
         Raises:
             OutOfMemory: the program does not fit.
@@ -56,23 +57,23 @@ class Engine(Protocol):
             BadInput: the device cannot be used.
         """
 
-    def advance(self, limit: int) -> Finished:
-        """Goes on until one more step is finished at least, by one device loop at most, and not
-        beyond step `limit` where it can stop there.
+    def advance(self, limit: int) -> StepResult:
+        """Runs until at least one more step is finished: at most one device loop, and not beyond
+        step `limit` where the engine can stop there.
 
         Raises:
             StorageError: the input ended.
         """
 
-    def settle(self) -> Finished:
-        """Waits until all that was dispatched is finished; its last step's metrics are there too,
-        whether or not that step is logged. The next `snapshot` and `forward` are of that step."""
+    def settle(self) -> StepResult:
+        """Waits until all dispatched steps are finished, and adds the last one's metrics, whether
+        or not it is logged. The next `snapshot` and `forward` are of that step."""
 
     def snapshot(self) -> Snapshot:
-        """The state now. The copy may go on beside the next steps."""
+        """The state now; it may be copied while the next steps run."""
 
     def forward(self) -> Model:
-        """The model now, for evaluation; good until the next `advance`."""
+        """The model now, for evaluation; valid until the next `advance`."""
 
     def start_profile(self, directory: str) -> None:
         """Profiles what runs from here on, into files below `directory`."""
@@ -81,7 +82,7 @@ class Engine(Protocol):
         """Ends the profile and writes it."""
 
     def close(self) -> None:
-        """Ends all threads and gives the device back. Never raises."""
+        """Ends all threads and releases the device. Never raises."""
 
 
 class PhasedEngine:
@@ -94,10 +95,10 @@ class PhasedEngine:
 
     Args:
         short: the engine of the first phase, which begins before step `change`.
-        whole: makes the other, given what gives its first state.
+        whole: makes the other engine, given a function that returns its first state.
         change: steps of the first phase.
-        lengthened: what becomes of the first phase's last state.
-        changed: told when the first phase is over.
+        lengthened: turns the first phase's last state into the second's first.
+        changed: called when the first phase is over.
     """
 
     def __init__(
@@ -124,21 +125,21 @@ class PhasedEngine:
     def prepare(self) -> None:
         """Both are prepared by `begin`."""
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         """As the engine of the phase; never across the change."""
         if self._next is None:
             return self._engine.advance(limit)
         if self._step >= self._change:
-            bad = self._engine.settle().first_bad
+            bad = self._engine.settle().first_nonfinite_step
             if bad is not None:
-                return Finished(self._step, {}, bad)
-            self._go_on_with(self._next)
+                return StepResult(self._step, {}, bad)
+            self._change_to(self._next)
             return self._engine.advance(limit)
         done = self._engine.advance(min(limit, self._change))
         self._step = done.step
         return done
 
-    def settle(self) -> Finished:
+    def settle(self) -> StepResult:
         """As the engine of the phase."""
         done = self._engine.settle()
         self._step = done.step
@@ -166,7 +167,7 @@ class PhasedEngine:
         if self._next is not None:
             self._next.close()
 
-    def _go_on_with(self, engine: Engine) -> None:
+    def _change_to(self, engine: Engine) -> None:
         self._state = self._lengthened(self._engine.snapshot()())
         self._engine.close()
         self._engine, self._next = engine, None

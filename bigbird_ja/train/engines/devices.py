@@ -1,4 +1,4 @@
-"""The devices that a run trains on: which there are, and in one line why there are none."""
+"""The devices that a run trains on, or one line that says why there are none."""
 
 from __future__ import annotations
 

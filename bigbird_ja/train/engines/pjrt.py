@@ -24,7 +24,7 @@ from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import memory
-from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot
+from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.pjrt_step import (
     AXIS,
@@ -103,7 +103,7 @@ class PjrtEngine:
         self._feeder = Feeder(self._read, self._place_batch)
         self._input = iter(self._feeder)
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         """Dispatches what may be under way, and waits for the oldest step of it."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
@@ -114,9 +114,9 @@ class PjrtEngine:
             self._last = step, notes
             bad = self._note(step, notes, metrics) if step % self._every == 0 else None
             if bad is not None or not self._under_way or not self._next_is_ready():
-                return Finished(step, metrics, bad)
+                return StepResult(step, metrics, bad)
 
-    def settle(self) -> Finished:
+    def settle(self) -> StepResult:
         """Waits for every step that is under way."""
         metrics: dict[int, Mapping[str, float]] = {}
         while self._under_way:
@@ -125,7 +125,7 @@ class PjrtEngine:
             if step % self._every == 0:
                 self._note(step, notes, metrics)
         bad = None if self._last is None else self._note(*self._last, metrics)
-        return Finished(self._dispatched, metrics, bad)
+        return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
         """Copies the state on the devices; it comes to the host while the next steps run. Parts
@@ -194,11 +194,11 @@ class PjrtEngine:
 
     def _check_memory(self, compiled: Any) -> None:
         """Refuses a program that needs more than there is, by the compiler's own figures."""
-        found = compiled.memory_analysis()
-        if found is None:
+        sizes = compiled.memory_analysis()
+        if sizes is None:
             return
-        needed = found.temp_size_in_bytes + found.argument_size_in_bytes
-        needed += found.output_size_in_bytes - found.alias_size_in_bytes
+        needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
+        needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self._devices.platform == "cpu":
             local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
             memory.refuse_if_too_large(needed * local)

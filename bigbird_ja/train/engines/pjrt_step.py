@@ -59,16 +59,18 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
         weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
         ordered = [batch[name] for name in step.batch]
-        found = gradients(*state.parameters, *ordered, state.step, lax.axis_index(AXIS), weight)
-        *own, sums = found
+        replica = lax.axis_index(AXIS)
+        *local_grads, sums = gradients(*state.parameters, *ordered, state.step, replica, weight)
         if divided:
-            new, slots, metrics, finite = divided.update(update, state, own, lax.psum(sums, AXIS))
+            new, slots, metrics, finite = divided.update(
+                update, state, local_grads, lax.psum(sums, AXIS)
+            )
         else:
-            *summed, sums = _sum(own, sums, step)
-            *both, metrics, finite = update(
+            *summed, sums = _sum(local_grads, sums, step)
+            *values, metrics, finite = update(
                 *state.parameters, *state.slots, *summed, sums, state.step
             )
-            new, slots = both[: len(own)], both[len(own) :]
+            new, slots = values[: len(summed)], values[len(summed) :]
         count = state.step + 1
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
         return State(new, slots, count, bad), Notes(metrics, bad)
@@ -122,11 +124,13 @@ def _partition(shard: Shard) -> Any:
     return P(*[None] * shard.dimension, AXIS)
 
 
-def _sum(own: Sequence[jax.Array], sums: jax.Array, step: LoweredStep) -> Sequence[jax.Array]:
+def _sum(
+    local_grads: Sequence[jax.Array], sums: jax.Array, step: LoweredStep
+) -> Sequence[jax.Array]:
     """Gradients, and the metrics' sums, over the devices; alone a device has them already."""
     if step.sum_dtype == "float32" or step.replicas == 1:
-        return lax.psum([*own, sums], AXIS)
-    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in own], AXIS)
+        return lax.psum([*local_grads, sums], AXIS)
+    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in local_grads], AXIS)
     return [*(gradient.astype(jnp.float32) for gradient in short), lax.psum(sums, AXIS)]
 
 
@@ -139,15 +143,15 @@ class _Divided:
         self._wholes = list(step.parameters.values())
 
     def update(
-        self, update: Any, state: State, own: Sequence[jax.Array], sums: jax.Array
+        self, update: Any, state: State, local_grads: Sequence[jax.Array], sums: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
         """New parameters and slots, metrics, and whether all is finite."""
-        summed = [self._scatter(*pair) for pair in zip(own, self._shards, strict=True)]
+        summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
-        *both, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
-        new = zip(both[: self._count], self._shards, self._wholes, strict=True)
-        return [self._gather(*each) for each in new], both[self._count :], metrics, finite
+        *values, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
+        new = zip(values[: self._count], self._shards, self._wholes, strict=True)
+        return [self._gather(*each) for each in new], values[self._count :], metrics, finite
 
     def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
         """This device's part of the sum over all of them."""

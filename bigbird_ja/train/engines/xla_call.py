@@ -107,16 +107,16 @@ def _return_results_one_by_one(module: Any) -> None:
 def _kernels_as_jax_writes_them(module: Any) -> None:
     """Kernels for a TPU return one tuple when they come from HLO; libtpu reads what JAX writes, as
     many results as there are, by the first version of the call's interface."""
-    found: list[Any] = []
+    calls: list[Any] = []
 
     def look(op: Any) -> Any:
         is_call = op.name == "stablehlo.custom_call"
         if is_call and op.attributes["call_target_name"].value == _KERNEL:
-            found.append(op)
+            calls.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(look)
-    for op in found:
+    for op in calls:
         _with_single_results(op)
 
 
@@ -155,7 +155,7 @@ class CompiledPrograms:
         place: folder on disk or on gs://.
         scratch: local folder, used where `place` is on a bucket.
         platform: "cpu", "cuda" or "tpu".
-        log: told of what fails; a program that is not kept only costs time.
+        log: for what fails; a program that is not kept only costs time.
     """
 
     def __init__(self, place: str, scratch: str, platform: str, log: Callable[[str], None]) -> None:
@@ -167,7 +167,7 @@ class CompiledPrograms:
         self._before: set[str] = set()
 
     def begin(self) -> None:
-        """Brings what was kept, and tells JAX the folder."""
+        """Downloads what was kept, and sets JAX's folder."""
         if self._is_unsafe(jax.__version_info__):
             return
         self._try(self._fetch)
@@ -178,7 +178,7 @@ class CompiledPrograms:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
     def keep(self) -> None:
-        """Brings what was compiled since to the bucket."""
+        """Uploads what was compiled since to the bucket."""
         if storage.is_remote(self._place) and os.path.isdir(self._local):
             self._try(self._store)
 
@@ -212,6 +212,6 @@ def _cpu_features() -> str:
     """Eight hex digits for what this machine's CPU can do."""
     text = ""
     with contextlib.suppress(OSError):
-        found = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
-        text = found[0] if found else ""
+        match = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
+        text = match[0] if match else ""
     return hashlib.sha256(text.encode()).hexdigest()[:8]
