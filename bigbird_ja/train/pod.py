@@ -38,7 +38,7 @@ NEVER = 1 << 62  # a step that is not reached
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _OLDEST_JAX = (0, 7)  # the first whose `initialize` takes these seconds
 _POLL_SECONDS = 0.2
-_FAREWELL_SECONDS = 5.0  # for the others to read the store before process 0 takes it away
+_FAREWELL_SECONDS = 10.0  # for the others to read why process 0 fails, before its store is gone
 _DAY_MS = 24 * 3600 * 1000  # of a wait that a failure ends
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 _GONE = (
@@ -302,7 +302,7 @@ class Pod(Alone):
         end = {"name": self.name, "reason": reason, "message": message}
         with contextlib.suppress(RuntimeError):
             self._client.key_value_set(f"pod/ended/{self.index}", json.dumps(end))
-            self._await_all("pod/ended/")
+            self._await_all("pod/ended/", _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
         if "Gloo" in str(error):  # on CPUs the sum fails at once where one is gone
@@ -323,7 +323,7 @@ class Pod(Alone):
         with contextlib.suppress(RuntimeError):  # the others may be gone by now
             if self.is_writer:
                 self._client.key_value_set("share/over", "true")
-                self._await_all("over/")
+                self._await_all("over/", 2 * HEARTBEAT_SECONDS)
             else:
                 self._client.key_value_set(f"over/{self.index}", "")
 
@@ -335,9 +335,9 @@ class Pod(Alone):
         global_state.client = global_state.service = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # their destructors wait, too
 
-    def _await_all(self, folder: str) -> None:
-        """In the writer: until all others have a key there, or some seconds."""
-        end = time.monotonic() + _FAREWELL_SECONDS
+    def _await_all(self, folder: str, seconds: float) -> None:
+        """In the writer: until all others have a key there, or these seconds are over."""
+        end = time.monotonic() + seconds
         others = {f"{folder}{index}" for index in range(1, self.count)}
         while self.is_writer and time.monotonic() < end:
             if others <= {key for key, _ in self._client.key_value_dir_get(folder)}:
