@@ -14,7 +14,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from testkit import engine_runs, killing, pods, synthetic
 from testkit.zygote import Ended, Zygote
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.7")
 pytestmark = pytest.mark.timeout(900)  # two processes compile at the same time
 
 STEPS = 16

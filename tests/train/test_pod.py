@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import CommandError, Diverged, Stalled, StorageError
+from bigbird_ja.process.errors import BadInput, CommandError, Diverged, Stalled, StorageError
+from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.pod import Alone, Pod
 
 
@@ -206,3 +207,11 @@ def test_one_process_needs_no_store() -> None:
     alone.barrier("ready")
     assert alone.is_writer and alone.share("x", lambda: 5) == 5
     assert alone.turn(3, 9, AHEAD) == 9 and alone.stops_at(3, True)
+
+
+def test_a_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setattr(pod_lib, "_OLDEST_JAX", (99,))
+    (member,) = members(1)
+    with pytest.raises(BadInput, match="several processes need jax"):
+        member.pod.connect("127.0.0.1:1", "cpu", 1, lambda: None)

@@ -11,7 +11,7 @@ import pytest
 
 from testkit import ROOT
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.7")
 
 # Two processes of two devices each; lengths that four devices divide and that they do not.
 CHILD = """
