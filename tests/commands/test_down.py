@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.commands import down
 from bigbird_ja.launch.run_files import BucketFiles, RunPaths, supervisor_lease
 from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
+from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 

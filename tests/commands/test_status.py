@@ -12,7 +12,7 @@ from bigbird_ja.launch import run_story
 from bigbird_ja.launch.run_files import BucketFiles, RunPaths
 from bigbird_ja.launch.run_state import Ending, Phase, RunState
 from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.launch.services import TpuSpec
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -64,7 +64,7 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
 
 
 def test_an_unwatched_tpu_goes_on_costing(root: str) -> None:
-    from bigbird_ja.launch.tpu_service import Presence, Tpu
+    from bigbird_ja.launch.services import Presence, Tpu
 
     make_run(root, "a", phase=Phase.RUNNING, billing=True, cost_usd=1.0, saved_wall=NOW - 3600)
     ready = Tpu("a", "z", Presence.READY, "READY", True, False)

@@ -12,8 +12,8 @@ import pytest
 
 from bigbird_ja.launch import backends, compute
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.faults import Kind, ServiceFault
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, Operation, Presence, TpuSpec
+from bigbird_ja.launch.services import Kind, ServiceFault
+from bigbird_ja.launch.services import RUN_DIR_KEY, Operation, Presence, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu

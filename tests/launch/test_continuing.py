@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.launch.services import TpuSpec
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 

@@ -14,8 +14,8 @@ import pytest
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.launch import backends, compute, machines, slices, tpu
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.faults import Kind, ServiceFault
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, Presence, Tpu, TpuSpec
+from bigbird_ja.launch.services import Kind, ServiceFault
+from bigbird_ja.launch.services import RUN_DIR_KEY, Presence, Tpu, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import REFUSALS, FakeCompute
 from tests.launch import support

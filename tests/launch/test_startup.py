@@ -14,7 +14,7 @@ import pytest
 from bigbird_ja.launch import startup, wheel
 from bigbird_ja.launch.startup import Startup
 from bigbird_ja.launch.tpu import API, delete_addresses
-from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.process.errors import BadInput
 from tests.launch.support import wait_until
 

@@ -14,9 +14,9 @@ from google.auth.exceptions import DefaultCredentialsError
 
 from bigbird_ja.launch import tpu as tpu_lib
 from bigbird_ja.launch import tpu_service
-from bigbird_ja.launch.faults import Kind, ServiceFault, advice, fault_of_exception, fault_of_status
+from bigbird_ja.launch.services import Kind, ServiceFault, advice, fault_of_exception, fault_of_status
 from bigbird_ja.launch.tpu import GcpTpus
-from bigbird_ja.launch.tpu_service import Operation, Presence, Tpu, TpuSpec
+from bigbird_ja.launch.services import Operation, Presence, Tpu, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.tpu import FakeTpu, QueueState, State
 

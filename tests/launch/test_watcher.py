@@ -173,7 +173,7 @@ class Vm:
 
     def __init__(self, root: Path, fake: FakeTpu, **told: Any) -> None:
         from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-        from bigbird_ja.launch.tpu_service import TpuSpec
+        from bigbird_ja.launch.services import TpuSpec
 
         self.root, self.fake = root, fake
         for name in ("disk", "memory", "supervisor", "model", "bin"):
