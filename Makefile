@@ -2,6 +2,8 @@
 
 .DEFAULT_GOAL := help
 VENV := .venv
+# What `python -m scripts.learn` compares (scripts/recipes.yaml).
+LEARN := patterns precision precision-copying kernels recipe recipe-recall warm-start
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
@@ -12,10 +14,9 @@ OTHERS := .venv-estimator .venv-kaggle
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit docs clean \
-	probe soak plan-plot \
-	bench-data bench-step bench-code bench-length bench-cpu-step bench-checkpoint bench-faults bench-patterns \
-	bench-precision bench-export-memory bench-model bench-tokenize bench-bad-input bench-gpu bench-leaks \
-	bench-recipe bench-warm-start bench-engine bench-kernel-losses size
+	probe soak plan-plot size \
+	bench-data bench-step bench-code bench-length bench-checkpoint bench-faults bench-export-memory bench-tokenize \
+	bench-bad-input bench-leaks bench-engine $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -69,30 +70,31 @@ audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the networ
 bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
 	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
 
-bench-step: $(STAMP) ## priced TPU cycles and memory of the train step against the ancestor's (half an hour)
-	@$(BIN)/python -m scripts.bench_step
+bench-step: $(ALL) ## TPU cycles and memory of the train step against the ancestor's, on slices, by length (hours; QUICK=--quick)
+	@$(BIN)/python -m scripts.bench_step $(QUICK)
 
-bench-code: $(ALL) ## the train step by machine code on v5e, against the ancestor's
-	@$(BIN)/python -m scripts.bench_step --only "by machine code"
+bench-code: $(ALL) ## the train step by machine code on v5e and v6e, against the ancestor's
+	@$(BIN)/python -m scripts.bench_step --only "machine code"
 
-bench-length: $(STAMP) ## cost against sequence length, block-sparse and full
-	@$(BIN)/python -m scripts.bench_length
+bench-length: $(ALL) ## cost against sequence length, block-sparse and full; draws the docs' plot
+	@$(BIN)/python -m scripts.bench_step --quick --only tokens
 
-bench-cpu-step: $(STAMP) ## the train step on this CPU against a plain implementation
-	@$(BIN)/python -m scripts.bench_cpu_step
+bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
+	@$(BIN)/python -m scripts.bench_engine --only loop,restart
+	@.venv-estimator/bin/python -m scripts.bench_engine --only engines
 
-bench-gpu: $(STAMP) ## on a GPU: base-4096 against transformers' BigBird in PyTorch
-	@$(BIN)/python -m scripts.bench_gpu
+bench-recipe: $(ALL) ## mask rates, first values, schedules, ...: what learns better at equal tokens and equal price (hours)
+	@$(BIN)/python -m scripts.learn recipe --priced
+	@$(BIN)/python -m scripts.learn recipe-recall
 
-bench-engine: .venv-estimator/.installed $(ALL) ## what an engine loses around the step, pjrt against estimator, restarts
-	@.venv-estimator/bin/python -m scripts.bench_engine --only loop,engines
-	@$(BIN)/python -m scripts.bench_engine --only restart
+$(addprefix bench-,$(filter-out recipe,$(LEARN))): bench-%: $(ALL)
+	@$(BIN)/python -m scripts.learn $*
+
+probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
+	@$(BIN)/python -m scripts.learn probe
 
 bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
 	@$(BIN)/python -m scripts.bench_export_memory
-
-bench-model: $(STAMP) ## the train step on fixed data, and how much the real input slows it down
-	@$(BIN)/python -m scripts.bench_model
 
 bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)
 	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text} $(if $(REV),--rev $(REV))
@@ -109,27 +111,8 @@ bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, not
 bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (a quarter of an hour)
 	@$(BIN)/python -m scripts.bench_leaks
 
-bench-patterns: $(STAMP) ## whether `rolled` learns as well as `independent`; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_patterns
-
-bench-recipe: $(STAMP) ## mask rates, first values, schedules, packing, short sequences first: what is worth it (hours)
-	@$(BIN)/python -m scripts.bench_recipe
-	@$(BIN)/python -m scripts.bench_recipe_probe
-
-bench-warm-start: $(STAMP) ## a tenth of the steps from a model of short sequences, against all from scratch
-	@$(BIN)/python -m scripts.bench_warm_start
-
-bench-precision: $(STAMP) ## bfloat16 against float32 over 1,000 steps; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_precision
-
-bench-kernel-losses: $(ALL) ## attention as kernels against XLA's way over 300 steps of the tiny preset; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_precision --of kernels
-
 plan-plot: $(STAMP) ## cost against time, for the docs
 	@$(BIN)/bigbird-ja plan --config base-4096 --plot docs/images/cost-against-time.png
-
-probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
-	@$(BIN)/python -m scripts.probe
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@$(BIN)/python -m scripts.soak --engine $(or $(ENGINE),auto)

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.process import console, tensorflow_env
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 tensorflow_env.prepare(os.environ)
 
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--directory", default=None)
     options = parser.parse_args()
-    config = settings.without_data_set(settings.resolve()[0])
+    config = complete_config(resolve_config()[0])
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as directory:
         size, waits, works = measure(config, directory, options.saves)
     wait, work = statistics.median(waits), statistics.median(works)
@@ -40,9 +41,7 @@ def main() -> None:
     print(f"(if the step could not go on beside the writing: {(wait + work) / 60:.1%})")
 
 
-def measure(
-    config: settings.Config, directory: str, saves: int
-) -> tuple[int, list[float], list[float]]:
+def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float], list[float]]:
     """Bytes of one checkpoint; seconds that the step waited and that the background took."""
     import tensorflow as tf
 
@@ -74,7 +73,7 @@ def measure(
     return sum(file.bytes for file in files.values()), waits, works
 
 
-def _variables(config: settings.Config) -> dict[str, Any]:
+def _variables(config: Config) -> dict[str, Any]:
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs

@@ -1,298 +1,214 @@
-"""What the train step costs on a TPU core, against the ancestor: `make bench-step`.
+"""The train step's cost on TPUs against the ancestor's, on slices and by length: `make bench-step`.
 
-  .venv/bin/python -m scripts.bench_step            # 12 layers as they are: an hour on two cores
-  .venv/bin/python -m scripts.bench_step --quick    # 2 and 4 layers, drawn out to 12: ten minutes
-  .venv-newest/bin/python -m scripts.bench_step --only "by machine code"    # make bench-code
+    python -m scripts.bench_step                        # 12 layers compiled as they are: hours
+    python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
+    python -m scripts.bench_step --only "machine code"  # make bench-code
+    python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
-whole step in priced cycles (docs/design/preflight.md says what they are). The ancestor is
-google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the same way
-(by machine code: scripts/ancestor_step.py).
-A second table has whole slices, compiled with the sums over their devices, beside one device of
-the same chip without them, and what sharded optimizer state and bfloat16 sums change.
-Compilations are kept in ~/.cache/bigbird-ja, so a second run takes seconds. Writes a JSON file with
---output.
+whole step, compiled by `bigbird-ja preflight`, which keeps its results, so a second run takes
+seconds. docs/lab/preflight.md explains priced cycles. The ancestor is google-research/bigbird's own
+encoder, heads and gradient checkpointing, measured in the same way (scripts/ancestor_step.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import settings as config_lib
-from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.model import implementation
-from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate, machine_code, targets
-from bigbird_ja.process import tensorflow_env
 from bigbird_ja.process.console import log, table
-from bigbird_ja.train.lowered import LoweredStep
 
-CYCLES, TEMP, BATCH = "priced_cycles", "temp_bytes", "largest_batch_per_core"
-CODE = "code_cycles"  # where libtpu lists its code: `make bench-code`
-NO_CHECKPOINTING = "training.gradient_checkpointing=false"
-CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
-INDEPENDENT = "model.random_pattern=independent"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table. `must` and `aim` are limits in the unit of `ancestor`."""
-
-    what: str
-    chip: str
-    sets: tuple[str, ...]
-    key: str
-    ancestor: float
-    must: float
-    aim: float
-
-
-ROWS: tuple[Row, ...] = (
-    Row("v3, dropout 0.1", "v3", (NO_CHECKPOINTING,), CYCLES, 567e6, 295e6, 225e6),
-    Row("v4, dropout 0.1", "v4", (NO_CHECKPOINTING,), CYCLES, 526e6, 0.50 * 526e6, 0.38 * 526e6),
-    Row("v5e, dropout 0.1", "v5e", (NO_CHECKPOINTING,), CYCLES, 475e6, 0.50 * 475e6, 0.38 * 475e6),
-    Row(
-        "v3, independent pattern",
-        "v3",
-        (NO_CHECKPOINTING, INDEPENDENT),
-        CYCLES,
-        567e6,
-        350e6,
-        300e6,
-    ),
-    Row("v3 temp HBM", "v3", (NO_CHECKPOINTING,), TEMP, 10.95e9, 6.0e9, 4.5e9),
-    Row("v3, checkpointing, dropout 0", "v3", CHECKPOINTING, CYCLES, 783e6, 400e6, 300e6),
-    Row("v3 temp HBM, checkpointing", "v3", CHECKPOINTING, TEMP, 2.32e9, 1.4e9, 0.9e9),
-    Row("v2, checkpointing: batch", "v2", CHECKPOINTING[:1], BATCH, 2, 8, 12),
-    # Limits: 0.70 and 0.55 of what the step takes with attention left to XLA (81.6 M). The
-    # ancestor's is of one layer taken twelve times (scripts/ancestor_step.py).
-    Row(
-        "v5e by machine code",
-        "v5e",
-        (NO_CHECKPOINTING,),
-        CODE,
-        284e6,
-        0.70 * 81.6e6,
-        0.55 * 81.6e6,
-    ),
-)
-_BASE = (
-    "model.random_pattern=rolled", "make_data.seq_length=4096", "tokenize.vocab_size=32000",
-    "make_data.max_predictions_per_seq=600", "training.dtype=bfloat16",
-)  # fmt: skip
 LAYERS = 12
+BASE = (
+    "training.masked_lm_prob=null", "training.final_masked_lm_prob=null",
+    "training.gradient_checkpointing=false",
+)  # fmt: skip
+CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
 SHARDED, SHORT_SUMS = "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"
 # BERT-large: 340 M parameters, 302 M of them in its layers.
 LARGE = (
     "model.num_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16",
     "model.intermediate_size=4096",
 )  # fmt: skip
-# Slice, model (beside `_BASE` and NO_CHECKPOINTING), what is changed of its training. v7x where the
-# compiler knows it.
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement against the ancestor's; `must` is the limit that it has to keep."""
+
+    what: str
+    chip: str
+    key: str  # of `preflight --json`
+    ancestor: float
+    must: float
+    sets: tuple[str, ...] = ()
+
+
+ROWS = (
+    Row("v3", "v3", "priced_cycles", 567e6, 295e6),
+    Row("v4", "v4", "priced_cycles", 526e6, 263e6),
+    Row("v5e", "v5e", "priced_cycles", 475e6, 238e6),
+    Row(
+        "v3, independent pattern", "v3", "priced_cycles", 567e6, 350e6,
+        ("model.random_pattern=independent",),
+    ),
+    Row("v3, temporary HBM", "v3", "temp_bytes", 10.95e9, 6.0e9),
+    Row("v3, checkpointing, dropout 0", "v3", "priced_cycles", 783e6, 400e6, CHECKPOINTING),
+    Row("v3, checkpointing, temporary HBM", "v3", "temp_bytes", 2.32e9, 1.4e9, CHECKPOINTING),
+    Row("v2, checkpointing, batch", "v2", "largest_batch_per_core", 2, 8, CHECKPOINTING[:1]),
+    # Of the ancestor one layer was compiled and taken twelve times.
+    Row("v5e by machine code", "v5e", "code_cycles", 284e6, 57e6),
+    Row("v6e by machine code", "v6e", "code_cycles", 164e6, 33e6),
+)  # fmt: skip
+# Slice, model, what is changed of its training.
 SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("v5e:1x1", (), ()), ("v5e:2x4", (), ()), ("v5e:2x4", (), (SHARDED,)),
     ("v5e:2x4", (), (SHORT_SUMS,)), ("v5e:2x4", (), (SHARDED, SHORT_SUMS)), ("v5e:4x8", (), ()),
     ("v6e:2x4", (), ()), ("v5p:2x2x1", (), ()), ("v4:2x2x1", (), ()), ("v3:2x2", (), ()),
     ("v7x:2x2x1", (), ()), ("v5e:2x4", LARGE, ()), ("v5e:2x4", LARGE, (SHARDED,)),
 )  # fmt: skip
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+ATTENTIONS = {"block_sparse": "block-sparse (rolled)", "original_full": "full attention"}
+PICTURE = "docs/images/cost-by-length.png"
 
 
-def config_of(sets: Sequence[str], layers: int) -> config_lib.Config:
-    """BERT-base with the row's settings."""
-    config, _ = config_lib.resolve(None, [*_BASE, f"model.num_layers={layers}", *sets])
-    return config_lib.without_data_set(config)
+def preflight(sets: Sequence[str], batch: int, *flags: str) -> dict[str, Any]:
+    """One step compiled: the entry of its chip or slice."""
+    command = ["preflight", "--config=base-4096", f"--batch_per_core={batch}", *flags]
+    command += [f"--set={item}" for item in (*BASE, *sets)]
+    log(f"{' '.join(flags)} {' '.join(sets)} ...")
+    done = subprocess.run(
+        [sys.executable, "-m", "bigbird_ja", *command, "--json"], stdout=subprocess.PIPE,
+        text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"bigbird-ja {' '.join(command)} ended with {done.returncode}")
+    results = json.loads(done.stdout)
+    (entry,) = results.get("topologies") or results["chips"]
+    return dict(entry)
 
 
-class Measured:
-    """Results by settings, layers, chip or slice, and batch, each asked for once."""
-
-    def __init__(self, settings: estimate.Settings) -> None:
-        self._settings = settings
-        self._results: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._steps: dict[tuple[Any, ...], LoweredStep] = {}
-
-    def __call__(self, sets: tuple[str, ...], layers: int, chip: str, batch: int) -> dict[str, Any]:
-        return self.on(targets.of_chip(CHIPS[chip]), sets, layers, batch)
-
-    def on(
-        self, target: targets.Target, sets: tuple[str, ...], layers: int, batch: int
-    ) -> dict[str, Any]:
-        """The result for a slice, or one device."""
-        key = (sets, layers, target.name, batch)
-        if key not in self._results:
-            log(f"{target.name}, {layers} layers, {batch} sequences, {' '.join(sets)} ...")
-            config = implementation.resolved(config_of(sets, layers), "tpu", target.chip.name)
-            way = config.model.attention_implementation
-            step = (sets, layers, batch, target.devices, way)
-            if step not in self._steps:
-                self._steps[step] = estimate.trace(config, batch, target.devices)
-            self._results[key] = estimate.examine(
-                config, target, batch, self._settings, self._steps[step]
-            )
-        return self._results[key]
+def step(
+    sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
+) -> dict[str, float | None]:
+    """Figures of 12 layers, or `quick`ly extrapolated from 2 and 4; None where it does not fit."""
+    has_own = any(item.startswith("model.num_layers") for item in sets)
+    counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
+    entries = [
+        preflight([*sets, *([f"model.num_layers={n}"] if n else [])], batch, *flags) for n in counts
+    ]
+    figures: dict[str, float | None] = {}
+    for key in keys:
+        values = [entry[key] for entry in entries if entry["fits"] and entry.get(key) is not None]
+        if len(values) < len(entries):
+            figures[key] = None
+        elif len(values) == 2:
+            figures[key] = values[0] + (values[1] - values[0]) / 2 * (LAYERS - 2)
+        else:
+            figures[key] = values[0]
+    return figures
 
 
-def value_of(row: Row, measured: Measured, quick: bool) -> float:
-    """The measured figure of a row; `quick` draws 2 and 4 layers out to 12."""
-    if row.key == BATCH:
-        return _batch(row, measured, quick)
-    if not quick:
-        result = measured(row.sets, LAYERS, row.chip, 2)
-        return float(result[row.key]) if result["fits"] else float("nan")
-    two, four = (measured(row.sets, layers, row.chip, 2)[row.key] for layers in (2, 4))
-    return drawn_out(two, four)
-
-
-def drawn_out(two: float, four: float) -> float:
-    """What 12 layers cost, where 2 and 4 cost this much."""
-    return two + (four - two) / 2 * (LAYERS - 2)
-
-
-def _batch(row: Row, measured: Measured, quick: bool) -> float:
-    if not quick:
-        first = measured(row.sets, LAYERS, row.chip, int(row.must))
-        return estimate.largest_batch(
-            lambda batch: measured(row.sets, LAYERS, row.chip, batch), first
-        )
-    # The peak is linear in the batch and in the layers: two of each.
-    peaks = {
-        batch: drawn_out(*(_peak(measured(row.sets, n, row.chip, batch)) for n in (2, 4)))
-        for batch in (2, 4)
-    }
-    slope = (peaks[4] - peaks[2]) / 2
-    return int(2 + (CHIPS[row.chip].hbm_bytes - peaks[2]) / slope)
-
-
-def _peak(result: dict[str, Any]) -> float:
-    return float(result["hbm_peak_bytes"])
-
-
-def lines(rows: Sequence[Row], value: Callable[[Row], float]) -> list[dict[str, Any]]:
-    """Every row with its figure, its ratio to the ancestor, and which limits it keeps."""
-    found = []
-    for row in rows:
-        measured = value(row)
-        better = (lambda a, b: a >= b) if row.key == BATCH else (lambda a, b: a <= b)
-        found.append(
-            {
-                "what": row.what, "chip": row.chip, "key": row.key, "value": measured,
-                "ancestor": row.ancestor, "ratio": measured / row.ancestor,
-                "must": row.must, "aim": row.aim,
-                "must_met": better(measured, row.must), "aim_met": better(measured, row.aim),
-            }
-        )  # fmt: skip
-    return found
-
-
-def show(found: Sequence[dict[str, Any]]) -> str:
-    """The table for people."""
-
-    def number(line: dict[str, Any], name: str) -> str:
-        value = line[name]
-        if line["key"] in (CYCLES, CODE):
-            return f"{value / 1e6:.0f} M"
-        return f"{value / 1e9:.2f} GB" if line["key"] == TEMP else f"{value:.0f}"
-
-    return table(
-        [
+def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
+    """Rows: figure, ratio to the ancestor, whether its limit is kept."""
+    rows: list[tuple[object, ...]] = []
+    for row in ROWS:
+        if only not in row.what:
+            continue
+        is_batch = row.key == "largest_batch_per_core"
+        flags = [f"--chip={row.chip}", *(["--search_batch"] if is_batch else [])]
+        value = step(row.sets, 2, [row.key], quick and not is_batch, *flags)[row.key]
+        if value is None:
+            rows.append((row.what, _number(row.key, row.ancestor), "-", "-", "not measured"))
+            continue
+        is_kept = value >= row.must if is_batch else value <= row.must
+        rows.append(
             (
-                line["what"], number(line, "ancestor"), number(line, "value"),
-                f"{line['ratio']:.2f} x", number(line, "must"), number(line, "aim"),
-                "aim" if line["aim_met"] else "must" if line["must_met"] else "MISSED",
+                row.what, _number(row.key, row.ancestor), _number(row.key, value),
+                f"{value / row.ancestor:.2f} x", "kept" if is_kept else "MISSED",
             )
-            for line in found
-        ],
-        ("", "ancestor", "measured", "ratio", "must", "aim", "met"),
-    )  # fmt: skip
+        )  # fmt: skip
+    return rows
 
 
-def slices(measured: Measured, layers: int, only: str) -> list[dict[str, Any]]:
-    """Every slice that the compiler knows, with its ratio to one device without sums."""
-    known = targets.known_kinds(compile_lib.count_devices)
-    found = []
+def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
+    """Rows: whole programs of slices with their all-reduces."""
+    rows: list[tuple[object, ...]] = []
     for name, model, sets in SLICES:
-        if only not in f"{name} {_words(model, sets)}":
+        words = " ".join(["BERT-large" if model else "", *(s.partition(".")[2] for s in sets)])
+        if only not in f"slice {name} {words}":
             continue
-        if name.partition(":")[0] not in known:
-            log(f"{name}: this libtpu does not know it")
-            continue
-        (target,) = targets.of_topologies([name], compile_lib.count_devices)
-        base = (NO_CHECKPOINTING, *(model if layers == LAYERS else model[1:]))
-        one = measured.on(targets.one_of(target), base, layers, 2)[CYCLES]
-        result = measured.on(target, (*base, *sets), layers, 2)
-        ratio = result[CYCLES] / one if one and result[CYCLES] else None
-        found.append({"with": _words(model, sets), "ratio": ratio, **result})
-    return found
+        keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
+        found = step([*model, *sets], 2, keys, quick, f"--topology={name}")
+        rows.append((name, words.strip(), *(_number(key, found[key]) for key in keys)))
+    return rows
 
 
-def _words(model: tuple[str, ...], sets: tuple[str, ...]) -> str:
-    names = [setting.partition(".")[2] for setting in sets]
-    return " ".join(["BERT-large", *names] if model else names)
+def by_length(quick: bool) -> list[dict[str, Any]]:
+    """One sequence per v3 core: cycles and memory of both kinds of attention."""
+    points = []
+    for attention in ATTENTIONS:
+        for length in LENGTHS:
+            sets = [
+                f"model.attention_type={attention}", f"make_data.seq_length={length}",
+                f"make_data.max_predictions_per_seq={600 * length // 4096}",
+            ]  # fmt: skip
+            found = step(sets, 1, ["priced_cycles", "hbm_peak_bytes"], quick, "--chip=v3")
+            points.append({"attention": attention, "length": length, **found})
+    return points
 
 
-def show_slices(found: Sequence[dict[str, Any]]) -> str:
-    """The table for people."""
+def draw(points: Sequence[dict[str, Any]]) -> None:
+    """Cycles of a step against the length, one line for each kind of attention."""
+    from bigbird_ja.storage import plotting
 
-    def number(line: dict[str, Any], key: str, unit: float, form: str) -> str:
-        return "-" if line[key] is None else format(line[key] / unit, form)
-
-    rows = [
-        (
-            line["topology"], line["with"], number(line, CYCLES, 1e6, ".1f"),
-            number(line, "ratio", 1, ".3f"), number(line, TEMP, 1e9, ".2f"),
-            number(line, "hbm_peak_bytes", 1e9, ".2f"), "yes" if line["fits"] else "no",
-            number(line, "collective_bytes", 1e6, ".0f"),
-            number(line, "collective_cycles", 1e6, ".1f"),
-            number(line, "collective_link_ms", 1, ".1f"),
-            number(line, "tokens_per_second", 1, ",.0f"),
-        )
-        for line in found
-    ]  # fmt: skip
-    return table(
-        rows,
-        (
-            "slice", "with", "M cycles", "x one device", "temp GB", "peak GB", "fits",
-            "MB between devices", "M of the cycles", "ms on links", "tokens/s",
-        ),
-    )  # fmt: skip
+    figure = plotting.new_figure(6.5, 4.4)
+    axes = figure.add_subplot()
+    for (attention, label), style in zip(ATTENTIONS.items(), ("o-", "s--"), strict=True):
+        known = [p for p in points if p["attention"] == attention and p["priced_cycles"]]
+        cycles = [p["priced_cycles"] / 1e6 for p in known]
+        axes.plot([p["length"] for p in known], cycles, style, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
+    axes.set(xlabel="tokens in the sequence", ylabel="M priced cycles per step")
+    axes.set_title("BERT-base, one sequence per v3 core", fontsize=10)
+    axes.grid(alpha=0.3)
+    plotting.legend_below(figure)
+    figure.savefig(PICTURE, dpi=150)
 
 
-def _can_be_measured(row: Row) -> bool:
-    libtpu = compile_lib.versions()["libtpu"]
-    if row.key != CODE or machine_code.is_there(row.chip, libtpu):
-        return True
-    log(f"{row.what}: libtpu {libtpu} does not list it; make bench-code does")
-    return False
+def _number(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key.endswith("cycles"):
+        return f"{value / 1e6:.1f} M"
+    return f"{value / 1e9:.2f} GB" if key.endswith("bytes") else f"{value:,.0f}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2 and 4 layers, drawn out to 12")
-    parser.add_argument("--output", help="JSON file for the figures")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    args = parser.parse_args()
-    tensorflow_env.prepare(os.environ)
-    cache = compile_lib.default_cache_dir(dict(os.environ))
-    rows = [row for row in ROWS if args.only in row.what and _can_be_measured(row)]
-    by_code = any(row.key == CODE for row in rows)
-    settings = estimate.Settings(cache_dir=cache, timeout=2 * 3600, log=log, machine_code=by_code)
-    measured = Measured(settings)
-    found = lines(rows, lambda row: value_of(row, measured, args.quick))
-    if found:
-        print(show(found))
-    if args.quick:
-        print("drawn out from 2 and 4 layers; slices below have 2 layers")
-    of_slices = slices(measured, 2 if args.quick else LAYERS, args.only)
-    if of_slices:
-        print(show_slices(of_slices))
-    if args.output:
-        with open(args.output, "w", encoding="utf-8") as stream:
-            json.dump([*found, *of_slices], stream, indent=1)
+    """Measures what was asked for and prints a table for each part."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="extrapolate from 2 and 4 layers")
+    parser.add_argument("--only", default="", help="rows with these words: 'slice', 'tokens', ...")
+    options = parser.parse_args()
+    if rows := against_ancestor(options.only, options.quick):
+        print(table(rows, ("", "ancestor", "measured", "ratio", "limit")))
+    if rows := on_slices(options.only, options.quick):
+        print(table(rows, ("slice", "with", "cycles", "temporary", "peak", "tokens/s")))
+    if options.only in "tokens":
+        points = by_length(options.quick)
+        rows = [
+            (p["attention"], p["length"], *(_number(k, p[k]) for k in p if "_" in k))
+            for p in points
+        ]
+        print(table(rows, ("attention", "tokens", "cycles", "HBM peak")))
+        draw(points)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 from bigbird_ja.process.console import table
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
 from scripts import revisions

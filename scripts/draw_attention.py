@@ -18,9 +18,9 @@ from matplotlib import colors, patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja import settings
 from bigbird_ja.model import pattern
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 _BLOCKS = 24
 _NONE, _WINDOW, _GLOBAL, _RANDOM = range(4)
@@ -44,8 +44,8 @@ def _save(figure: plt.Figure, name: str) -> None:
 
 def _config(random_pattern: str) -> Config:
     sets = {"make_data.seq_length": _BLOCKS * 64, "model.random_pattern": random_pattern}
-    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    return settings.without_data_set(config)
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    return complete_config(config)
 
 
 def kinds(config: Config, head: int) -> np.ndarray:

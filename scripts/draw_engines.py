@@ -17,8 +17,8 @@ from matplotlib import patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.process import tensorflow_env
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 _OUTPUT = os.path.join("docs", "images", "engines.png")
 _TENSORFLOW, _JAX, _BOTH = "#f9dcc0", "#cfe0f1", "#ececea"
@@ -50,7 +50,7 @@ def counts() -> tuple[int, int, int, int]:
     from bigbird_ja.train.program import Program
 
     settings = ["make_data.seq_length=256", "training.global_batch_size=1"]
-    config = config_lib.without_data_set(config_lib.resolve("tiny-cpu", settings)[0])
+    config = complete_config(resolve_config("tiny-cpu", settings)[0])
     program = Program(config, 1, 1)
     gradients, update = program.gradients(), program.update()
     return (

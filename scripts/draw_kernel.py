@@ -18,8 +18,8 @@ from matplotlib import colors, patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja import settings
 from bigbird_ja.model import pattern
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 _TILES = 16
 _PATH = os.path.join("docs", "images", "attention-kernel.png")
@@ -67,8 +67,8 @@ def read(shifts: np.ndarray) -> np.ndarray:
 
 def _draw_walk(axis: Axes, head: int) -> None:
     sets = {"make_data.seq_length": 2 * _TILES * 64}
-    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in sets.items()])
-    plans = pattern.random_plan(settings.without_data_set(config))
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    plans = pattern.random_plan(complete_config(config))
     assert plans is not None and plans[0].shifts is not None
     shifts = plans[0].shifts[head]
     axis.imshow(

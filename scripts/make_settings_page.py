@@ -11,8 +11,8 @@ import sys
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli import main as cli
-from bigbird_ja.settings import OPTIONS, Config
 from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import OPTIONS, Config
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/settings.md")
 
@@ -56,8 +56,8 @@ def _row(option: Option, flags: dict[str, list[str]]) -> str:
 
 def _notes(option: Option, flags: dict[str, list[str]]) -> str:
     notes = []
-    if option.fixed_from:
-        notes.append(f"from the data set; until there is one, `{option.fixed_from}`")
+    if option.fixed_by_data:
+        notes.append("in a run, the data set's")
     if option.changeable:
         notes.append("may change")
     if option.only_with:

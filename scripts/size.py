@@ -116,13 +116,16 @@ def main(argv: list[str]) -> None:
     del argv
     sizes = measure(read(_REV.value))
     rows = [sizes[name].row(name) for name in sorted(sizes)]
-    whole, product = Size(), Size()
-    for name, size in sizes.items():
-        for total in (whole, product) if name.startswith("bigbird_ja") else (whole,):
-            total.files += size.files
-            total.code += size.code
-            total.functions += size.functions
-    rows += [product.row("bigbird_ja in all"), whole.row("all")]
+    totals = {"package": "bigbird_ja", "tests and testkit": "test", "scripts": "scripts", "all": ""}
+    for total, prefix in totals.items():
+        parts = [size for name, size in sizes.items() if name.startswith(prefix)]
+        rows.append(
+            Size(
+                [count for part in parts for count in part.files],
+                sum(part.code for part in parts),
+                [length for part in parts for length in part.functions],
+            ).row(f"= {total}")
+        )
     print(table(rows, _HEADER))
 
 

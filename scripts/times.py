@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import prices
 from bigbird_ja.plan import cost
 from bigbird_ja.plan import rows as plan
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 ROOT = Path(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATH = ROOT / "docs/times.yaml"
@@ -54,7 +54,7 @@ def _minutes(seconds: float, unit: str) -> str:
 
 def _rented() -> dict[str, str]:
     """What `plan --config base-4096` says of spot TPUs."""
-    config = settings.without_data_set(settings.resolve(_PRESET)[0])
+    config = complete_config(resolve_config(_PRESET)[0])
     run = plan.Run(
         config,
         config.training.num_train_steps,

@@ -87,14 +87,16 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
-    from bigbird_ja import settings as config_lib
+    from copy import deepcopy
+
+    from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import reading
     from bigbird_ja.train.state import first_state
     from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
-    config = config_lib.resolve(None, _settings(case))[0]
-    config = config_lib.with_data_set(config, manifest.fixed())
+    config = resolve_config(None, _settings(case))[0]
+    config = complete_config(config, (), manifest.as_settings())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
         return reading.batches(
@@ -115,7 +117,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
         engine = EstimatorEngine(config, first, batches, 1, str(directory), use_tpu=False)
         theirs, their_losses = run_engine(engine, steps)
     else:
-        reference = config_lib.copy(config)
+        reference = deepcopy(config)
         reference.model.attention_implementation = "xla"
         theirs, their_losses = _replicas(reference, first(), batches(0, 1), devices, steps)
     return _difference((ours, our_losses), (theirs, their_losses))
@@ -124,14 +126,14 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
     """The case's settings against the defaults, both going on after half of the steps on
     `case["restart"]` devices."""
-    from bigbird_ja import settings as config_lib
+    from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.train.state import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
     half = steps // 2
     runs = []
     for settings in (case["settings"], []):
-        training = config_lib.resolve(None, [*TINY, *settings])[0].training
+        training = resolve_config(None, [*TINY, *settings])[0].training
         own = dataclasses.replace(config, training=training)
         state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
         after = functools.partial(batches, start_step=half)

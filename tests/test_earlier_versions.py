@@ -23,9 +23,10 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.data import build, full_check, pipeline, spec, verify
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.train.engines import choice
 from testkit import ROOT
 from testkit.command_line import Ended, run_cli
@@ -98,8 +99,8 @@ def test_a_setting_that_a_tokenizers_record_does_not_know_had_its_default(made: 
 
 def test_a_run_goes_on_and_ends_as_the_first_version_took_it(made: Path) -> None:
     meta = json.loads((made / "model/model.ckpt-4.json").read_text())
-    config = settings.load_resolved(str(made / "model/config.yaml"))
-    assert settings.fingerprint(config) == meta["config_fingerprint"]
+    config = read_config(str(made / "model/config.yaml"))
+    assert config_fingerprint(config) == meta["config_fingerprint"]
     ended = run_cli(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={made}/model",
         "--num_train_steps=8", *PRETRAIN, "--json",

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bigbird_ja import settings
 from bigbird_ja.cli import command_flags, main
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.redaction import redact
+from bigbird_ja.settings.resolve import resolve_config
 from testkit import ROOT
 from testkit.fakes.gcs_process import FakeGcs
 
@@ -116,7 +116,7 @@ def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
         path = tmp_path / "bad.yaml"
         path.write_text(f"model: {tag}\n")
         with pytest.raises(BadInput, match="not YAML"):
-            settings.resolve(str(path), [], {})
+            resolve_config(str(path), [], {})
 
 
 def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message(

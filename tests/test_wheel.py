@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.launch import wheel
-from bigbird_ja.settings import preset
+from bigbird_ja.settings.resolve import preset_names, preset_path
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):
@@ -31,7 +31,7 @@ def test_the_wheel_for_a_vm_holds_every_preset() -> None:
     with zipfile.ZipFile(io.BytesIO(wheel.build().content)) as archive:
         held = set(archive.namelist())
     assert (
-        preset.names() and {f"bigbird_ja/settings/presets/{n}.yaml" for n in preset.names()} <= held
+        preset_names() and {f"bigbird_ja/settings/presets/{n}.yaml" for n in preset_names()} <= held
     )
 
 
@@ -45,8 +45,8 @@ def test_the_vm_installs_what_the_package_requires() -> None:
 
 def test_configs_of_a_checkout_are_the_packages_presets() -> None:
     for path in (ROOT / "configs").glob("*.yaml"):
-        assert path.resolve() == Path(preset.preset_path(path.stem)).resolve()
-    assert sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")) == preset.names()
+        assert path.resolve() == Path(preset_path(path.stem)).resolve()
+    assert sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")) == preset_names()
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_presets_go_by_name_in_an_empty_folder(installed: Path, tmp_path: Path) 
     assert done.returncode == 0 and found["tokens_per_step"] == 8 * 512, done.stderr
     done, found = run(installed, tmp_path, "plan", "--config=base-409")
     assert done.returncode == 2 and "'base-4096'" in done.stderr
-    assert all(name in found["error"] for name in preset.names())
+    assert all(name in found["error"] for name in preset_names())
     done, found = run(installed, tmp_path, "plan", "--config", "configs/base-4096.yaml")
     assert done.returncode == 2 and "--config base-4096" in found["error"]
     assert list(tmp_path.iterdir()) == []

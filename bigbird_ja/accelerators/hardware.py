@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.accelerators.hardware import region_of
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.urls import split_remote
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import suggestions
-from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.option import Option, in_words, is_used, near, near_settings, suggestion
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings import Config, Override
+    from bigbird_ja.settings.resolve import Override
+    from bigbird_ja.settings.schema import Config
 
 _FORMS = {int: "INT", float: "FLOAT", str: "STRING"}
 _SWITCH = {
@@ -193,7 +193,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
-            f" {suggestions.in_words(uses, _settings())}.",
+            f" {in_words(uses, _settings())}.",
             many=True,
             uses=uses,
         )
@@ -276,20 +276,18 @@ def _is_given(args: flags.FlagValues, need: str) -> bool:
 
 
 def _near(args: flags.FlagValues, name: str) -> str:
-    """The nearest flag by letters, and settings by meaning too."""
-    near = [f"--{known}" for known in suggestions.near(name, args)]
+    """The nearest flag and the nearest settings."""
+    nearest = [f"--{known}" for known in near(name, args)]
     if "set" in args:
         uses = declared(args["set"]).uses
-        known = {
-            key: option for key, option in _settings().items() if suggestions.is_used(key, uses)
-        }
-        near += [f"--set {key}=..." for key in suggestions.near_settings(name, known)[:2]]
-    return suggestions.suggestion(near)
+        known = [key for key in _settings() if is_used(key, uses)]
+        nearest += [f"--set {key}=..." for key in near_settings(name, known)[:2]]
+    return suggestion(nearest)
 
 
 def given_settings(args: flags.FlagValues) -> list[Override]:
     """The settings that flags of their own gave."""
-    from bigbird_ja.settings import Override
+    from bigbird_ja.settings.resolve import Override
 
     return [
         Override(declared(flag).setting, flag.value, f"--{flag.name}")
@@ -304,11 +302,11 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
     """
-    from bigbird_ja import settings
+    from bigbird_ja.settings.resolve import resolve_config
 
     uses = declared(args["set"]).uses
     changes = args.continue_with if "continue_with" in args else ()
-    config, overrides = settings.resolve(args.config, args.set, given_settings(args), uses, changes)
+    config, overrides = resolve_config(args.config, args.set, given_settings(args), uses, changes)
     for override in overrides:
         need = _settings()[override.key].needs_flag
         if override.source != "--set" or not need:
@@ -327,9 +325,9 @@ def echo(
 ) -> str:
     """The settings that take effect for this command and are not the preset's, or those of the
     run that goes on (its `config.yaml`)."""
-    from bigbird_ja import settings
+    from bigbird_ja.settings.resolve import echo_settings
 
-    return settings.echo(config, overrides, declared(args["set"]).uses, run)
+    return echo_settings(config, overrides, declared(args["set"]).uses, run)
 
 
 def form(flag: flags.Flag) -> str:

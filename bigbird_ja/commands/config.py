@@ -20,7 +20,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = SECTIONS
@@ -39,17 +39,18 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the settings."""
-    from bigbird_ja import settings
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings import preset, suggestions
+    from bigbird_ja.settings.option import is_used
+    from bigbird_ja.settings.resolve import preset_names, resolve_config
+    from bigbird_ja.settings.validate import config_warnings
 
     uses = settings_of(args.command) if args.command else SECTIONS
-    config, overrides = settings.resolve(args.config, args.set, uses=uses)
+    config, overrides = resolve_config(args.config, args.set, uses=uses)
     sources = {override.key: override.source for override in overrides}
-    shown = [key for key in OPTIONS if suggestions.is_used(key, uses)]
-    print(f"# Presets: {', '.join(preset.names())}.")
+    shown = [key for key in OPTIONS if is_used(key, uses)]
+    print(f"# Presets: {', '.join(preset_names())}.")
     print(as_yaml(config, shown, sources))
-    found = settings.warnings(config)
+    found = config_warnings(config)
     for warning in found:
         log(f"warning: {warning}")
     return {"settings": _as_json(config, shown, sources), "warnings": found}
@@ -71,7 +72,7 @@ def as_yaml(config: Config, keys: list[str], sources: dict[str, str]) -> str:
     """
     import yaml
 
-    from bigbird_ja.settings import get
+    from bigbird_ja.settings.values import get_value
 
     lines, section = [], ""
     for key in keys:
@@ -79,7 +80,7 @@ def as_yaml(config: Config, keys: list[str], sources: dict[str, str]) -> str:
         if option.section != section:
             section = option.section
             lines.append(f"{section}:")
-        value = get(config, key)
+        value = get_value(config, key)
         text = "null" if value is None else yaml.safe_dump(value).split("\n")[0]
         source = sources.get(key, "default" if value is not None else option.none)
         line = f"  {option.name}: {text}"
@@ -88,11 +89,11 @@ def as_yaml(config: Config, keys: list[str], sources: dict[str, str]) -> str:
 
 
 def _as_json(config: Config, keys: list[str], sources: dict[str, str]) -> dict[str, Any]:
-    from bigbird_ja.settings import get
+    from bigbird_ja.settings.values import get_value
 
     return {
         key: {
-            "value": get(config, key),
+            "value": get_value(config, key),
             "source": sources.get(key, "default"),
             "default": OPTIONS[key].default,
             "meaning": OPTIONS[key].help,

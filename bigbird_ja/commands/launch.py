@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.uses import RUN_SETTINGS
+from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.launch.run_files import Run
     from bigbird_ja.launch.run_state import RunState
     from bigbird_ja.launch.services import Tpus
     from bigbird_ja.launch.startup import Vm
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = RUN_SETTINGS
@@ -116,22 +116,23 @@ def _define_machine(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
-    from bigbird_ja import settings
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.launch import backends, prepare
     from bigbird_ja.launch.startup import vm_from_environment
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import check_mid_run
 
     if args.logs:
         return _follow(args)
     config, overrides = command_flags.resolve(args)
     vm = vm_from_environment()
     launched, warnings = prepare.prepare(args, config, vm, needs_all=not args.dry_run)
-    for warning in (*warnings, *settings.warnings(config)):
+    for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")
     changes = [override.key for override in overrides if override.source == "--continue_with"]
-    settings.check_mid_run(changes)
+    check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
     engine = backends.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")

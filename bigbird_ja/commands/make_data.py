@@ -14,12 +14,11 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.settings.schema import OPTIONS
-from bigbird_ja.settings.uses import LENGTH_SETTINGS
+from bigbird_ja.settings.schema import LENGTH_SETTINGS, OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = (
     "bigbird-ja make-data --input=tfds:wiki40b/ja:train --tokenizer=tok/ja.model"

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.uses import PLAN_SETTINGS
+from bigbird_ja.settings.schema import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.plan.rows import DataFacts, Figures
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = PLAN_SETTINGS
@@ -149,12 +149,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
-    from bigbird_ja import settings, storage
+    from bigbird_ja import storage
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.plan import rows
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.validate import config_warnings
 
     config, overrides = command_flags.resolve(args)
     steps_are_set = any(
@@ -164,14 +166,14 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     for flag in ("tokens", "epochs"):
         if args[flag].present and steps_are_set:
             raise BadInput(f"--{flag} and --set training.num_train_steps: give one of them")
-    for warning in settings.warnings(config):
+    for warning in config_warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = settings.without_data_set(config, overrides)
+        config = complete_config(config, overrides)
         return config, rows.estimated_data(config)
     manifest = manifest_lib.load(args.data_dir)
     where = storage.join(args.data_dir, "manifest.json")
-    config = settings.with_data_set(config, manifest.fixed(), overrides, where)
+    config = complete_config(config, overrides, manifest.as_settings(), where)
     return config, rows.manifest_data(manifest)
 
 
@@ -187,10 +189,10 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
     results = results_file.load(args.preflight)
     training = config.training
     for entry in (*results.chips, *results.topologies):
-        if entry.get("seq_length") not in (None, config.data.seq_length):
+        if entry.get("seq_length") not in (None, config.make_data.seq_length):
             raise BadInput(
                 f"--preflight {args.preflight} is of sequences of {entry['seq_length']} tokens, the"
-                f" config of {config.data.seq_length}: run preflight with this config"
+                f" config of {config.make_data.seq_length}: run preflight with this config"
             )
         devices = int(entry.get("devices") or config.tpu.num_cores)
         batch, wanted = entry.get("batch_per_core"), training.global_batch_size // devices

@@ -24,12 +24,12 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.uses import STEP_SETTINGS
+from bigbird_ja.settings.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.preflight.estimate import Settings
     from bigbird_ja.preflight.targets import Target
-    from bigbird_ja.settings import Config
+    from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
@@ -66,12 +66,12 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.accelerators import chips
     from bigbird_ja.cli import command_flags
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import targets
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
 
     _check_outputs(args)
     only_slices = args.topology and not args["chip"].present
@@ -79,7 +79,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     alone = [targets.of_chip(chips.chip(name)) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
-    config = config_lib.without_data_set(config, overrides)
+    config = complete_config(config, overrides)
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     return _examine(args, config, [*alone, *slices], versions)
@@ -103,12 +103,12 @@ def _check_outputs(args: absl_flags.FlagValues) -> None:
 def _examine(
     args: absl_flags.FlagValues, config: Config, wanted: list[Target], versions: dict[str, str]
 ) -> dict[str, Any]:
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.model import implementation
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, plot, results_file, text
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.values import config_fingerprint, flatten
 
     batches = [args.batch_per_core or _batch(config, target) for target in wanted]
     settings = estimate.Settings(
@@ -148,8 +148,8 @@ def _examine(
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
-        "config_fingerprint": config_lib.fingerprint(config),
-        "config": config_lib.flatten(config),
+        "config_fingerprint": config_fingerprint(config),
+        "config": flatten(config),
         "versions": versions,
     }
     if args.output:
@@ -163,15 +163,15 @@ def _first_phase(
     config: Config, target: Target, batch: int, settings: Settings
 ) -> dict[str, Any] | None:
     """What a step on short sequences takes, with the same tokens; None where there is none."""
-    from bigbird_ja import settings as config_lib
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
+    from bigbird_ja.settings.values import first_phase
 
-    phase = config_lib.first_phase(config)
+    phase = first_phase(config)
     if phase is None:
         return None
     phase = implementation.resolved(phase, "tpu", target.chip.name)
-    pieces = (config.data.seq_length or 0) // (phase.data.seq_length or 1)
+    pieces = config.make_data.seq_length // phase.make_data.seq_length
     settings.log(f"compiling the first phase for {target.name} ...")
     settings = dataclasses.replace(settings, dump_dir=None)
     return estimate.examine(phase, target, batch * pieces, settings)
@@ -205,6 +205,6 @@ def _title(config: Config) -> str:
     pattern = model.random_pattern if model.attention_type == "block_sparse" else ""
     checkpointing = ", gradient checkpointing" if config.training.gradient_checkpointing else ""
     return (
-        f"{model.num_layers} layers, {config.data.seq_length} tokens, {model.attention_type}"
+        f"{model.num_layers} layers, {config.make_data.seq_length} tokens, {model.attention_type}"
         f" {pattern}{checkpointing}"
     )

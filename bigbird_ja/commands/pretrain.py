@@ -21,7 +21,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, Interrupted
-from bigbird_ja.settings.uses import RUN_SETTINGS
+from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -135,25 +135,25 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
 def _prepare_and_train(
     args: absl_flags.FlagValues, around: Surroundings, stop: StopRequest
 ) -> dict[str, Any]:
-    from bigbird_ja import settings
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import check_mid_run
     from bigbird_ja.train import run_directory
 
     own = _take_settings_of_run(args, log)
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
-    settings.check_mid_run(change.key for change in changes)
+    check_mid_run(change.key for change in changes)
     profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
-    config = settings.with_data_set(
-        config, manifest.fixed(), overrides, f"{args.data_dir}/manifest.json"
+    config = complete_config(
+        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )
-    if not args.overwrite and all(o.key != "data.mask_unit" for o in overrides):
-        config = run_directory.with_mask_unit_of(args.model_dir, config, log)
     log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
-    for warning in settings.warnings(config):
+    for warning in config_warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():

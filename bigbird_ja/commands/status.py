@@ -71,15 +71,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _tokens_per_step(bucket: str, name: str) -> int:
-    from bigbird_ja import settings
     from bigbird_ja.launch.run_files import Run
     from bigbird_ja.plan import cost
+    from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
-        config = settings.load_resolved(Run(bucket, name).config_path)
+        config = read_config(Run(bucket, name).config_path)
     except BadInput:
         return 0
-    return cost.tokens_per_step(settings.without_data_set(config))
+    return cost.tokens_per_step(complete_config(config))
 
 
 def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:

@@ -186,16 +186,16 @@ class Manifest(DataSpec):
         """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
         return _digest(_as_dict(self))
 
-    def fixed(self) -> dict[str, Any]:
-        """The values of `config.DATA_SET_KEYS`, and the rate that the data was made at."""
+    def as_settings(self) -> dict[str, Any]:
+        """The values of the settings in `FIXED_BY_DATA`."""
         return {
-            "model.vocab_size": self.vocab_size,
-            "data.seq_length": self.seq_length,
-            "data.max_predictions_per_seq": self.max_predictions_per_seq,
-            "data.masking": self.masking,
-            "data.nsp": self.nsp,
-            "data.mask_unit": self.mask_unit,
+            "tokenize.vocab_size": self.vocab_size,
+            "make_data.seq_length": self.seq_length,
+            "make_data.masking": self.masking,
+            "make_data.max_predictions_per_seq": self.max_predictions_per_seq,
             "make_data.masked_lm_prob": self.masked_lm_prob,
+            "make_data.mask_unit": self.mask_unit,
+            "make_data.nsp": self.nsp,
         }
 
     def shards(self, split: str) -> tuple[Shard, ...]:

@@ -16,7 +16,8 @@ from msgspec import Meta
 from bigbird_ja.data import records
 from bigbird_ja.data.masking import NEWEST_VERSION, MaskingRule
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import MakeDataConfig, predictions_of
+from bigbird_ja.settings.schema import MakeDataConfig
+from bigbird_ja.settings.values import predictions_of
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import Tokenizer
 

@@ -19,7 +19,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.model import check_tokenizer, load_parameters, tokenizer_sha256
 from bigbird_ja.run.records import Evaluation, HeartbeatRecord
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.corpus import Corpus
 
 _PERCENT = 100.0

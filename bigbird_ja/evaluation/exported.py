@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import CONFIG as RUN_CONFIG
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.validate import validate_config
+from bigbird_ja.settings.values import set_value
 from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -91,12 +93,12 @@ def _config(folder: str) -> Config:
     config = Config()
     for key, value in {**said, **said[OURS]}.items():
         name = f"model.{_NAMES.get(key, key)}"
-        if name in settings.OPTIONS:
-            settings.put(config, name, settings.OPTIONS[name].read(value, path))
-    config.data.nsp = "BigBirdForPreTraining" in said.get("architectures", [])
-    config.data.seq_length = config.model.max_position_embeddings
+        if name in OPTIONS:
+            set_value(config, name, OPTIONS[name].read(value, path))
+    config.make_data.nsp = "BigBirdForPreTraining" in said.get("architectures", [])
+    config.make_data.seq_length = config.model.max_position_embeddings or 0
     config.training.dtype = "float32"
-    settings.validate(config)
+    validate_config(config)
     return config
 
 

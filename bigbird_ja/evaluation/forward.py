@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import settings
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.pretraining import pretraining_metrics
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 def inference_config(config: Config) -> Config:
     """The same model in float32 and by XLA's way: figures of all runs compare."""
-    changed = settings.copy(config)
+    changed = deepcopy(config)
     changed.model.attention_implementation = "xla"
     changed.training.dtype = "float32"
     changed.training.gradient_checkpointing = False

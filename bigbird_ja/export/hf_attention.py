@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.model import pattern
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 def random_blocks(config: Config, length: int) -> list[np.ndarray] | None:

@@ -13,7 +13,7 @@ from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import hf_names, pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # transformers' own class points random blocks at block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
@@ -29,7 +29,7 @@ def model_config(source: Source) -> dict[str, Any]:
     special = source.tokenizer.special
     return {
         "architectures": [
-            "BigBirdForPreTraining" if source.config.data.nsp else "BigBirdForMaskedLM"
+            "BigBirdForPreTraining" if source.config.make_data.nsp else "BigBirdForMaskedLM"
         ],
         "model_type": "big_bird",
         "auto_map": {

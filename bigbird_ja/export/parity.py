@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import settings
 from bigbird_ja.export import hf_attention
 from bigbird_ja.export.source import Source
+from bigbird_ja.settings.values import set_value
 
 TOLERANCE = 1e-4  # of scores (logits), absolute
 _ARTICLES = 20
@@ -154,7 +154,7 @@ def _records(source: Source, count: int) -> dict[str, np.ndarray]:
 
 def _generated_records(source: Source, count: int) -> dict[str, np.ndarray]:
     special = source.tokenizer.special
-    length = source.config.data.seq_length or source.config.model.max_position_embeddings
+    length = source.config.make_data.seq_length or source.config.model.max_position_embeddings
     assert length is not None
     ids = itertools.chain.from_iterable(
         source.tokenizer.encode(text) for text in itertools.chain.from_iterable(_endless())
@@ -238,7 +238,7 @@ def _our_scores(source: Source, attention: str, batch: dict[str, np.ndarray]) ->
     from bigbird_ja.model.encoder import encode
 
     config = inference_config(source.config)
-    settings.put(config, "model.attention_type", attention)
+    set_value(config, "model.attention_type", attention)
     params = {name: tf.constant(value) for name, value in source.params.items()}
 
     @tf.function

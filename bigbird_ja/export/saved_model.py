@@ -19,7 +19,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.dense import HIDDEN
 from bigbird_ja.model.layers import activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 _SPEC = tf.TensorSpec([None, None], tf.int32)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bigbird_ja import settings
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput
@@ -14,7 +14,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import check_tokenizer, load_parameters, load_tokenizer
 from bigbird_ja.run.records import Evaluation, EventRecord, MetricsRecord
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.tokenizer import Tokenizer
 
 POSITIONS = "bert/embeddings/position_embeddings"
@@ -95,7 +95,7 @@ def extend_positions(source: Source, max_position: int) -> Source:
     if max_position == len(trained):
         return source
     copies = -(-max_position // len(trained))
-    config = settings.copy(source.config)
+    config = deepcopy(source.config)
     config.model.max_position_embeddings = max_position
     params = {**source.params, POSITIONS: np.tile(trained, (copies, 1))[:max_position]}
     return replace(source, config=config, params=params, extended_from=len(trained))

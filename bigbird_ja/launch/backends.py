@@ -13,7 +13,7 @@ from bigbird_ja.launch import compute, tpu_nodes
 from bigbird_ja.launch.services import RUN_LABEL, Presence, ServiceFault, Tpu, Tpus, advice
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 MODULES = {"tpu": tpu_nodes, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}

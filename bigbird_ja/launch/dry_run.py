@@ -8,7 +8,6 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.launch import backends, compute, startup, tpu_nodes, wheel
@@ -17,7 +16,8 @@ from bigbird_ja.launch.run_state import RunState, longest_life
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.console import human_time
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config
+from bigbird_ja.settings.schema import Config
 
 WIDTH = 96  # columns, with the label's eleven
 _HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
@@ -87,7 +87,7 @@ def _file(verb: str, path: str, what: str) -> dict[str, Any]:
 
 def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
     """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
-    config, settings = config_lib.without_data_set(config), run.settings
+    config, settings = complete_config(config), run.settings
     overheads = Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,

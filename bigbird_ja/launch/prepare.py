@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from absl import flags
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja import storage
 from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.launch import backends, wheel
@@ -16,7 +15,9 @@ from bigbird_ja.launch.run_state import Settings
 from bigbird_ja.launch.services import ServiceFault, Tpus, TpuSpec, advice
 from bigbird_ja.launch.startup import Vm
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.settings import Config, Override
+from bigbird_ja.settings.resolve import Override, complete_config, read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml, differences, flatten, may_change_in_mid_run
 
 
 def prepare(
@@ -118,7 +119,7 @@ def check_data(run: Run, config: Config, overrides: Sequence[Override]) -> Confi
     """Reads the data set's manifest, so that a contradiction is found before it is paid for.
 
     Returns:
-        The config without what a preset states for other data.
+        The config of a run on that data.
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
@@ -129,11 +130,11 @@ def check_data(run: Run, config: Config, overrides: Sequence[Override]) -> Confi
 
     manifest = manifest_lib.load(run.data_dir)
     where = storage.join(run.data_dir, "manifest.json")
-    config_lib.with_data_set(config, manifest.fixed(), overrides, where)
+    complete = complete_config(config, overrides, manifest.as_settings(), where)
     batch, hosts = config.training.global_batch_size, run.settings.hosts
     if hosts > 1:
         order.check_hosts(manifest.num_readers, batch, hosts, 0)
-    return config_lib.left_to_data(config, manifest.fixed(), overrides)
+    return complete
 
 
 def region_warnings(run: Run, table: prices.Prices) -> list[str]:
@@ -204,24 +205,23 @@ def store(run: Run, config: Config, changes: Sequence[str], update_package: bool
         package = wheel.build()
         path = wheel.upload(run.bucket, package)
         run = replace(run, wheel=path, wheel_sha256=package.sha256)
-    values = config_lib.flatten(config)
+    values = flatten(config)
     keys = dict.fromkeys((*run.continue_with, *changes))
     run = replace(run, continue_with={key: values[key] for key in keys})
-    storage.write_text(run.config_path, config_lib.to_yaml(config))
+    storage.write_text(run.config_path, config_to_yaml(config))
     run.save()
     return run
 
 
 def _compare_config(run: Run, config: Config, changes: Sequence[str]) -> None:
     try:
-        old = config_lib.load_resolved(run.config_path)
+        old = read_config(run.config_path)
     except BadInput:
         return
-    differences = config_lib.differences(old, config)
-    changed = [one for one in differences if one.partition(":")[0] not in changes]
+    changed = [one for one in differences(old, config) if one.partition(":")[0] not in changes]
     if changed:
         keys = [one.partition(":")[0] for one in changed]
-        may = all(map(config_lib.may_change_in_mid_run, keys))
+        may = all(map(may_change_in_mid_run, keys))
         advice = "change it in mid run by --continue_with, " if may else ""
         raise BadInput(
             f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep it,"

@@ -11,7 +11,7 @@ from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 @tf.autograph.experimental.do_not_convert

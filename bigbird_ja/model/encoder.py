@@ -10,7 +10,7 @@ from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.model.recompute import recompute
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
 _EMBEDDING_PLACE = 0

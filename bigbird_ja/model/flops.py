@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 
 def model_flops(config: Config, batch_per_core: int) -> float:
@@ -20,8 +21,8 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     sequence. Sparse attention counts the pairs that its pattern lets see each other, and nothing
     else. Additions, softmax, norms and the optimiser count nothing.
     """
-    model, data = config.model, config.data
-    hidden, length = model.hidden_size, data.seq_length or 0
+    model, data = config.model, config.make_data
+    hidden, length = model.hidden_size, data.seq_length
     predictions = train_predictions(config)
     attention = length * 2 * 4 * hidden**2 + 4 * hidden * visible_pairs(config)
     tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
@@ -38,7 +39,7 @@ def visible_pairs(config: Config) -> int:
     Raises:
         BadInput: a sequence length that the attention pattern cannot be laid over.
     """
-    length = config.data.seq_length or 0
+    length = config.make_data.seq_length
     try:
         if pattern.is_full(config, length):
             return length * length

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:

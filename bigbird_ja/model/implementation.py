@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import re
+from copy import deepcopy
 
-from bigbird_ja import settings
 from bigbird_ja.model import pattern
 from bigbird_ja.model.kernels.shape import Shape
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
@@ -44,7 +44,7 @@ def resolved(config: Config, platform: str, chip: str | None) -> Config:
         BadInput: `kernel` is asked for where it cannot be had; says why.
     """
     wanted = config.model.attention_implementation
-    changed = settings.copy(config)
+    changed = deepcopy(config)
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
         changed.model.attention_implementation = "xla"
         return changed
@@ -70,7 +70,7 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
     if ways != ["auto", "kernel"] or not is_ours:
         raise error
     log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
-    changed = settings.copy(taken)
+    changed = deepcopy(taken)
     changed.model.attention_implementation = "xla"
     return changed
 
@@ -96,7 +96,7 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
 def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
     """Why this cannot be computed by kernels; None where it can."""
     model = config.model
-    length = config.data.seq_length or 0
+    length = config.make_data.seq_length
     if model.random_pattern != "rolled":
         return f"model.random_pattern={model.random_pattern} has none"
     if pattern.is_full(config, length):

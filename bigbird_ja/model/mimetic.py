@@ -22,7 +22,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 _DISTANCES = (-1, 1, -4, 4, -2, 2, -8, 8)  # tokens; heads take them in turn
 _PEAK = 10.0  # the score of a key at just that distance; of one far away it is about 0

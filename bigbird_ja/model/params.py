@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bigbird_ja.model import mimetic
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
@@ -57,7 +57,7 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     _add_dense(specs, "cls/predictions/transform", hidden, hidden)
     _add_layer_norm(specs, "cls/predictions/transform", hidden)
     specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros", decay=False)
-    if config.data.nsp:
+    if config.make_data.nsp:
         _add_dense(specs, "bert/pooler/dense", hidden, hidden)
         specs["cls/seq_relationship/output_weights"] = ParameterSpec(
             (2, hidden), "normal", decay=True

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja.settings import Config, ModelConfig
+from bigbird_ja.settings.schema import Config, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def random_plan(config: Config, seq_length: int | None = None) -> list[LayerPlan
         seq_length: in tokens; the data's by default.
     """
     model = config.model
-    length = seq_length or config.data.seq_length
+    length = seq_length or config.make_data.seq_length
     assert length is not None
     if is_full(config, length):
         return None

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bigbird_ja.model import heads
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.layers import Parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 
 @tf.autograph.experimental.do_not_convert
@@ -35,7 +35,7 @@ def pretraining_metrics(
         and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
-    if config.data.nsp:  # which asks the first position
+    if config.make_data.nsp:  # which asks the first position
         positions = tf.pad(positions, [[0, 0], [1, 0]])
     hidden = encode(
         params,
@@ -46,10 +46,10 @@ def pretraining_metrics(
         positions=positions,
         dropout_key=dropout_key,
     )
-    masked = hidden[:, 1:] if config.data.nsp else hidden
+    masked = hidden[:, 1:] if config.make_data.nsp else hidden
     losses, correct = heads.masked_lm_losses(params, config, masked, batch["masked_lm_ids"])
     metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
-    if config.data.nsp:
+    if config.make_data.nsp:
         labels = batch["next_sentence_labels"]
         logits = heads.next_sentence_logits(params, hidden[:, 0])
         metrics["next_sentence_losses"] = heads.cross_entropy(logits, labels)

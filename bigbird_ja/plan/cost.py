@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
@@ -45,7 +45,7 @@ class RunTime:
 
 def tokens_per_step(config: Config) -> int:
     """Positions per optimiser step; with full sequences (99 %) they are tokens."""
-    return config.training.global_batch_size * int(config.data.seq_length or 0)
+    return config.training.global_batch_size * config.make_data.seq_length
 
 
 def checkpoint_bytes(config: Config) -> int:

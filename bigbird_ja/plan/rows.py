@@ -14,7 +14,8 @@ from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import cost
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, first_phase
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase
 
 COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
 
@@ -69,7 +70,7 @@ class Row:
 def estimated_data(config: Config) -> DataFacts:
     """Wiki40b Japanese, as far as its size is known without the data."""
     tokens = cost.WIKI40B_JA_BYTES / cost.BYTES_PER_TOKEN
-    length = int(config.data.seq_length or 1)
+    length = config.make_data.seq_length
     return DataFacts(
         math.ceil(tokens / length),
         tokens * 2.25,  # two bytes per token, and word boundaries
@@ -145,7 +146,7 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
         return measured
     share, phase = mfu or machine.mfu, first_phase(config)
     rates = [
-        machine.peak_flops * share * int(one.data.seq_length or 1) / model_flops(one, 1)
+        machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
         for one in (config, phase)
         if one is not None
     ]

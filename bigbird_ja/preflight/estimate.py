@@ -23,7 +23,8 @@ from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.preflight.waits import waits
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage import outputs
 from bigbird_ja.train.lowered import LoweredStep
 
@@ -113,7 +114,7 @@ def examine(
         "chip": target.chip.name,
         "attention_implementation": config.model.attention_implementation,
         "batch_per_core": batch,
-        "seq_length": config.data.seq_length,
+        "seq_length": config.make_data.seq_length,
         "predictions_per_seq": train_predictions(config),
         "gradient_accumulation_steps": config.training.gradient_accumulation_steps,
         "fits": compiled.shortage is None,
@@ -136,7 +137,7 @@ def _figures(config: Config, target: Target, batch: int, compiled: Compiled) -> 
     total = sum(cost.cycles for cost in costs)
     seconds = total / chip.clock_hz
     steps = config.training.gradient_accumulation_steps
-    tokens = batch * steps * (config.data.seq_length or 0)
+    tokens = batch * steps * config.make_data.seq_length
     bodies = cycles.looped_bytes(module)
     code = roofline.code_costs(module, costs, compiled.code, chip) if compiled.code else []
     by_code = dict.fromkeys(code_figures.KEYS)

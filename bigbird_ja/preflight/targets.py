@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import nearest
+from bigbird_ja.settings.option import nearest
 
 # Slices that Google rents, for the lists in messages; the compiler knows more of them.
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")

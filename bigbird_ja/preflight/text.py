@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import human_bytes, human_count, table
-from bigbird_ja.settings import Config, copy, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -209,7 +211,7 @@ def of_mask_rate(config: Config) -> str:
     Args:
         config: completed, with `training.masked_lm_prob`.
     """
-    training, plain = config.training, copy(config)
+    training, plain = config.training, deepcopy(config)
     plain.training = dataclasses.replace(training, masked_lm_prob=None, final_masked_lm_prob=None)
     more = model_flops(config, 1) / model_flops(plain, 1) - 1
     last = training.final_masked_lm_prob

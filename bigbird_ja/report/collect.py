@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.records import (
@@ -16,7 +16,8 @@ from bigbird_ja.run.records import (
     MetricsRecord,
     ProbeLine,
 )
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
 
 Line = TypeVar("Line", Evaluation, ProbeLine)
 
@@ -114,7 +115,7 @@ def collect(
         BadInput: it holds nothing of a run.
     """
     config_path = storage.join(model_dir, "config.yaml")
-    config = settings.load_resolved(config_path) if storage.exists(config_path) else None
+    config = read_config(config_path) if storage.exists(config_path) else None
     metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
     events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
     heartbeat = run_log.read_heartbeat(model_dir)

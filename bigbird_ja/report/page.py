@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja import settings as config_lib
 from bigbird_ja.process.console import human_count, human_time
 from bigbird_ja.report import charts
 from bigbird_ja.report.charts import NUM_COLOURS, Series
 from bigbird_ja.report.collect import Run, counts, timeline_marks
 from bigbird_ja.run.records import Example
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 
 _SMOOTHING = 20  # logged steps
 
@@ -357,10 +358,10 @@ def _environment_card(runs: Sequence[Run]) -> str:
 
 
 def _config_card(runs: Sequence[Run]) -> str:
-    defaults = config_lib.flatten(config_lib.Config())
+    defaults = flatten(Config())
 
     def settings(run: Run) -> dict[str, Any]:
-        return config_lib.flatten(run.config) if run.config else {}
+        return flatten(run.config) if run.config else {}
 
     changed = {
         key for run in runs for key, value in settings(run).items() if value != defaults.get(key)

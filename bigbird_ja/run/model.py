@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, read_variables
 from bigbird_ja.run.file_names import parameters_of
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.scratch import scratch_directory
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def load_config(model_dir: str, meta: Meta) -> Config:
     """
     path = storage.join(model_dir, CONFIG)
     try:
-        config = settings.load_resolved(path)
+        config = read_config(path)
     except BadInput as error:
         if not storage.exists(path):
             raise BadInput(f"{path}: missing: restore it from a copy of the run") from error
@@ -91,7 +93,7 @@ def check_config(config: Config, meta: Meta, where: str, earlier: Collection[str
     Raises:
         BadInput: the fingerprints differ.
     """
-    found = settings.fingerprint(config)
+    found = config_fingerprint(config)
     if meta.config_fingerprint not in {found, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"

@@ -8,11 +8,12 @@ reference of all settings, the echo) is derived from that declaration.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from bigbird_ja.process.errors import BadInput
 INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _METADATA = "option"
+_MOST_SUGGESTIONS = 3
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
 
@@ -39,14 +41,12 @@ class Option:
     below: float | None = None  # excluded upper bound
     choices: tuple[str, ...] = ()
     none: str = ""  # what None stands for, where None is a value
-    fixed_from: str = ""  # the data set fixes it; where the same choice is stated for making one
-    may_differ: bool = False  # it is read from the data set, and training may choose another
+    fixed_by_data: bool = False  # of a run, its data set's manifest says it
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
     only_with: str = ""  # "section.key=value|value": it has no effect where that is otherwise
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
     engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
-    also: tuple[str, ...] = ()  # other names by which people look for it
 
     @property
     def section(self) -> str:
@@ -124,8 +124,6 @@ class Option:
             return
         prefix = f"{source}: " if source else ""
         if self.choices and value not in self.choices:
-            from bigbird_ja.settings.suggestions import nearest
-
             raise BadInput(
                 f"{prefix}{self.key}={shortened(value)}{nearest(str(value), self.choices)}:"
                 f" one of {', '.join(self.choices)}"
@@ -221,3 +219,67 @@ def shortened(value: Any) -> str:
         return format_value(value)
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`" (did you mean 'x'?)"` for the nearest known name, else an empty string."""
+    return suggestion(near(name, known))
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """The nearest known name by letters, or nothing."""
+    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+
+
+def is_used(key: str, uses: Sequence[str]) -> bool:
+    """Whether a command that uses these sections and keys uses this setting."""
+    return key in uses or key.partition(".")[0] in uses
+
+
+def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
+    """Sections and keys that a command uses, as briefly as can be said: `model.*`, a section
+    without few of its keys, or the keys.
+
+    Args:
+        uses: sections and keys.
+        known: the keys of all settings.
+    """
+    sections: dict[str, list[str]] = {}
+    for key in known:
+        sections.setdefault(key.partition(".")[0], []).append(key)
+    found = []
+    for section, keys in sections.items():
+        used = [key for key in keys if is_used(key, uses)]
+        unused = [key.partition(".")[2] for key in keys if key not in used]
+        if len(unused) >= len(used):
+            found += used
+        else:
+            found.append(f"{section}.*" + (f" but {', '.join(unused)}" if unused else ""))
+    return "; ".join(found) if any(" but " in text for text in found) else ", ".join(found)
+
+
+def near_settings(name: str, known: Iterable[str]) -> list[str]:
+    """Keys of settings whose name, or whole key, has about the same letters, the likeliest first.
+
+    A name without a section is compared with the names of all sections.
+    """
+    scored = [(_nearness(name, key), key) for key in known]
+    best = max((score for score, _ in scored), default=0.0)
+    near = sorted((-score, key) for score, key in scored if score >= max(0.6, best - 0.1))
+    return [key for _, key in near[:_MOST_SUGGESTIONS]]
+
+
+def suggestion(keys: list[str]) -> str:
+    """`" (did you mean 'a' or 'b'?)"`, or an empty string."""
+    return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
+
+
+def _nearness(name: str, key: str) -> float:
+    """0 to 1: how alike two keys are, or their names without the sections."""
+    asked, known = name.lower().replace("-", "_"), key
+    short = _ratio(asked.rpartition(".")[2], known.rpartition(".")[2])
+    return max(_ratio(asked, known), 0.95 * short)
+
+
+def _ratio(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()

@@ -1,24 +1,35 @@
 """From what the user says to a config: defaults, a file, `--set`, flags; then the data set.
 
-The last wins. What a data set fixes (`DATA_SET_KEYS`) stays None until its manifest is read
-(`with_data_set`); a value given explicitly that disagrees with the manifest is an error.
+The last wins. How a run's data were made (`FIXED_BY_DATA`) is taken from its manifest
+(`complete_config`); a value given explicitly that disagrees with the manifest is an error. Without
+a data set, the config's `make_data` stands for one to be made.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import os
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import preset, suggestions
-from bigbird_ja.settings.option import shortened
-from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, SECTIONS, Config
-from bigbird_ja.settings.validate import validate
-from bigbird_ja.settings.values import copy, flatten, get, predictions_of, put
+from bigbird_ja.settings.option import (
+    format_value,
+    in_words,
+    is_used,
+    near_settings,
+    nearest,
+    shortened,
+    suggestion,
+)
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.validate import validate_config, validate_on_data
+from bigbird_ja.settings.values import flatten, get_value, predictions_of, set_value
 
-_DATA_RATE = "make_data.masked_lm_prob"
+_PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Override:
         return self.source.startswith("preset ")
 
 
-def resolve(
+def resolve_config(
     config_path: str | None = None,
     sets: Iterable[str] = (),
     flags: Iterable[Override] = (),
@@ -67,154 +78,90 @@ def resolve(
     """
     overrides: list[Override] = []
     if config_path is not None:
-        overrides += _read_file(*preset.locate(config_path))
+        overrides += _read_file(*_locate(config_path))
     for text in sets:
         overrides.append(_read_set(text, uses))
     overrides += flags
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
-    read = [_read(override) for override in overrides]
-    applied = _without_stale_rate(_without_stale_predictions(read))
-    for override in applied:
-        put(config, override.key, override.value)
-    validate(config)
-    _check_effective(config, applied)
-    return config, applied
+    overrides = _without_final_rate(list(map(_read, overrides)))
+    for override in overrides:
+        set_value(config, override.key, override.value)
+    validate_config(config)
+    # What depends on the data that a run reads is checked by `complete_config`.
+    _check_effective(config, [o for o in overrides if not _depends_on_data(o.key)])
+    return config, overrides
 
 
-def _without_stale_predictions(overrides: list[Override]) -> list[Override]:
-    """Leaves out a file's number of predictions where the command line has another length or rate.
-
-    It was meant for the file's own; None computes it (`predictions_of`).
-    """
-    key = "make_data.max_predictions_per_seq"
-    if any(override.key == key and override.is_explicit for override in overrides):
-        return overrides
-    for other in ("make_data.seq_length", _DATA_RATE):
-        values = [OPTIONS[other].default, *(o.value for o in overrides if o.key == other)]
-        in_file = [o.value for o in overrides if o.key == other and not o.is_explicit]
-        if values[-1] != (in_file[-1] if in_file else values[0]):
-            return [override for override in overrides if override.key != key]
-    return overrides
-
-
-def _without_stale_rate(overrides: list[Override]) -> list[Override]:
-    """Leaves out the share of predictions that a preset goes to where the user says where to begin.
-
-    It was meant for the preset's own beginning; one share alone is a fixed one.
-    """
+def _without_final_rate(overrides: list[Override]) -> list[Override]:
+    """Drops a preset's final mask rate where the user sets the first one: they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
-    last = {override.key: override for override in overrides}
-    if first not in last or last[first].is_of_preset:
+    if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
-def with_data_set(
-    config: Config, fixed: Mapping[str, Any], overrides: Iterable[Override] = (), where: str = ""
+def _depends_on_data(key: str) -> bool:
+    option = OPTIONS[key]
+    return option.section != "make_data" and option.only_with.partition("=")[0] in FIXED_BY_DATA
+
+
+def complete_config(
+    config: Config,
+    overrides: Iterable[Override] = (),
+    manifest: Mapping[str, Any] | None = None,
+    where: str = "the data set",
 ) -> Config:
-    """Completes a config with what a data set fixes.
+    """The config of a run: with what its data set fixes, and what follows from that.
 
     Args:
-        config: as `resolve` returns it.
-        fixed: a value for each of `DATA_SET_KEYS`, and `make_data.masked_lm_prob`, from the
-            manifest.
+        config: as `resolve_config` returns it.
         overrides: what the user set; one that disagrees is an error.
+        manifest: a value for each of `FIXED_BY_DATA`; None where there is no data set, whose place
+            then takes one that is made as the config says.
         where: the manifest's path, for the message.
 
     Raises:
-        BadInput: an explicit value disagrees with the data set.
+        BadInput: an explicit value disagrees with the data set, or has no effect on it.
     """
-    overrides = list(overrides)
-    config = left_to_data(config, fixed, overrides)
+    config = copy.deepcopy(config)
     last = {override.key: override for override in overrides}
-    for key, origin in DATA_SET_KEYS.items():
-        # A config file says under `origin` how data is to be made; on the command line of a
-        # command that reads data it can only be meant for this data.
-        asked = [origin] if origin in last and last[origin].is_explicit else []
-        if OPTIONS[key].may_differ:
-            put(config, key, fixed[key] if get(config, key) is None else get(config, key))
-        else:
-            asked = [key, *asked]
-        for name in asked:
-            stated = get(config, name)
-            if stated is not None and stated != fixed[key]:
-                source = last[name].source if name in last else "config"
-                raise BadInput(
-                    f"{name}={stated} ({source}) disagrees with"
-                    f" {where or 'the data set'}, which has {fixed[key]}:"
-                    " leave it out, or make the data again"
-                )
-        if not OPTIONS[key].may_differ:
-            put(config, key, fixed[key])
-    _refuse_too_late(last.values(), where)
+    for key, value in (manifest or {}).items():
+        stated = last[key].value if key in last and last[key].is_explicit else None
+        if stated is not None and stated != value:
+            raise _disagrees(key, stated, last[key].source, where, value)
+        set_value(config, key, value)
+    model, data = config.model, config.make_data
+    data.max_predictions_per_seq = predictions_of(data)
+    if manifest and model.vocab_size not in (None, config.tokenize.vocab_size):
+        key = "model.vocab_size"
+        source = last[key].source if key in last else "config"
+        raise _disagrees(key, model.vocab_size, source, where, config.tokenize.vocab_size)
+    model.vocab_size = model.vocab_size or config.tokenize.vocab_size
+    model.max_position_embeddings = model.max_position_embeddings or data.seq_length
+    config.data.mask_unit = config.data.mask_unit or data.mask_unit
+    _leave_rates_to_data(config, last)
     _check_effective(config, last.values())
-    return _complete(config)
-
-
-def without_data_set(config: Config, overrides: Iterable[Override] = ()) -> Config:
-    """Completes a config where there is no data set, from what it says how one is to be made.
-
-    Args:
-        config: as `resolve` returns it.
-        overrides: what the user set; one without effect on such data is an error.
-
-    Raises:
-        BadInput: settings that contradict each other.
-    """
-    overrides, config = list(overrides), copy(config)
-    config.make_data.max_predictions_per_seq = predictions_of(config.make_data)
-    for key, origin in DATA_SET_KEYS.items():
-        if get(config, key) is None:
-            put(config, key, get(config, origin))
-    config = left_to_data(config, flatten(config), overrides)
-    _check_effective(config, overrides)
-    return _complete(config)
-
-
-def left_to_data(
-    config: Config, made: Mapping[str, Any], overrides: Iterable[Override] = ()
-) -> Config:
-    """The config without the shares of tokens to predict that a preset says for other data: masks
-    drawn while training, at the usual rate.
-
-    What the user says stays, and is refused where such data cannot be trained on in that way.
-
-    Args:
-        config, overrides: as `resolve` returns them.
-        made: how the data was made, or is to be: `data.masking`, `make_data.masked_lm_prob`.
-    """
-    config = copy(config)
-    last = {override.key: override for override in overrides}
-    if made["data.masking"] == "static" or made[_DATA_RATE] != OPTIONS[_DATA_RATE].default:
-        for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
-            if key in last and last[key].is_of_preset:
-                put(config, key, None)
+    validate_config(config)
+    validate_on_data(config)
     return config
 
 
-def _complete(config: Config) -> Config:
-    length = config.data.seq_length or 0
-    positions = config.model.max_position_embeddings or length
-    config.model.max_position_embeddings = positions
-    if positions < length:
-        raise BadInput(
-            f"model.max_position_embeddings={positions} is shorter than"
-            f" the data's sequences of {length}: raise it or leave it out"
-        )
-    validate(config)
-    return config
+def _disagrees(key: str, stated: Any, source: str, where: str, value: Any) -> BadInput:
+    return BadInput(
+        f"{key}={stated} ({source}) disagrees with {where}, which has {value}: leave it out,"
+        " or make the data again"
+    )
 
 
-def _refuse_too_late(overrides: Iterable[Override], where: str) -> None:
-    """How data is made cannot be said of data that is made."""
-    for override in overrides:
-        making = OPTIONS[override.key].section in ("tokenize", "make_data")
-        if making and override.is_explicit and override.key not in DATA_SET_KEYS.values():
-            raise BadInput(
-                f"{override.key}={override.value} ({override.source}) says how data is to be made,"
-                f" and {where or 'the data set'} is made: leave it out, or make the data again"
-            )
+def _leave_rates_to_data(config: Config, last: Mapping[str, Override]) -> None:
+    """Drops a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
+    usual = OPTIONS["make_data.masked_lm_prob"].default
+    if config.make_data.masking == "dynamic" and config.make_data.masked_lm_prob == usual:
+        return
+    for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
+        if key in last and last[key].is_of_preset:
+            set_value(config, key, None)
 
 
 def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
@@ -224,8 +171,8 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
         if not (condition and override.is_explicit):
             continue
         key, _, needed = condition.partition("=")
-        value = get(config, key)
-        if value is not None and value not in needed.split("|"):
+        value = get_value(config, key)
+        if value not in needed.split("|"):
             given = override.key if override.source == "--set" else override.source
             raise BadInput(
                 f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
@@ -233,15 +180,7 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
             )
 
 
-def from_dict(values: Mapping[str, Any], source: str = "config") -> Config:
-    """A config from nested dictionaries, checked like a file."""
-    config = Config()
-    for override in map(_read, _overrides_of(values, source)):
-        put(config, override.key, override.value)
-    return config
-
-
-def load_resolved(path: str) -> Config:
+def read_config(path: str) -> Config:
     """Reads a `config.yaml` that `to_yaml` wrote.
 
     Raises:
@@ -249,8 +188,8 @@ def load_resolved(path: str) -> Config:
     """
     config = Config()
     for override in map(_read, _read_file(path, path)):
-        put(config, override.key, override.value)
-    validate(config)
+        set_value(config, override.key, override.value)
+    validate_config(config)
     return config
 
 
@@ -261,7 +200,7 @@ def _read_file(path: str, source: str) -> list[Override]:
     try:
         text = storage.read_bytes(path, decode.MAX_YAML_BYTES).decode("utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadInput(f"--config {path}: no such file{preset.hint(path)}") from error
+        raise BadInput(f"--config {path}: no such file{_hint(path)}") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
     values = decode.read_yaml(text, path)
@@ -280,11 +219,9 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
     if not separator:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
     _check_known(key, flag)
-    if not suggestions.is_used(key, uses):
+    if not is_used(key, uses):
         section = OPTIONS[key].section
-        near = suggestions.in_words(
-            uses, [other for other in OPTIONS if other.startswith(f"{section}.")]
-        )
+        near = in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
         used = near or ", ".join(
             f"{name}.*" for name in dict.fromkeys(u.split(".")[0] for u in uses)
         )
@@ -296,7 +233,7 @@ def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
     overrides = []
     for section, entries in values.items():
         if section not in SECTIONS:
-            near = suggestions.nearest(str(section), SECTIONS)
+            near = nearest(str(section), SECTIONS)
             raise BadInput(f"{source}: unknown section {shortened(section)}{near}")
         if entries is None:
             continue
@@ -315,7 +252,96 @@ def _read(override: Override) -> Override:
 
 def _check_known(key: str, source: str) -> None:
     if key not in OPTIONS:
-        near = suggestions.suggestion(suggestions.near_settings(key, OPTIONS))
+        near = suggestion(near_settings(key, OPTIONS))
         raise BadInput(
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
+
+
+def preset_names() -> list[str]:
+    """The presets there are, in alphabetical order."""
+    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+
+
+def preset_path(name: str) -> str:
+    """The path of a preset.
+
+    Raises:
+        BadInput: no such preset; the nearest is named.
+    """
+    if name not in preset_names():
+        raise BadInput(
+            f"no preset {name!r}{nearest(name, preset_names())}: {', '.join(preset_names())}"
+        )
+    return str(_PRESETS / f"{name}.yaml")
+
+
+def _locate(config: str) -> tuple[str, str]:
+    """The path and the name for messages of what `--config` says: a preset or a file.
+
+    A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
+
+    Raises:
+        BadInput: an empty name, or no such preset.
+    """
+    if not config:
+        raise BadInput("--config is empty: name a preset or a YAML file, or leave it out")
+    if config in preset_names():
+        return preset_path(config), f"preset {config}"
+    is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
+    if is_name and not os.path.lexists(config):
+        raise BadInput(
+            f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
+            f" the presets are {', '.join(preset_names())}"
+        )
+    if _is_preset_file(config):
+        return config, f"preset {pathlib.Path(config).stem}"
+    return config, config
+
+
+def _hint(config: str) -> str:
+    """What to say where a file is not there: the preset of that name, or an empty string."""
+    stem = pathlib.PurePath(config).stem
+    return f" (the preset of that name: --config {stem})" if stem in preset_names() else ""
+
+
+def _is_preset_file(config: str) -> bool:
+    try:
+        return pathlib.Path(config).resolve().parent == _PRESETS
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL byte
+        return False
+
+
+def echo_settings(
+    config: Config,
+    overrides: Iterable[Override],
+    uses: Sequence[str] = SECTIONS,
+    run: str | None = None,
+) -> str:
+    """One line per setting that takes effect and differs from the preset, or from the default.
+
+    Args:
+        config: the resolved config.
+        overrides: what was set, in order.
+        uses: sections and keys that the command uses; others take no effect.
+        run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
+            preset's.
+    """
+    final = flatten(config)
+    last: dict[str, Override] = {}
+    preset: dict[str, Override] = {}
+    for override in overrides:
+        last[override.key] = override
+        if override.is_of_preset or override.source == run:
+            preset[override.key] = override
+    lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
+    for key, override in last.items():
+        base = preset[key].value if key in preset else OPTIONS[key].default
+        by_data = key not in FIXED_BY_DATA and override.is_of_preset and final[key] != base
+        if not is_used(key, uses) or (override.value == base and not by_data):
+            continue
+        whose = "default" if key not in preset else "run" if run else "preset"
+        shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
+        source = "the data" if by_data else override.source
+        lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
+    return "\n".join(lines) if lines else "  (all defaults)"

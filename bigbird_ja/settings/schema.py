@@ -1,6 +1,6 @@
 """Every setting, declared once: type, default, range, choices, unit and meaning.
 
-A new setting is one field here, or in `keeping`. Flags, validation, `--help`, docs/settings.md,
+A new setting is one field here. Flags, validation, `--help`, docs/settings.md,
 `bigbird-ja config` and the echo follow from it; `options.Option` says what a declaration can hold.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bigbird_ja.settings.keeping import CheckpointsConfig, TpuConfig
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
 _STEPS = LONGEST_RUN
@@ -21,15 +20,14 @@ class TokenizeConfig:
 
     vocab_size: int = option(
         32000, "Pieces of the vocabulary, special ones included.",
-        unit="pieces", low=16, high=10_000_000, also=("vocabulary", "num_pieces"),
+        unit="pieces", fixed_by_data=True, low=16, high=10_000_000,
     )  # fmt: skip
     model_type: str = option(
         "unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"),
-        also=("tokenizer", "algorithm"),
     )  # fmt: skip
     character_coverage: float = option(
         0.9995, "Share of the text's characters that get a piece of their own.",
-        low=0.98, high=1.0, also=("coverage", "alphabet"),
+        low=0.98, high=1.0,
     )  # fmt: skip
     max_sentence_length: int = option(
         16384, "Longest line to train on; longer ones are split, never dropped.",
@@ -37,54 +35,49 @@ class TokenizeConfig:
     )  # fmt: skip
     max_sentences: int = option(
         2_000_000, "Lines to train on, drawn from the whole corpus; 0 is all.",
-        unit="lines", low=0, high=_STEPS, also=("input_sentence_size", "sample_size"),
+        unit="lines", low=0, high=_STEPS,
     )  # fmt: skip
 
 
 @dataclass
 class MakeDataConfig:
-    """How records are made. What came out is in the data set's manifest."""
+    """How records are made; in a run, how those of its data set were made."""
 
     seq_length: int = option(
         4096, "Length of a sequence, [CLS] and [SEP] included.",
-        unit="tokens", low=8, high=1_000_000,
-        also=("max_length", "max_seq_length", "context", "block_length"),
+        unit="tokens", fixed_by_data=True, low=8, high=1_000_000,
     )  # fmt: skip
     masking: str = option(
         "dynamic", "dynamic: targets are drawn while training, anew in each epoch; static: they are"
-        " in the records.", choices=("dynamic", "static"), also=("mask", "on_the_fly"),
+        " in the records.", choices=("dynamic", "static"), fixed_by_data=True,
     )  # fmt: skip
     dupe_factor: int = option(
         10, "Copies of each sequence, each with other masks.", unit="copies", low=1, high=1000,
-        only_with="make_data.masking=static", also=("duplicates", "copies"),
+        only_with="make_data.masking=static",
     )  # fmt: skip
     max_predictions_per_seq: int | None = option(
         None, "Most tokens to predict in a sequence.", unit="tokens", low=1, high=1_000_000,
-        none="what seq_length and masked_lm_prob need", also=("num_predictions", "num_masks"),
+        fixed_by_data=True, none="what seq_length and masked_lm_prob need",
     )  # fmt: skip
     masked_lm_prob: float = option(
-        0.15, "Share of the tokens to predict.", low=0.0001, high=0.9,
-        also=("mlm_probability", "mask_rate", "masking_rate"),
+        0.15, "Share of the tokens to predict.", fixed_by_data=True, low=0.0001, high=0.9,
     )  # fmt: skip
     mask_unit: str = option(
         "whole_word", "What is masked together: single pieces, words, or runs of words.",
-        choices=("subword", "whole_word", "span"), also=("whole_word_masking", "ngram"),
+        choices=("subword", "whole_word", "span"), fixed_by_data=True,
     )  # fmt: skip
     word_boundaries: str = option(
         "script", "Where words start: at changes of script, or by MeCab with unidic-lite (extra"
-        " `words`).", choices=("script", "mecab"), also=("segmenter", "morphology", "fugashi"),
+        " `words`).", choices=("script", "mecab"),
     )  # fmt: skip
     nsp: bool = option(
-        False, "Pairs of segments (A and B), for next-sentence prediction.",
-        also=("next_sentence", "sentence_pairs"),
+        False, "Pairs of segments (A and B), for next-sentence prediction.", fixed_by_data=True,
     )  # fmt: skip
     eval_fraction: float = option(
         0.01, "Share of the documents held out for evaluation.", low=0.0, high=0.5,
-        also=("held_out", "validation_split", "test_size"),
     )  # fmt: skip
     num_shards: int = option(
         0, "Train shards; 0 chooses by size, a multiple of 32.", unit="files", low=0, high=100_000,
-        also=("files", "partitions"),
     )  # fmt: skip
     seed: int = option(
         12345, "Of shuffling, held-out documents and static masks.", low=-(2**63), high=2**64 - 1
@@ -97,68 +90,70 @@ class ModelConfig:
 
     vocab_size: int | None = option(
         None, "Rows of the embedding table.", unit="pieces", low=1, high=10_000_000,
-        none="from the data set", fixed_from="tokenize.vocab_size", also=("vocabulary",),
+        none="from the data set",
     )  # fmt: skip
     hidden_size: int = option(
-        768, "Width of the encoder.", low=1, high=65536, also=("width", "d_model", "embedding_size")
+        768,
+        "Width of the encoder.",
+        low=1,
+        high=65536,
     )
     num_layers: int = option(
         12, "Layers of the encoder.", unit="layers", low=1, high=1000,
-        also=("depth", "num_hidden_layers", "n_layer"),
     )  # fmt: skip
     num_attention_heads: int = option(
         12, "Attention heads of a layer; they divide hidden_size.", unit="heads", low=1, high=1024,
-        also=("heads", "n_head"),
     )  # fmt: skip
     intermediate_size: int = option(
         3072, "Width inside a layer's feed-forward part.", low=1, high=1_000_000,
-        also=("ffn", "feed_forward", "mlp", "d_ff"),
     )  # fmt: skip
     hidden_act: str = option(
         "gelu_new", "Activation; gelu_new is the tanh form that Google's BigBird has.",
-        choices=("gelu_new", "gelu", "relu"), also=("activation",),
+        choices=("gelu_new", "gelu", "relu"),
     )  # fmt: skip
     max_position_embeddings: int | None = option(
         None, "Rows of the position table: the longest sequence that the model takes.",
         unit="tokens", low=1, high=10_000_000, none="the data's seq_length",
-        also=("max_length", "positions", "n_positions"),
     )  # fmt: skip
     type_vocab_size: int = option(
-        2, "Rows of the segment table.", low=1, high=1024, also=("segments", "token_types")
+        2,
+        "Rows of the segment table.",
+        low=1,
+        high=1024,
     )
     hidden_dropout_prob: float = option(
         0.1, "Dropout of hidden states; block-sparse attention weights get none.",
-        low=0.0, high=0.9, also=("dropout", "attention_dropout"),
+        low=0.0, high=0.9,
     )  # fmt: skip
     initializer_range: float = option(
         0.02, "Standard deviation of the truncated normal that weights start from.",
-        low=0.0, high=10.0, also=("init_std", "stddev"),
+        low=0.0, high=10.0,
     )  # fmt: skip
     initializer: str = option(
         "normal", "mimetic: attention sees neighbours from the first step.",
-        choices=("normal", "mimetic"), also=("init", "initialization"),
+        choices=("normal", "mimetic"),
     )  # fmt: skip
     layer_norm_eps: float = option(
-        1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0, also=("epsilon",)
+        1e-12,
+        "Added to the variance in layer norms.",
+        low=0.0,
+        high=1.0,
     )
     attention_type: str = option(
         "block_sparse", "Block-sparse, full, or full under the sparse mask (for comparisons).",
         choices=("block_sparse", "original_full", "simulated_sparse"),
-        also=("attention", "full_attention", "sparse"),
     )  # fmt: skip
     block_size: int = option(
         64, "Tokens of an attention block.", unit="tokens", low=1, high=4096,
-        only_with=_IN_BLOCKS, also=("block_length",),
+        only_with=_IN_BLOCKS,
     )  # fmt: skip
     num_random_blocks: int = option(
         3, "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
         unit="blocks", low=0, high=64, only_with=_IN_BLOCKS,
-        also=("num_rand_blocks", "random_attention"),
     )  # fmt: skip
     random_pattern: str = option(
         "rolled", "rolled: whole tiles, shifted alike for all rows of a head; independent: blocks"
         " drawn for each row and head.", choices=("rolled", "independent"), only_with=_IN_BLOCKS,
-        also=("pattern",),
     )  # fmt: skip
     pattern_seed: int = option(
         0, "Of the random blocks, which are drawn once and stay.", low=0, high=2**32 - 1,
@@ -170,44 +165,22 @@ class ModelConfig:
         " v6e).",
         choices=("auto", "xla", "kernel"), changeable=True,
         only_with="model.attention_type=block_sparse",
-        also=("pallas", "mosaic", "flash_attention", "fused_attention", "splash_attention"),
     )  # fmt: skip
     attend_across_documents: bool = option(
         True, "Documents packed into one sequence see each other.",
-        also=("document_mask", "cross_document", "packing"),
     )  # fmt: skip
 
 
 @dataclass
 class DataConfig:
-    """What the data set fixes, and how it is read."""
+    """How a data set is read."""
 
-    seq_length: int | None = option(
-        None, "Length of a sequence.", unit="tokens", low=1, high=1_000_000,
-        none="from the data set", fixed_from="make_data.seq_length",
-        also=("max_length", "max_seq_length", "context"),
-    )  # fmt: skip
-    max_predictions_per_seq: int | None = option(
-        None, "Most tokens to predict in a sequence.", unit="tokens", low=1, high=1_000_000,
-        none="from the data set", fixed_from="make_data.max_predictions_per_seq",
-        also=("num_predictions",),
-    )  # fmt: skip
-    masking: str | None = option(
-        None, "Whether targets are drawn while training or are in the records.",
-        choices=("dynamic", "static"), none="from the data set", fixed_from="make_data.masking",
-    )  # fmt: skip
-    nsp: bool | None = option(
-        None, "Next-sentence prediction.", none="from the data set", fixed_from="make_data.nsp",
-        also=("next_sentence",),
-    )  # fmt: skip
     mask_unit: str | None = option(
         None, "What dynamic masks take together; training may choose another than the data set's.",
         choices=("subword", "whole_word", "span"), none="from the data set",
-        fixed_from="make_data.mask_unit", may_differ=True, also=("whole_word_masking",),
     )  # fmt: skip
     shuffle_window: int = option(
         8, "Shards that are mixed with each other.", unit="shards", low=1, high=100_000,
-        also=("shuffle", "shuffle_buffer", "buffer_size"),
     )  # fmt: skip
     seed: int = option(
         12345, "Of the order of records and of dynamic masks.", low=-(2**63), high=2**64 - 1
@@ -221,123 +194,159 @@ class TrainingConfig:
     num_train_steps: int = option(
         1_400_000, "Steps in all; a larger number continues a finished run.",
         unit="steps", low=1, high=_STEPS, changeable=True,
-        also=("max_steps", "total_steps", "iterations", "epochs", "num_epochs"),
     )  # fmt: skip
     global_batch_size: int = option(
         16, "Sequences of a step, over all cores and micro-batches.", unit="sequences",
-        low=1, high=1_000_000, also=("batch_size", "batch", "train_batch_size"),
+        low=1, high=1_000_000,
     )  # fmt: skip
     gradient_accumulation_steps: int = option(
         1, "Micro-batches of a step on each core.", low=1, high=100_000,
-        also=("micro_batches", "accumulate"),
     )  # fmt: skip
     learning_rate: float = option(
-        1e-4, "Peak of the learning rate.", low=0.0, high=10.0, also=("lr", "step_size")
+        1e-4,
+        "Peak of the learning rate.",
+        low=0.0,
+        high=10.0,
     )
     warmup_steps: int = option(
         10_000, "Steps in which the learning rate rises to its peak.", unit="steps",
-        low=0, high=_STEPS, also=("warm_up", "num_warmup_steps", "warmup_ratio"),
+        low=0, high=_STEPS,
     )  # fmt: skip
     schedule: str = option(
         "linear", "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the"
         " end; google: as in BERT's code, linear from step 0 on.",
-        choices=("linear", "cosine", "wsd", "google"), also=("lr_scheduler", "decay"),
+        choices=("linear", "cosine", "wsd", "google"),
     )  # fmt: skip
     decay_fraction: float = option(
         0.1, "Last share of the steps, in which the rate decays.", low=0.0, high=1.0,
-        only_with="training.schedule=wsd", also=("cooldown",),
+        only_with="training.schedule=wsd",
     )  # fmt: skip
     update_rule: str = option(
         "adamw", "adamw: with bias correction; google: without, as in BERT's and BigBird's code.",
-        choices=("adamw", "google"), also=("optimizer", "optimiser", "adam"),
+        choices=("adamw", "google"),
     )  # fmt: skip
     weight_decay: float = option(
         0.01, "Decoupled decay (AdamW); not of biases and layer norms.", low=0.0, high=10.0,
-        also=("l2", "regularization"),
     )  # fmt: skip
     adam_beta1: float = option(
         0.9, "Decay of the running mean of gradients.", low=0.0, below=1.0,
-        also=("momentum", "beta1", "beta_1"),
     )  # fmt: skip
     adam_beta2: float = option(
         0.999, "Decay of the running mean of squared gradients.", low=0.0, below=1.0,
-        also=("beta2", "beta_2"),
     )  # fmt: skip
     adam_epsilon: float = option(
-        1e-6, "Added to the root of the mean square.", above=0.0, high=1.0, also=("epsilon", "eps")
+        1e-6,
+        "Added to the root of the mean square.",
+        above=0.0,
+        high=1.0,
     )
     clip_norm: float = option(
         1.0, "Largest global norm of the gradients; 0 is off.", low=0.0, high=1e9,
-        also=("max_grad_norm", "gradient_clipping"),
     )  # fmt: skip
     dtype: str = option(
         "bfloat16", "Of activations; master weights are float32.", choices=("bfloat16", "float32"),
-        also=("precision", "mixed_precision", "fp16", "bf16", "fp32"),
     )  # fmt: skip
     masked_lm_prob: float | None = option(
         None, "Share of ordinary tokens to predict at the first step, for dynamic masks; evaluation"
         " keeps the data set's.", above=0.0, below=1.0, none="the data set's, at every step",
-        only_with="data.masking=dynamic", also=("mask_rate", "masking_ratio", "mlm_probability"),
+        only_with="make_data.masking=dynamic",
     )  # fmt: skip
     final_masked_lm_prob: float | None = option(
         None, "Share that training.masked_lm_prob goes to in a line.", above=0.0, below=1.0,
-        none="training.masked_lm_prob, at every step", also=("final_mask_rate",),
+        none="training.masked_lm_prob, at every step",
     )  # fmt: skip
     masked_lm_prob_steps: int | None = option(
         None, "Step from which on the share is training.final_masked_lm_prob.", unit="steps",
-        low=1, high=_STEPS, none="training.num_train_steps", also=("mask_rate_steps",),
+        low=1, high=_STEPS, none="training.num_train_steps",
     )  # fmt: skip
     first_seq_length: int | None = option(
         None, "Length of a sequence at first: each record is cut into as many sequences as it holds"
         " of this length, so a step has the same tokens. It divides the data's length.",
         unit="tokens", low=8, high=1_000_000, none="the data's, at every step",
-        only_with="data.masking=dynamic",
-        also=("length_schedule", "curriculum", "short_sequences", "progressive_length"),
+        only_with="make_data.masking=dynamic",
     )  # fmt: skip
     first_seq_length_steps: int | None = option(
         None, "Step from which on sequences are whole.", unit="steps", low=1, high=_STEPS,
-        none="there is no training.first_seq_length", also=("length_schedule_steps",),
+        none="there is no training.first_seq_length",
     )  # fmt: skip
     gradient_checkpointing: bool = option(
         False, "Computes each layer again in the backward pass: less memory, more time.",
-        also=("remat", "recompute", "activation_checkpointing"),
     )  # fmt: skip
     optimizer_sharding: bool = option(
         False, "Each device keeps its part of AdamW's state and makes that part of the update"
         " (ZeRO-1): less memory; needs the engine pjrt.",
-        changeable=True, also=("zero", "zero1", "shard_optimizer", "fsdp"),
+        changeable=True,
     )  # fmt: skip
     gradient_sum_dtype: str = option(
         "float32", "In which gradients are summed over the devices; bfloat16 halves what their"
         " links carry, and needs the engine pjrt.", choices=("float32", "bfloat16"),
-        also=("all_reduce_dtype", "allreduce_dtype", "gradient_dtype", "grad_reduce_dtype"),
     )  # fmt: skip
     seed: int = option(
         12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX,
-        also=("random_seed", "random_state"),
     )  # fmt: skip
     log_every_steps: int = option(
         100, "Between two lines of metrics.jsonl.", unit="steps", low=1, high=_STEPS,
-        changeable=True, also=("logging_steps", "log_interval"),
+        changeable=True,
     )  # fmt: skip
     eval_every_steps: int = option(
         10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps",
         low=1, high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
-        also=("eval_steps", "evaluation_interval"),
     )  # fmt: skip
     eval_max_batches: int | None = option(
         None, "Longest evaluation in training; a batch has 16,384 tokens.", unit="batches", low=1,
         high=10**9, none="all held-out records", changeable=True,
-        needs_flag="mode=train_and_eval", also=("max_eval_batches", "eval_batches"),
+        needs_flag="mode=train_and_eval",
     )  # fmt: skip
     max_loop_seconds: float = option(
         15.0, "Longest device loop of the engine estimator; SIGTERM is answered between loops.",
         unit="seconds", low=0.1, high=25.0, changeable=True, engine="estimator",
-        also=("iterations_per_loop",),
     )  # fmt: skip
     stall_minutes: float = option(
         10.0, "The watchdog ends a run that finishes no step for so long; 0 is off.",
-        unit="minutes", low=0.0, high=1e6, changeable=True, also=("watchdog", "timeout"),
+        unit="minutes", low=0.0, high=1e6, changeable=True,
+    )  # fmt: skip
+
+
+@dataclass
+class CheckpointsConfig:
+    """Two policies of saving: by time against preemption, by step for keeps."""
+
+    save_every_minutes: float = option(
+        10.0, "Time between two checkpoints; 0 is off.", unit="minutes", low=0.0, high=1e6,
+        changeable=True,
+    )  # fmt: skip
+    save_every_steps: int = option(
+        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
+        changeable=True,
+    )  # fmt: skip
+    keep_last: int = option(
+        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000,
+        changeable=True,
+    )  # fmt: skip
+    keep_every_steps: int = option(
+        100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
+        low=0, high=_STEPS, changeable=True,
+    )  # fmt: skip
+
+
+@dataclass
+class TpuConfig:
+    """The machine that trains."""
+
+    num_cores: int = option(
+        8, "Cores over which a step's sequences are divided.", unit="cores", low=1, high=4096,
+        changeable=True,
+    )  # fmt: skip
+    name: str = option(
+        "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
+        needs_flag="use_tpu", filled=True,
+    )  # fmt: skip
+    zone: str | None = option(
+        None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
+    )  # fmt: skip
+    project: str | None = option(
+        None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
+        needs_flag="use_tpu", filled=True,
     )  # fmt: skip
 
 
@@ -357,7 +366,49 @@ class Config:
 OPTIONS: dict[str, Option] = dict(options_of(Config))
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
-# Fixed by the data set: key -> where the same choice is stated for making one.
-DATA_SET_KEYS: dict[str, str] = {
-    key: declared.fixed_from for key, declared in OPTIONS.items() if declared.fixed_from
-}
+# What training depends on and only making data decides: of a run, its data set's manifest says it.
+FIXED_BY_DATA: tuple[str, ...] = tuple(key for key, o in OPTIONS.items() if o.fixed_by_data)
+
+
+def _all_but(section: str, *unused: str) -> tuple[str, ...]:
+    """The keys of a section but for these; one that is declared later is among them."""
+    keys = [key for key, option in OPTIONS.items() if option.section == section]
+    return tuple(key for key in keys if key.partition(".")[2] not in unused)
+
+
+LENGTH_SETTINGS: tuple[str, ...] = tuple(
+    f"model.{name}"
+    for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
+)
+
+RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
+
+_FIRST_VALUES = ("initializer", "initializer_range")
+# How a run reports, evaluates and is watched: no part of a step.
+_ATTENDANCE = (
+    "log_every_steps", "eval_every_steps", "eval_max_batches", "max_loop_seconds", "stall_minutes",
+)  # fmt: skip
+
+# `preflight`: what the compiled step is made of.
+STEP_SETTINGS: tuple[str, ...] = (
+    *_all_but("model", *_FIRST_VALUES),
+    *_all_but("training", *_ATTENDANCE),
+    "tpu.num_cores",
+    *(key for key in FIXED_BY_DATA if key != "make_data.mask_unit"),
+)
+
+# `plan`: what operations, memory on disk, steps and their number follow from. How long a step takes
+# is measured by `preflight`, or assumed.
+PLAN_SETTINGS: tuple[str, ...] = (
+    *_all_but(
+        "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
+        "attention_implementation", "attend_across_documents",
+    ),
+    *_all_but(
+        "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
+        "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
+        "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
+    ),
+    *_all_but("checkpoints", "save_every_steps"),
+    *FIXED_BY_DATA,
+)  # fmt: skip

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import get
+from bigbird_ja.settings.values import get_value
 
 _LONGEST = 1024  # characters of a text
 
 
-def validate(config: Config) -> None:
+def validate_config(config: Config) -> None:
     """Checks choices, ranges and what must divide.
 
     Raises:
         BadInput: naming the key and what is allowed.
     """
     for key, option in OPTIONS.items():
-        value = get(config, key)
+        value = get_value(config, key)
         option.check(value)
         if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
             raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
@@ -28,16 +28,6 @@ def validate(config: Config) -> None:
         )
     if model.initializer == "mimetic":
         _validate_mimetic(config)
-    if config.data.nsp and not model.attend_across_documents:
-        raise BadInput(
-            "model.attend_across_documents=false hides segment B from segment A: there is no next"
-            " sentence to predict: leave it at true, or make the data without --nsp"
-        )
-    if config.data.nsp and model.type_vocab_size < 2:
-        raise BadInput(
-            f"model.type_vocab_size={model.type_vocab_size}: next-sentence prediction has two"
-            " segments: leave it at 2, or make the data without --nsp"
-        )
     if training.masked_lm_prob is None and training.final_masked_lm_prob is not None:
         raise BadInput(
             f"training.final_masked_lm_prob={training.final_masked_lm_prob}: where the share of"
@@ -48,7 +38,11 @@ def validate(config: Config) -> None:
             f"training.masked_lm_prob_steps={training.masked_lm_prob_steps} has no effect without"
             " training.final_masked_lm_prob: add that, or leave it out"
         )
-    _validate_length_schedule(config)
+    if training.first_seq_length is None and training.first_seq_length_steps is not None:
+        raise BadInput(
+            f"training.first_seq_length_steps={training.first_seq_length_steps} has no effect"
+            " without training.first_seq_length: add that, or leave it out"
+        )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"
@@ -56,22 +50,36 @@ def validate(config: Config) -> None:
         )
 
 
-def _validate_length_schedule(config: Config) -> None:
-    """What of the data is not known yet (None) is checked once it is."""
-    data, length = config.data, config.training.first_seq_length
+def validate_on_data(config: Config) -> None:
+    """Checks what must hold between a run's settings and its data, whose `make_data` are known.
+
+    Raises:
+        BadInput: naming the settings and what to do.
+    """
+    model, data, length = config.model, config.make_data, config.training.first_seq_length
+    if (model.max_position_embeddings or 0) < data.seq_length:
+        raise BadInput(
+            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
+            f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
+    if data.nsp and model.type_vocab_size < 2:
+        raise BadInput(
+            f"model.type_vocab_size={model.type_vocab_size}: next-sentence prediction has two"
+            " segments: leave it at 2, or make the data without --nsp"
+        )
     if length is None:
-        if config.training.first_seq_length_steps is not None:
-            raise BadInput(
-                f"training.first_seq_length_steps={config.training.first_seq_length_steps} has no"
-                " effect without training.first_seq_length: add that, or leave it out"
-            )
         return
     name = f"training.first_seq_length={length}"
-    if config.training.first_seq_length_steps is None and data.seq_length is not None:
+    if config.training.first_seq_length_steps is None:
         raise BadInput(
-            f"{name}: until which step is not said: set training.first_seq_length_steps too"
+            f"{name}: until which step is not given: set training.first_seq_length_steps too"
         )
-    if data.seq_length is not None and (length >= data.seq_length or data.seq_length % length):
+    if length >= data.seq_length or data.seq_length % length:
         raise BadInput(
             f"{name} does not cut the data's sequences of {data.seq_length} tokens into equal"
             f" parts: use {data.seq_length // 2}, or another length that divides it"
@@ -81,7 +89,7 @@ def _validate_length_schedule(config: Config) -> None:
             f"{name} would cut segment B from segment A: make the data without --nsp, or leave the"
             " setting out"
         )
-    if data.masking == "static" and data.seq_length is not None:
+    if data.masking == "static":
         raise BadInput(
             f"{name} needs masks that are drawn while training: make the data with"
             " --masking=dynamic, or leave the setting out"
@@ -100,7 +108,7 @@ def _validate_mimetic(config: Config) -> None:
         )
 
 
-def warnings(config: Config) -> list[str]:
+def config_warnings(config: Config) -> list[str]:
     """What is allowed and yet hardly meant, one line each."""
     training = config.training
     found = []

@@ -1,13 +1,24 @@
-"""Values in a config: by key, as a mapping, copied, as YAML."""
+"""Values of a config: by key, as YAML, what follows from them, what a resumed run may change."""
 
 from __future__ import annotations
 
-import copy as copying
+import copy
 import dataclasses
+import hashlib
+import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
-from bigbird_ja.settings.schema import Config, MakeDataConfig
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import OPTIONS, Config, MakeDataConfig
+
+# The seed; and the change of length, at which the position table is made from its first rows.
+_OF_THE_WHOLE_RUN = (
+    "training.seed",
+    "training.first_seq_length",
+    "training.first_seq_length_steps",
+)
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -19,24 +30,19 @@ def flatten(config: Config) -> dict[str, Any]:
     }
 
 
-def get(config: Config, key: str) -> Any:
+def get_value(config: Config, key: str) -> Any:
     """The value of `section.key`."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)
 
 
-def put(config: Config, key: str, value: Any) -> None:
+def set_value(config: Config, key: str, value: Any) -> None:
     """Sets `section.key` in place."""
     section, _, name = key.partition(".")
     setattr(getattr(config, section), name, value)
 
 
-def copy(config: Config) -> Config:
-    """A deep copy."""
-    return copying.deepcopy(config)
-
-
-def to_yaml(config: Config) -> str:
+def config_to_yaml(config: Config) -> str:
     """The resolved config as YAML, as `MODEL_DIR/config.yaml` holds it."""
     import yaml
 
@@ -58,8 +64,8 @@ def train_predictions(config: Config) -> int:
     """Places for predictions in a sequence that is trained on: enough for the highest rate."""
     rates = mask_rates(config)
     if rates is None:
-        return config.data.max_predictions_per_seq or 0
-    return _enough(config.data.seq_length or 0, max(rates[:2]))
+        return predictions_of(config.make_data)
+    return _enough(config.make_data.seq_length, max(rates[:2]))
 
 
 def first_phase(config: Config) -> Config | None:
@@ -69,13 +75,13 @@ def first_phase(config: Config) -> Config | None:
     None where all sequences are whole. `model.max_position_embeddings` stays: the model is the
     same. Call it with a completed config.
     """
-    length, whole = config.training.first_seq_length, config.data.seq_length or 0
+    length, whole = config.training.first_seq_length, config.make_data.seq_length
     if length is None:
         return None
-    phase = copy(config)
-    most = config.data.max_predictions_per_seq or 0
-    phase.data.seq_length = length
-    phase.data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
+    phase = copy.deepcopy(config)
+    most = predictions_of(config.make_data)
+    phase.make_data.seq_length = length
+    phase.make_data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
     phase.training.global_batch_size *= whole // length
     phase.training.first_seq_length = phase.training.first_seq_length_steps = None
     if phase.model.attention_implementation == "kernel":  # short sequences may have none
@@ -94,3 +100,59 @@ def predictions_of(making: MakeDataConfig) -> int:
 
 def _enough(seq_length: int, prob: float) -> int:
     return max(1, math.ceil(round(seq_length * prob, 6)))
+
+
+def config_fingerprint(config: Config) -> str:
+    """SHA-256 (hex) of all that must stay the same between restarts of one run.
+
+    A value at its default does not count, so that a new option leaves the fingerprints of earlier
+    runs as they were.
+    """
+    counted = {
+        key: value
+        for key, value in flatten(config).items()
+        if not is_free(key) and value != OPTIONS[key].default
+    }
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`key: old -> new` for every setting that a `model_dir` does not accept a change of."""
+    before, after = flatten(old), flatten(new)
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and not is_free(key)
+    ]
+
+
+def may_change_in_mid_run(key: str) -> bool:
+    """Whether `pretrain --continue_with` may give a run another value: what neither its state nor
+    the order of its data depends on."""
+    return OPTIONS[key].section == "training" and key not in _OF_THE_WHOLE_RUN
+
+
+def is_free(key: str) -> bool:
+    """Whether a resumed run may have another value of this setting."""
+    option = OPTIONS[key]
+    makes_data = option.section in ("tokenize", "make_data") and not option.fixed_by_data
+    return option.changeable or makes_data
+
+
+def check_mid_run(keys: Iterable[str]) -> None:
+    """Refuses what `--continue_with` cannot change in mid run.
+
+    Raises:
+        BadInput: naming the setting, and what to do instead.
+    """
+    for key in keys:
+        if is_free(key):
+            raise BadInput(
+                f"--continue_with {key}: a run accepts that at any time: give it with --set"
+            )
+        if not may_change_in_mid_run(key):
+            raise BadInput(
+                f"--continue_with {key}: only the settings of `training`, but for its seed and"
+                " first sequence length, can change in mid run: start another run with --init_from"
+                " and another --model_dir"
+            )

@@ -17,7 +17,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.text.tokenizer import SPECIAL_PIECES, Tokenizer

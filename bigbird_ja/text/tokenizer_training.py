@@ -21,7 +21,7 @@ from typing import IO
 from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import model_proto, sentences, tokenizer_child
 from bigbird_ja.text.corpus import Corpus

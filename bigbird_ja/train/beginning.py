@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.run.records import EventRecord
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.train import continuation, environment, run_directory
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.request import Request
@@ -40,7 +42,7 @@ class Beginning:
             "started" if found.checkpoint is None else "resumed",
             global_step=found.step,
             interruptions=found.interruptions,
-            config=settings.fingerprint(self._config)[:16],
+            config=config_fingerprint(self._config)[:16],
             data=request.manifest.fingerprint[:16],
             engine=request.engine.name,
             engine_why=request.engine.why,
@@ -57,7 +59,7 @@ class Beginning:
         path = run_directory.settings_of(self._request.model_dir)
         if path is None or self._found.checkpoint is None:
             return
-        before, step = settings.load_resolved(path), self._found.step
+        before, step = read_config(path), self._found.step
         if changed := continuation.changes(before, self._config):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             self._around.log(f"from step {step:,} on with {named}")
@@ -65,8 +67,8 @@ class Beginning:
                 CONTINUED,
                 global_step=step,
                 settings=changed,
-                was=settings.fingerprint(before),
-                now=settings.fingerprint(self._config),
+                was=config_fingerprint(before),
+                now=config_fingerprint(self._config),
             )
         if words := continuation.schedule_words(before, self._config, step):
             self._around.log(words)

@@ -7,7 +7,8 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import OPTIONS, Config, first_phase, get, train_predictions
+from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.values import first_phase, get_value, train_predictions
 from bigbird_ja.train import hosts, memory
 from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.request import Request
@@ -53,7 +54,9 @@ def check(request: Request) -> DataGuard:
 
 def without_effect(config: Config, engine: str) -> list[str]:
     """`key=value` of the settings that were changed and that only another engine reads."""
-    given = ((key, get(config, key), option) for key, option in OPTIONS.items() if option.engine)
+    given = (
+        (key, get_value(config, key), option) for key, option in OPTIONS.items() if option.engine
+    )
     return [
         f"{key}={value}"
         for key, value, option in given
@@ -63,7 +66,7 @@ def without_effect(config: Config, engine: str) -> list[str]:
 
 def _check_length(config: Config) -> None:
     try:
-        pattern.is_full(config, config.data.seq_length or 0)
+        pattern.is_full(config, config.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten, is_free, mask_rates
 
 _BATCH = "training.global_batch_size"
 
@@ -43,12 +43,8 @@ def _batch_of(fingerprint: str, events: Sequence[Mapping[str, Any]]) -> int | No
 
 def changes(before: Config, now: Config) -> dict[str, list[Any]]:
     """Setting -> [old, new] of everything that a run does not accept without being told."""
-    old, new = settings.flatten(before), settings.flatten(now)
-    return {
-        key: [old[key], new[key]]
-        for key in old
-        if old[key] != new[key] and not settings.is_free(key)
-    }
+    old, new = flatten(before), flatten(now)
+    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
 
 
 def schedule_words(before: Config, now: Config, step: int) -> str | None:
@@ -67,7 +63,7 @@ def schedule_words(before: Config, now: Config, step: int) -> str | None:
 
 
 def _masked(config: Config, step: int) -> float | None:
-    rates = settings.mask_rates(config)
+    rates = mask_rates(config)
     return MaskRate(*rates).at(step) if rates else None
 
 

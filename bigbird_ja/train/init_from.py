@@ -24,7 +24,7 @@ from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import tokenizer

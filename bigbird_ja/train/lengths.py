@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import settings
 from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.run.file_names import SLOTS, slot_name
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase
 
 CHANGED = "sequence_length_changed"  # event
 
@@ -43,13 +43,13 @@ def is_in_first_phase(config: Config, step: int) -> bool:
 
 def words(config: Config, step: int) -> str | None:
     """How a run that goes on at `step` is divided, for people; None where it is all whole."""
-    phase = settings.first_phase(config)
+    phase = first_phase(config)
     if phase is None or not is_in_first_phase(config, step):
         return None
-    batch, whole = phase.training.global_batch_size, config.data.seq_length or 0
+    batch, whole = phase.training.global_batch_size, config.make_data.seq_length
     return (
         f"up to step {config.training.first_seq_length_steps:,} a step is on"
-        f" {batch:,} sequences of {phase.data.seq_length:,} tokens, then on"
+        f" {batch:,} sequences of {phase.make_data.seq_length:,} tokens, then on"
         f" {config.training.global_batch_size:,} of {whole:,}:"
         f" {config.training.global_batch_size * whole:,} positions each"
     )

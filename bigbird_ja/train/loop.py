@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.train.engines import Engine, Finished
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.housekeeping import Housekeeping
@@ -126,7 +126,7 @@ class Loop:
         totals = self.recorder.totals()
         meta = Meta(
             step=step,
-            config_fingerprint=settings.fingerprint(self.request.config),
+            config_fingerprint=config_fingerprint(self.request.config),
             data_fingerprint=self.request.manifest.fingerprint,
             train_seconds=totals["train_seconds"],
             tokens_seen=totals["tokens_seen"],

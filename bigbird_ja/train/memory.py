@@ -19,7 +19,8 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import OutOfMemory
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 _FLOAT = 4  # bytes; on CPU bfloat16 saves nothing
 # Copies of each parameter's size: values and two slots, three times (as they are, as they come out
@@ -38,7 +39,7 @@ def estimate(config: Config, sequences: int) -> int:
         config: completed.
         sequences: in one micro-batch.
     """
-    model, length = config.model, config.data.seq_length or 0
+    model, length = config.model, config.make_data.seq_length
     tokens = sequences * length
     per_layer = 16 * model.hidden_size + 3 * model.intermediate_size
     per_layer += 2 * model.num_attention_heads * _keys_per_query(config)
@@ -93,7 +94,7 @@ def available_bytes() -> int | None:
 
 def _keys_per_query(config: Config) -> int:
     """Keys that a query sees, padding of the pattern included."""
-    model, length = config.model, config.data.seq_length or 0
+    model, length = config.model, config.make_data.seq_length
     if pattern.is_full(config, length):
         return length
     return min(length, (5 + model.num_random_blocks) * model.block_size)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bigbird_ja.settings import TrainingConfig
+from bigbird_ja.settings.schema import TrainingConfig
 
 Tensors = dict[str, tf.Tensor]
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Meta
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train import engines, lengths, run_directory
 from bigbird_ja.train.beginning import COMPILED, Beginning
@@ -163,7 +164,7 @@ class Part:
         from bigbird_ja.train.engines.phased import PhasedEngine
 
         self._around.log(lengths.words(self._config, step) or "")
-        phase = settings.first_phase(self._config)
+        phase = first_phase(self._config)
         last = min(change, self._config.training.num_train_steps)
         return PhasedEngine(
             self._start_engine(self._first_state, step, phase, last),

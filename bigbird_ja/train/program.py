@@ -30,7 +30,8 @@ from bigbird_ja.evaluation import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.file_names import SLOTS, slot_name
-from bigbird_ja.settings import Config, train_predictions
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import predictions_of, train_predictions
 from bigbird_ja.train import step as step_lib
 from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, shard_of
 
@@ -72,7 +73,7 @@ class Program:
     def metric_names(self) -> list[str]:
         """Of the places of `metrics`."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
-        if self.config.data.nsp:
+        if self.config.make_data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
         return sorted(names)
 
@@ -169,7 +170,7 @@ def evaluation(config: Config, sequences: int) -> Traced:
     parameters = Program(config, sequences, 1).parameters
     batch = batch_specs(config, sequences)
     outputs = ["masked_lm_losses", "masked_lm_correct"]
-    if config.data.nsp:
+    if config.make_data.nsp:
         outputs += ["next_sentence_losses", "next_sentence_correct"]
 
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -202,9 +203,9 @@ def log_probabilities(config: Config, sequences: int, length: int, places: int) 
 def batch_specs(config: Config, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
     """A batch of that many sequences, as `data.pipeline` yields it; with as many places for
     predictions as the data set's, unless said otherwise."""
-    length = config.data.seq_length or 0
+    length = config.make_data.seq_length
     if predictions is None:
-        predictions = config.data.max_predictions_per_seq or 0
+        predictions = predictions_of(config.make_data)
     whole, places = (sequences, length), (sequences, predictions)
     return {
         "input_ids": Spec(whole, "int32"),

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
@@ -35,7 +35,7 @@ class Pace:
 def pace_of(config: Config, density: float, cores: int, peak: float | None) -> Pace:
     """The pace of a config on a data set whose sequences are `density` full; `peak`: see `Pace`."""
     training = config.training
-    positions = training.global_batch_size * (config.data.seq_length or 0)
+    positions = training.global_batch_size * config.make_data.seq_length
     return Pace(
         num_train_steps=training.num_train_steps,
         tokens_per_step=positions * density,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.data import pipeline
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase, mask_rates, train_predictions
 
 
 def batches(
@@ -32,8 +32,8 @@ def batches(
         num_hosts, host_index: whose part.
         in_first_phase: cut to `training.first_seq_length`.
     """
-    phase = settings.first_phase(config) if in_first_phase else None
-    rates = settings.mask_rates(config)
+    phase = first_phase(config) if in_first_phase else None
+    rates = mask_rates(config)
     return pipeline.batches(
         manifest,
         data_dir,
@@ -44,8 +44,8 @@ def batches(
         shuffle_window=config.data.shuffle_window,
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,
-        max_predictions=settings.train_predictions(phase or config),
-        seq_length=phase.data.seq_length if phase else None,
+        max_predictions=train_predictions(phase or config),
+        seq_length=phase.make_data.seq_length if phase else None,
         num_hosts=num_hosts,
         host_index=host_index,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
+from bigbird_ja.settings.values import first_phase
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train import lengths
 from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
@@ -45,7 +46,7 @@ class Recorder:
         """What a step is worth that follows `step`; short sequences need fewer FLOPs."""
         config, engine = self._request.config, self._request.engine
         if lengths.is_in_first_phase(config, step):
-            config = settings.first_phase(config) or config
+            config = first_phase(config) or config
         return pace_of(config, self._request.manifest.density, engine.replicas, engine.peak_flops)
 
     def _open_metrics(self) -> run_log.MetricsLog:
@@ -66,7 +67,7 @@ class Recorder:
 
     def lengthened(self) -> None:
         """Sequences are whole from here on."""
-        training, now = self._request.config.training, self._request.config.data.seq_length
+        training, now = self._request.config.training, self._request.config.make_data.seq_length
         step, was = training.first_seq_length_steps or 0, training.first_seq_length
         self._around.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
         self.event(lengths.CHANGED, global_step=step, was=was, now=now)

@@ -11,7 +11,7 @@ from typing import Any
 
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process import console
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.pods.pod import Alone
 

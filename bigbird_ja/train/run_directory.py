@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_fingerprint, config_to_yaml, may_change_in_mid_run
 from bigbird_ja.train.continuation import changes, next_batch
 from bigbird_ja.train.engines.choice import Before
 
@@ -51,12 +53,12 @@ def check_settings(model_dir: str, config: Config, changed: Collection[str] = ()
                 f"--continue_with: {model_dir} holds no run to go on with: check --model_dir"
             )
         return
-    before = settings.load_resolved(path)
+    before = read_config(path)
     different = {key: value for key, value in changes(before, config).items() if key not in changed}
     if not different:
         return
     named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
-    if all(map(settings.may_change_in_mid_run, different)):
+    if all(map(may_change_in_mid_run, different)):
         example = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
         advice = f"to change them in mid run, {example}"
     else:
@@ -122,30 +124,9 @@ def move_aside(model_dir: str) -> str:
     return moved
 
 
-def with_mask_unit_of(model_dir: str, config: Config, log: Callable[[str], None]) -> Config:
-    """The config with the mask unit that the run in MODEL_DIR began with, where it differs.
-
-    Earlier versions took `make_data.mask_unit` and not the data set's unit: such a run goes on as
-    it began.
-    """
-    path = settings_of(model_dir)
-    if path is None:
-        return config
-    before = settings.load_resolved(path).data.mask_unit
-    if before is None or before == config.data.mask_unit or config.data.masking == "static":
-        return config
-    log(
-        f"{model_dir}: this run began with data.mask_unit={before} and goes on with it; the data"
-        f" set was made for {config.data.mask_unit}"
-    )
-    config = settings.copy(config)
-    config.data.mask_unit = before
-    return config
-
-
 def write_settings(model_dir: str, config: Config, tokenizer: str) -> None:
     """Writes the resolved config and the data set's tokenizer where they are not there already."""
-    text = settings.to_yaml(config)
+    text = config_to_yaml(config)
     path = storage.join(model_dir, CONFIG)
     if not storage.exists(path) or storage.read_text(path) != text:
         storage.write_text(path, text)
@@ -201,7 +182,7 @@ def find_resumption(
     check_data(checkpoint, data_fingerprint, store.model_dir)
     path, earlier = storage.join(store.model_dir, CONFIG), earlier_configs(events)
     if changes_it:
-        earlier.add(settings.fingerprint(settings.load_resolved(path)))
+        earlier.add(config_fingerprint(read_config(path)))
     check_config(config, checkpoint.meta, path, earlier)
     log(f"{store.model_dir}: checkpoint {checkpoint.meta.step} verified")
     batch = next_batch(checkpoint.meta, config, events)

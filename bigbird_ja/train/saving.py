@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
-from bigbird_ja.settings import CheckpointsConfig
+from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.train.pods.pod import NEVER, Alone
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 
 import tensorflow as tf
 
-from bigbird_ja.settings import TrainingConfig
+from bigbird_ja.settings.schema import TrainingConfig
 
 
 def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:

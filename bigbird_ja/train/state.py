@@ -10,7 +10,7 @@ from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import file_names
 from bigbird_ja.run.checkpoints import Checkpoint, read_variables
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 
 State = dict[str, np.ndarray]
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.model.pretraining import pretraining_metrics
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import clip_factor, global_norm, update
 from bigbird_ja.train.schedule import learning_rate
 
@@ -228,7 +228,7 @@ def _loss(
     loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
     correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
     sums = [loss, correct, tf.zeros([]), tf.zeros([])]
-    if config.data.nsp:
+    if config.make_data.nsp:
         sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
         sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
         loss += sums[2]
@@ -242,7 +242,7 @@ def _metrics(config: Config, sums: list[tf.Tensor]) -> Tensors:
         "masked_lm_loss": masked_lm_loss,
         "masked_lm_accuracy": masked_lm_accuracy,
     }
-    if config.data.nsp:
+    if config.make_data.nsp:
         metrics["next_sentence_loss"] = next_sentence_loss
         metrics["next_sentence_accuracy"] = next_sentence_accuracy
     return metrics

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 
 
 def load_library() -> Any:
@@ -43,7 +43,7 @@ class WandbLog:
                 id=name,
                 name=name,
                 resume="allow",
-                config=settings.flatten(config),
+                config=flatten(config),
             )
         except Exception as failure:
             self._give_up(failure)

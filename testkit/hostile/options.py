@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from bigbird_ja import settings
 from bigbird_ja.cli import command_flags, main
 from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import OPTIONS
 from testkit.hostile.case import ANY, REFUSED, REMOTE, Case, commands, good_arguments, with_flag
 
 _NO_NUMBER = ("x", "", "nan", "NaN", "inf", "-inf", "1e999", "0x", "１２", "1,000", "--", "1_0_")
@@ -76,7 +76,7 @@ def _of_settings(command: str) -> Iterator[Case]:
         return
     for text in ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"):
         yield Case(f"--set {text!r}", command, (*good_arguments(command), f"--set={text}"))
-    for key, option in settings.OPTIONS.items():
+    for key, option in OPTIONS.items():
         for value in _bad_settings(option):
             words = (*good_arguments(command), f"--set={key}={value}")
             yield Case(f"--set {key}={value[:40]!a}", command, words, REFUSED)

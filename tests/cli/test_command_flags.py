@@ -12,7 +12,7 @@ from bigbird_ja.cli import command_flags, main
 from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import OPTIONS
+from bigbird_ja.settings.schema import OPTIONS
 
 NO_SETTINGS = (
     "sample", "check-data", "evaluate", "fill-mask", "report", "export", "status", "down",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.cli import main
-from bigbird_ja.settings import preset
+from bigbird_ja.settings.resolve import preset_names, resolve_config
+from bigbird_ja.settings.schema import OPTIONS
 
 
 def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
@@ -18,39 +18,39 @@ def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
     return status, captured.out, captured.err
 
 
-@pytest.mark.parametrize("name", preset.names())
+@pytest.mark.parametrize("name", preset_names())
 def test_what_it_prints_is_a_file_of_the_same_settings(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     status, out, err = run(capsys, name, "--set=training.adam_epsilon=1e-7")
     assert status == 0 and err == ""
     (tmp_path / "again.yaml").write_text(out, encoding="utf-8")
-    again, _ = settings.resolve(str(tmp_path / "again.yaml"))
-    assert again == settings.resolve(name, ["training.adam_epsilon=1e-7"])[0]
+    again, _ = resolve_config(str(tmp_path / "again.yaml"))
+    assert again == resolve_config(name, ["training.adam_epsilon=1e-7"])[0]
     assert again.training.adam_epsilon == 1e-7
 
 
 def test_each_line_has_its_meaning_and_where_it_came_from(capsys: pytest.CaptureFixture) -> None:
     _, out, _ = run(capsys, "tiny-cpu", "--set=model.num_layers=3")
     lines = {line.split(":")[0].strip(): line for line in out.splitlines()}
-    for key, option in settings.OPTIONS.items():
+    for key, option in OPTIONS.items():
         assert f"# {option.help}" in out, key
     assert lines["num_layers"].endswith("Layers of the encoder. (--set)")
     assert "(preset tiny-cpu)" in lines["num_attention_heads"]
     assert lines["layer_norm_eps"].endswith("(default)")
-    assert all(name in out for name in preset.names()), "the presets there are"
+    assert all(name in out for name in preset_names()), "the presets there are"
 
 
 def test_json_has_everything_that_is_declared(capsys: pytest.CaptureFixture) -> None:
     status, out, _ = run(capsys, "--config=base-4096", "--set", "model.num_layers=3", "--json")
     found = json.loads(out)["settings"]
-    assert status == 0 and found.keys() == settings.OPTIONS.keys()
+    assert status == 0 and found.keys() == OPTIONS.keys()
     assert found["model.num_layers"] == {
         "value": 3, "source": "--set", "default": 12, "meaning": "Layers of the encoder.",
         "unit": "layers", "allowed": "1 to 1000",
     }  # fmt: skip
     assert found["training.num_train_steps"]["source"] == "preset base-4096"
-    assert found["data.seq_length"]["value"] is None
+    assert found["model.vocab_size"]["value"] is None
 
 
 def test_only_what_one_command_uses(capsys: pytest.CaptureFixture) -> None:
@@ -73,7 +73,7 @@ def test_unknown_names_list_what_there_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, _, err = run(capsys, "base-409")
-    assert status == 2 and "'base-4096'" in err and all(name in err for name in preset.names())
+    assert status == 2 and "'base-4096'" in err and all(name in err for name in preset_names())
     status, _, err = run(capsys, "configs/tiny-cpu.yaml")
     assert status == 2 and "no such file" in err and "--config tiny-cpu" in err
 

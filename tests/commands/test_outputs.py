@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings, storage
+from bigbird_ja import storage
 from bigbird_ja.cli import main
+from bigbird_ja.settings.resolve import preset_path
 from tests.report import fake_run
 from tests.storage import odd_paths
 
@@ -99,6 +100,6 @@ def test_our_own_picture_is_renewed(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "deep/p.png"
     for _ in range(2):
-        plan = ["plan", f"--config={settings.preset_path('base-4096')}", f"--plot={picture}"]
+        plan = ["plan", f"--config={preset_path('base-4096')}", f"--plot={picture}"]
         assert main.run_command_line(plan) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.cli import main
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.preflight import code_figures, machine_code, results_file
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from tests.preflight.test_memory import DETAILED
 
 TINY = [
@@ -118,7 +118,7 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
 
 
 def _parameters() -> int:
-    config = settings.without_data_set(settings.resolve(None, TINY[1::2])[0])
+    config = complete_config(resolve_config(None, TINY[1::2])[0])
     return count_parameters(config)
 
 

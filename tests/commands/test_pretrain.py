@@ -451,7 +451,7 @@ def test_bad_input_is_refused_before_anything_is_written(
     refused([*cores, "--engine", "auto"], capsys, "no TPU")
     refused([*here, "--data_dir", str(tmp_path / "none")], capsys, "none")
     refused([*here, "--set", "model.vocab_size=300"], capsys, "vocab_size=300", "200")
-    refused([*here, "--set", "data.seq_length=128"], capsys, "seq_length=128", "64")
+    refused([*here, "--set", "make_data.seq_length=128"], capsys, "seq_length=128", "64")
     refused([*here, "--profile_steps", "9"], capsys, "FIRST:LAST")
     refused([*here, "--mode", "eval"], capsys, "mode")
     refused(flags, capsys, "--model_dir")
@@ -627,14 +627,6 @@ def test_a_run_is_masked_as_its_data_set_says_unless_it_began_otherwise(
     config = yaml.safe_load((by_manifest / "config.yaml").read_text())
     assert config["data"]["mask_unit"] == "subword"
     assert killing.digest(str(by_manifest)) != killing.digest(str(finished[0]))
-    # As an earlier version would have left it: the unit of `make_data`, and not the data set's.
-    before = tmp_path / "before"
-    short = ["--model_dir", str(before), "--num_train_steps", "8"]
-    unit = ["--set", "data.mask_unit=whole_word"]
-    assert zygote.run(*here, *short, *unit).status == 0
-    again = zygote.run(*here, "--model_dir", str(before))
-    assert again.status == 0 and "goes on with it" in again.err
-    assert yaml.safe_load((before / "config.yaml").read_text())["data"]["mask_unit"] == "whole_word"
 
 
 def test_static_data_of_any_unit_trains_with_nothing_said_about_it(

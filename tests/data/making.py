@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import build, spec
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.settings import MakeDataConfig
+from bigbird_ja.settings.schema import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
 

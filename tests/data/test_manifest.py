@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import verify
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import FIXED_BY_DATA
 from testkit import synthetic
 
 
@@ -19,8 +19,8 @@ def test_comes_back_as_it_was_written(tmp_path):
 
 
 def test_fixes_every_key_that_a_data_set_fixes(tmp_path):
-    fixed = synthetic.write(tmp_path).fixed()
-    assert set(fixed) == {*settings.DATA_SET_KEYS, "make_data.masked_lm_prob"}
+    fixed = synthetic.write(tmp_path).as_settings()
+    assert set(fixed) == set(FIXED_BY_DATA)
 
 
 def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):

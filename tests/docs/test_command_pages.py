@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bigbird_ja.cli import main
-from bigbird_ja.settings import OPTIONS
+from bigbird_ja.settings.schema import OPTIONS
 from scripts import make_command_docs, make_settings_page
 from testkit import ROOT
 

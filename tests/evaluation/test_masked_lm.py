@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja import settings
 from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import evaluator, examples, masked_lm, tensorboard
@@ -162,7 +162,7 @@ def test_padding_changes_no_prediction(small_run):
 
 def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
     config, params, _ = load_parameters(small_run.model_dir)
-    config = settings.copy(config)
+    config = deepcopy(config)
     config.model.attend_across_documents = False
     sep = 3
 

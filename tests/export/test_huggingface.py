@@ -11,8 +11,8 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.settings.values import set_value
 from bigbird_ja.train.init_from import load_initial
 from testkit import runs
 
@@ -55,7 +55,7 @@ def test_everything_agrees(exported):
 def test_other_plans_agree_too(exported, tmp_path, key, value):
     _, _, trained = exported
     changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
-    settings.put(changed.config, key, value)
+    set_value(changed.config, key, value)
     options = model_card.Options("x", parity_sequences=2)
     sparse = huggingface.fill(str(tmp_path), changed, options)["block_sparse"]
     assert sparse["agrees"], sparse

@@ -9,16 +9,17 @@ import os
 import pickle
 import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pytest
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.data import pipeline, records_tf
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.model import pattern
+from bigbird_ja.settings.values import set_value
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -36,9 +37,9 @@ def trained(small_run):
 
 def exported(trained, folder, **settings):
     """(folder, what it was made from), with some settings of the model changed."""
-    config = config_lib.copy(trained.config)
+    config = deepcopy(trained.config)
     for name, value in settings.items():
-        config_lib.put(config, f"model.{name}", value)
+        set_value(config, f"model.{name}", value)
     changed = dataclasses.replace(trained, config=config)
     folder.mkdir()
     huggingface.fill(str(folder), changed, model_card.Options("x", parity_sequences=0))

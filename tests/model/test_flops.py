@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.model import flops
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 
-def _config(*sets: str) -> settings.Config:
-    config, _ = settings.resolve(None, sets)
-    return settings.without_data_set(config)
+def _config(*sets: str) -> Config:
+    config, _ = resolve_config(None, sets)
+    return complete_config(config)
 
 
 def test_model_flops_of_full_attention_by_hand() -> None:

@@ -64,11 +64,11 @@ def _compare(config, attention_type: str, kind: str) -> None:
         )
     hidden = encode(params, config, batch["input_ids"], batch["segment_ids"])
     logits = masked_lm_logits(params, config, hidden).numpy()
-    expected = outputs["prediction_logits" if config.data.nsp else "logits"].numpy()
+    expected = outputs["prediction_logits" if config.make_data.nsp else "logits"].numpy()
     tokens = ids != 0
     np.testing.assert_allclose(logits[tokens], expected[tokens], atol=1e-4, rtol=1e-4)
     assert np.abs(expected).max() > 1  # there is something to agree on
-    if config.data.nsp:
+    if config.make_data.nsp:
         relation = next_sentence_logits(params, hidden[:, 0]).numpy()
         np.testing.assert_allclose(relation, outputs["seq_relationship_logits"], atol=1e-4)
 

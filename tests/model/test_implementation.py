@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.model import implementation
 from bigbird_ja.model.kernels.shape import Shape, group_of
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_fingerprint, differences
 
 KEY = "model.attention_implementation"
 
 
-def _config(*settings: str) -> config_lib.Config:
-    return config_lib.without_data_set(config_lib.resolve("base-4096", list(settings))[0])
+def _config(*settings: str) -> Config:
+    return complete_config(resolve_config("base-4096", list(settings))[0])
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return found
 
 
-def _resolved(config: config_lib.Config, platform: str, chip: str | None) -> str:
+def _resolved(config: Config, platform: str, chip: str | None) -> str:
     return implementation.resolved(config, platform, chip).model.attention_implementation
 
 
@@ -135,8 +137,8 @@ def test_on_a_cpu_kernel_is_interpreted(versions: dict[str, Any]) -> None:
 
 def test_no_fingerprint_and_no_run_depends_on_it() -> None:
     ours, theirs = _config(), _config(f"{KEY}=xla")
-    assert config_lib.fingerprint(ours) == config_lib.fingerprint(theirs)
-    assert not config_lib.differences(ours, theirs)
+    assert config_fingerprint(ours) == config_fingerprint(theirs)
+    assert not differences(ours, theirs)
 
 
 def test_heads_are_grouped_to_fill_the_lanes() -> None:

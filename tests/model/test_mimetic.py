@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.model import mimetic
 from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import resolve_config
 from tests.model.tiny import tiny_config
 
 LENGTH = 256
@@ -86,4 +86,4 @@ def test_only_first_values_differ_and_the_seed_decides_them(values):
 def test_an_odd_hidden_size_is_refused():
     sets = ["model.initializer=mimetic", "model.hidden_size=33", "model.num_attention_heads=3"]
     with pytest.raises(BadInput, match="is odd"):
-        settings.resolve(None, sets)
+        resolve_config(None, sets)

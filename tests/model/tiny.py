@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja import settings
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import OPTIONS, Config
 
 _TINY: dict[str, Any] = {
     "tokenize.vocab_size": 60,
@@ -29,15 +29,15 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     """A completed config; `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if values.get("model.attention_type") == "original_full":  # it has no blocks
-        values = {k: v for k, v in values.items() if not settings.OPTIONS[k].only_with}
-    config, _ = settings.resolve(None, [f"{key}={value}" for key, value in values.items()])
-    return settings.without_data_set(config)
+        values = {k: v for k, v in values.items() if not OPTIONS[k].only_with}
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
+    return complete_config(config)
 
 
 def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:
     """Random records: the first ends in padding, and so do its predictions."""
     random = np.random.default_rng(seed)
-    length, predictions = config.data.seq_length, config.data.max_predictions_per_seq
+    length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq
     vocab_size = config.model.vocab_size
     assert length and predictions and vocab_size
     shape = (batch_size, length)

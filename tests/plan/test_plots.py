@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import prices
 from bigbird_ja.plan import cost, plots
 from bigbird_ja.plan import rows as plan
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.storage import plotting
 
 pytest.importorskip("matplotlib")
-CONFIG = settings.without_data_set(settings.resolve("base-4096")[0])
+CONFIG = complete_config(resolve_config("base-4096")[0])
 RUN = plan.Run(CONFIG, 10_000, plan.estimated_data(CONFIG), prices.load(), cost.Overheads())
 
 

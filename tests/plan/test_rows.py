@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.plan import cost
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    found, _ = settings.resolve("configs/base-4096.yaml")
-    return settings.without_data_set(found)
+    found, _ = resolve_config("configs/base-4096.yaml")
+    return complete_config(found)
 
 
 def test_tokens_and_steps(config: Config) -> None:
@@ -101,7 +101,7 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
-    found = settings.without_data_set(settings.resolve("base-4096", sets)[0])
+    found = complete_config(resolve_config("base-4096", sets)[0])
     machine = hardware.find("v3-8")
     chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
     chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}

@@ -13,9 +13,10 @@ import json
 import os
 from typing import Any
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import estimate, machine_code, targets
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
@@ -40,10 +41,10 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def config_of(name: str) -> settings.Config:
+def config_of(name: str) -> Config:
     """The config of one of `STEPS`."""
-    config, _ = settings.resolve(None, [*_SIZE, *STEPS[name]])
-    return settings.without_data_set(config)
+    config, _ = resolve_config(None, [*_SIZE, *STEPS[name]])
+    return complete_config(config)
 
 
 def measure(name: str) -> dict[str, int]:
@@ -64,7 +65,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
-    config = settings.without_data_set(settings.resolve(None, sets)[0])
+    config = complete_config(resolve_config(None, sets)[0])
     target = targets.of_chip(CHIPS[CODE_CHIP])
     return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.preflight import code_figures, text
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 RESULT: dict[str, Any] = {
     "chip": "v5e", "batch_per_core": 2, "seq_length": 4096, "fits": True,
@@ -58,9 +58,9 @@ def test_without_code_nothing_is_said_of_it(key: str) -> None:
 
 @pytest.mark.parametrize(("way", "told"), [("kernel", True), ("xla", False)])
 def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
-    config, _ = settings.resolve("base-4096", [])
+    config, _ = resolve_config("base-4096", [])
     results = [RESULT | {"attention_implementation": way}]
-    said = text.left_out(settings.without_data_set(config), 110_000_000, results, {"jax": "0.12"})
+    said = text.left_out(complete_config(config), 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in said) == told
 
 

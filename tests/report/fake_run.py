@@ -9,7 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja import settings
+from bigbird_ja.settings.resolve import complete_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml
 
 START = 1_700_000_000.0  # UNIX seconds
 STEP_SECONDS = 2.0
@@ -20,10 +22,10 @@ def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int 
     """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
     directory.mkdir(parents=True)
     rng = random.Random(seed)
-    config = settings.without_data_set(settings.Config())
+    config = complete_config(Config())
     config.training.num_train_steps = total
     config.training.learning_rate = 1e-4 * (1 + seed)
-    (directory / "config.yaml").write_text(settings.to_yaml(config))
+    (directory / "config.yaml").write_text(config_to_yaml(config))
     stops = [steps // 4, steps // 2, steps * 3 // 4, steps]
     endings = ["interrupted", None, "preempted", None]
     metrics, events, time, step = [], [], START, 0

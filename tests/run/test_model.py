@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.values import config_to_yaml
 from bigbird_ja.text import tokenizer
 from testkit.runs import SETTINGS, SmallRun
 
@@ -95,9 +96,9 @@ def test_a_config_that_was_edited_is_refused(
 
 def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
     path = Path(copy.model_dir, "config.yaml")
-    config = settings.load_resolved(str(path))
+    config = read_config(str(path))
     config.training.num_train_steps = 99
-    path.write_text(settings.to_yaml(config))
+    path.write_text(config_to_yaml(config))
     assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
 
 

@@ -33,6 +33,6 @@ def test_functions_count_to_the_end_of_their_body() -> None:
 
 def test_packages_are_the_rooms_of_the_tree() -> None:
     files = {"bigbird_ja/data/a.py": TEXT, "bigbird_ja/cli/main.py": TEXT, "tests/data/b.py": TEXT}
-    found = size.measure(files)
-    assert set(found) == {"bigbird_ja/data", "bigbird_ja", "tests"}
-    assert found["tests"].files == [TEXT.count("\n")]
+    sizes = size.measure(files)
+    assert set(sizes) == {"bigbird_ja/data", "bigbird_ja/cli", "tests"}
+    assert sizes["tests"].files == [TEXT.count("\n")]

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.cli import main
 from bigbird_ja.preflight import estimate, text
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import suggestions
-from bigbird_ja.settings.schema import DATA_SET_KEYS, OPTIONS, Config
+from bigbird_ja.settings.option import in_words, is_used
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
 HANDLING = {
-    "dataclasses", "copy", "bigbird_ja.settings.resolve", "bigbird_ja.settings.fingerprint",
-    "bigbird_ja.settings.echo",
+    "dataclasses", "copy", "bigbird_ja.settings.resolve",
 }  # fmt: skip
-HANDLING_FUNCTIONS = {"get", "put", "validate", "_validate_mimetic"}
+HANDLING_FUNCTIONS = {
+    "get_value", "set_value", "validate_config", "_validate_mimetic", "config_fingerprint",
+    "flatten",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -53,13 +55,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 def used(command: str) -> set[str]:
     """The settings of runs that a command says it uses."""
     uses = main.load_command(command).SETTINGS
-    return of_runs({key for key in OPTIONS if suggestions.is_used(key, uses)})
+    return of_runs({key for key in OPTIONS if is_used(key, uses)})
 
 
 def of_runs(keys: set[str]) -> set[str]:
     """Those that say nothing of the data set, which is compared with what is said of it."""
-    of_data = {*DATA_SET_KEYS, *DATA_SET_KEYS.values()}
-    return {key for key in keys - of_data if not key.startswith("make_data.")}
+    return {key for key in keys - {*FIXED_BY_DATA} if not key.startswith("make_data.")}
 
 
 def test_plan_reads_what_it_takes(read: set[str]) -> None:
@@ -74,6 +75,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     for name in ("describe", "left_out"):
         monkeypatch.setattr(text, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
+    words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
     assert of_runs(read) == used("preflight")
@@ -86,13 +88,13 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
 def test_what_belongs_to_a_run_alone_is_refused(command: str, key: str) -> None:
     uses = main.load_command(command).SETTINGS
     with pytest.raises(BadInput, match=f"{key}: this command does not use it; it uses "):
-        settings.resolve("tiny-cpu", [f"{key}=3"], uses=uses)
+        resolve_config("tiny-cpu", [f"{key}=3"], uses=uses)
     # A file may hold all sections.
-    settings.resolve("base-4096", uses=uses)
+    resolve_config("base-4096", uses=uses)
 
 
 def test_what_a_command_uses_is_said_briefly() -> None:
     keys = ["a.one", "a.two", "a.three", "b.one", "b.two", "c.one"]
-    assert suggestions.in_words(["a", "b.one"], keys) == "a.*, b.one"
-    assert suggestions.in_words(["a.one", "a.three", "c"], keys) == "a.* but two; c.*"
-    assert suggestions.in_words(["a.one"], keys) == "a.one"
+    assert in_words(["a", "b.one"], keys) == "a.*, b.one"
+    assert in_words(["a.one", "a.three", "c"], keys) == "a.* but two; c.*"
+    assert in_words(["a.one"], keys) == "a.one"

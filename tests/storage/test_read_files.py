@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from bigbird_ja import settings
 from bigbird_ja.accelerators import prices
 from bigbird_ja.commands import status
 from bigbird_ja.evaluation import evaluator
@@ -28,6 +27,7 @@ from bigbird_ja.report.page import page
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import init_from
 from testkit import declared
 from tests.report import fake_run
@@ -197,7 +197,7 @@ def test_a_report_of_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -
 
 
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
-    source = Source("m", settings.Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
+    source = Source("m", Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
     for what, value in declared.utmost(records.Evaluation, _EVALUATION):
         assert "held-out sequences" in evaluator.as_text(value), what
         assert "## Results" in model_card._results(replace(source, evaluation=value)), what

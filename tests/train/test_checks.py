@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bigbird_ja import settings
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import checks
 
 
 def test_a_setting_that_only_another_engine_reads_is_said() -> None:
-    config, _ = settings.resolve(None, ["training.max_loop_seconds=3"])
+    config, _ = resolve_config(None, ["training.max_loop_seconds=3"])
     assert checks.without_effect(config, "pjrt") == ["training.max_loop_seconds=3.0"]
     assert checks.without_effect(config, "estimator") == []
-    assert checks.without_effect(settings.Config(), "pjrt") == []
+    assert checks.without_effect(Config(), "pjrt") == []

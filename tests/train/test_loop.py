@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import Finished
 from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.evaluations import Evaluations
@@ -119,9 +119,9 @@ class Training:
         ]  # fmt: skip
         manifest = synthetic.write(tmp_path / "data") if evaluates else None
         data = tmp_path / "data"
-        config = config_lib.resolve(None, settings)[0]
+        config = resolve_config(None, settings)[0]
         fixed = manifest_lib.load(str(data)) if manifest else synthetic.write(data)
-        config = config_lib.with_data_set(config, fixed.fixed())
+        config = complete_config(config, (), fixed.as_settings())
         model = tmp_path / "model"
         model.mkdir(exist_ok=True)
         request = Request(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.process.errors import OutOfMemory
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import memory
 
 _BASE = 560e6  # of a process that has imported TensorFlow and read a data set
@@ -25,14 +26,14 @@ MEASURED = [
 def config(
     hidden: int, layers: int, intermediate: int, length: int, vocabulary: int, predictions: int,
     *more: str,
-) -> config_lib.Config:  # fmt: skip
+) -> Config:  # fmt: skip
     settings = [
         f"model.hidden_size={hidden}", f"model.num_layers={layers}",
         f"model.num_attention_heads={hidden // 64}", f"model.intermediate_size={intermediate}",
-        f"data.seq_length={length}", f"model.vocab_size={vocabulary}",
-        f"data.max_predictions_per_seq={predictions}", *more,
+        f"make_data.seq_length={length}", f"model.vocab_size={vocabulary}",
+        f"make_data.max_predictions_per_seq={predictions}", *more,
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, settings)[0])
+    return complete_config(resolve_config(None, settings)[0])
 
 
 @pytest.mark.parametrize(("case", "peak"), MEASURED)

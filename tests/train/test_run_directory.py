@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import continuation, run_directory
 
 
-def config(*sets: str) -> settings.Config:
-    return settings.without_data_set(settings.resolve(None, sets)[0])
+def config(*sets: str) -> Config:
+    return complete_config(resolve_config(None, sets)[0])
 
 
 def start(directory: Path) -> str:

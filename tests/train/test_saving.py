@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.settings import CheckpointsConfig
+from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import wandb_log
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import hosts
 from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
 from bigbird_ja.train.engines.devices import Devices

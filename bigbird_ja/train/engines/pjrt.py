@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import OutOfMemory, StorageError
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import memory
 from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
 from bigbird_ja.train.engines.compiled import CompiledPrograms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 
 

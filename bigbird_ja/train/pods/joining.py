@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja import settings as config_lib
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import CommandError, Interrupted, classify
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
-from bigbird_ja.settings import Config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines.devices import TPU_FILES, is_there
 from bigbird_ja.train.pods import place as place_lib
 from bigbird_ja.train.pods import runtime
@@ -83,7 +83,7 @@ def card_of(args: Any, config: Config, manifest: Manifest) -> dict[str, Any]:
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    settings = {key: str(value) for key, value in config_lib.flatten(config).items()}
+    settings = {key: str(value) for key, value in flatten(config).items()}
     return {
         "version": __version__,
         "packages": packages,

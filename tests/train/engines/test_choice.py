@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bigbird_ja import settings
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import devices, tpu
 from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
-CONFIG = settings.without_data_set(settings.resolve(None, [])[0])
+CONFIG = complete_config(resolve_config(None, [])[0])
 
 
 class Machine:
@@ -137,7 +138,7 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
-    config = settings.without_data_set(settings.resolve(None, [setting])[0])
+    config = complete_config(resolve_config(None, [setting])[0])
     found = choose("auto", False, config)
     assert (found.name, found.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine=pjrt: "):
@@ -172,7 +173,7 @@ def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
-    config = settings.copy(CONFIG)
+    config = deepcopy(CONFIG)
     config.tpu.name, config.tpu.project, config.tpu.zone = "somewhere", "none", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         tpu.check(config)

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
-from bigbird_ja import settings as config_lib
 from bigbird_ja.process.errors import StorageError
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
@@ -35,16 +36,16 @@ def test_one_core_gets_the_batch_as_it_is() -> None:
     assert first["a"].shape == (8, 2) and first[REPLICA_ID].tolist() == [0]
 
 
-def tiny() -> config_lib.Config:
+def tiny() -> Config:
     settings = [
         "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
         "model.intermediate_size=32", "model.attention_type=original_full",
-        "model.vocab_size=50", "data.seq_length=16", "data.max_predictions_per_seq=2",
-        "data.masking=dynamic", "data.nsp=false", "training.global_batch_size=4",
+        "model.vocab_size=50", "make_data.seq_length=16", "make_data.max_predictions_per_seq=2",
+        "make_data.masking=dynamic", "make_data.nsp=false", "training.global_batch_size=4",
         "training.log_every_steps=2", "training.dtype=float32", "tpu.num_cores=2",
         "training.warmup_steps=1",
     ]  # fmt: skip
-    return config_lib.without_data_set(config_lib.resolve(None, settings)[0])
+    return complete_config(resolve_config(None, settings)[0])
 
 
 def features(rows: int) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def features(rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def initial(config: config_lib.Config, bad: str = "") -> dict[str, Any]:
+def initial(config: Config, bad: str = "") -> dict[str, Any]:
     from bigbird_ja.model.params import initial_parameters
 
     params: dict[str, Any] = dict(initial_parameters(config, 1))

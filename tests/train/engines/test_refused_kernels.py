@@ -31,7 +31,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
 
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
     sets = ["training.global_batch_size=1", *settings]
-    config = settings.without_data_set(settings.resolve("base-4096", sets)[0])
+    config = settings.complete(settings.resolve("base-4096", sets)[0])
     return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 
