@@ -4,8 +4,8 @@
     python -m scripts.bench_bad_input --share=20                      # one case in twenty
     python -m scripts.bench_bad_input --kind=files --match='export model/config.yaml'
 
-Cases come from the declarations (testkit/hostile: options, files, outputs, streams) and from a list
-of what only a person thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how
+Cases are damaged files and broken streams (testkit/hostile), and a list of what only a person
+thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how
 many ended as they must; exits with 1 unless all did.
 """
 
@@ -24,13 +24,13 @@ from absl import app, flags
 
 from bigbird_ja.process import console, tensorflow_env
 from testkit import bad_inputs, command_line, runs
-from testkit.hostile import files, options, outputs, streams
+from testkit.hostile import files
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import Case, sample_of
 from testkit.hostile.judge import Judge, Verdict
 from testkit.zygote import Zygote
 
-_KINDS = ("list", "options", "files", "outputs", "streams")
+_KINDS = ("list", "files", "streams")
 _KIND = flags.DEFINE_multi_enum("kind", list(_KINDS), list(_KINDS), "Which cases (repeatable).")
 _MATCH = flags.DEFINE_string("match", "", "Only cases whose 'COMMAND NAME' holds this.")
 _SHARE = flags.DEFINE_integer("share", 1, "Tries one case in so many, the same each time.")
@@ -46,11 +46,11 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bad-input-") as scratch:
         place = Path(scratch)
         run = _small_run(place)
-        found = []
+        rows = []
         if "list" in _KIND.value:
-            found += list(_try_listed(place, run))
-        found += _try_generated(place, world_lib.make(place / "inputs", run))
-    return _report(found)
+            rows += list(_try_listed(place, run))
+        rows += _try_generated(place, world_lib.make(place / "inputs", run))
+    return _report(rows)
 
 
 def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
@@ -66,10 +66,8 @@ def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
 
 def _try_generated(place: Path, inputs: Path) -> list[Row]:
     makers: dict[str, Callable[[], Iterable[Case]]] = {
-        "options": options.cases,
-        "files": lambda: files.cases(inputs),
-        "outputs": outputs.cases,
-        "streams": streams.cases,
+        "files": lambda: files.file_cases(inputs),
+        "streams": files.stream_cases,
     }
     cases = [
         (kind, case)
@@ -111,10 +109,10 @@ def _say(case: str, problem: str | None) -> None:
         console.log(f"{case.encode('ascii', 'backslashreplace').decode()}: {problem}")
 
 
-def _report(found: list[Row]) -> int:
+def _report(outcomes: list[Row]) -> int:
     tried: collections.Counter[tuple[str, str]] = collections.Counter()
     right: collections.Counter[tuple[str, str]] = collections.Counter()
-    for kind, command, problem, _ in found:
+    for kind, command, problem, _ in outcomes:
         tried[kind, command] += 1
         right[kind, command] += problem is None
     rows = [(kind, command, right[kind, command], n) for (kind, command), n in tried.items()]
@@ -124,7 +122,7 @@ def _report(found: list[Row]) -> int:
             rows.append((kind, "all", sum(r[2] for r in of_kind), sum(r[3] for r in of_kind)))
     rows.append(("all", "all", right.total(), tried.total()))
     print(console.table(rows, ("kind", "command", "ended as they must", "tried")))
-    slow = sum(seconds > 10 for *_, seconds in found)
+    slow = sum(seconds > 10 for *_, seconds in outcomes)
     print(f"longer than 10 seconds on this machine: {slow}")
     return int(right != tried)
 

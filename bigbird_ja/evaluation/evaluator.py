@@ -180,7 +180,7 @@ class Evaluator:
     def _run_probe(
         self, config: Config, params: dict[str, np.ndarray], step: int
     ) -> dict[str, Any]:
-        from bigbird_ja.data.records_tf import document_ids
+        from bigbird_ja.data.parsing import document_ids
         from bigbird_ja.evaluation import probe, probe_plot
         from bigbird_ja.evaluation.forward import Forward
 

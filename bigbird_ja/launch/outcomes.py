@@ -108,7 +108,7 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
 
 
 def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
-    """The service has not made a TPU. Capacity and quota are told apart by `faults.py`."""
+    """The service has not made a TPU. Capacity and quota share a code and differ in their words."""
     # The creation is over: nothing of it may delay REMOVING.
     state = enter(_without_operation(state), Phase.REMOVING, "no_capacity")
     state = replace(state, in_trouble=fault.is_passing)

@@ -1,20 +1,46 @@
-"""Charts as SVG text: no library, no network, colours from the page's style sheet."""
+"""Charts as SVG inside the page, drawn by matplotlib; the page's style sheet gives the colours.
+
+The same run gives the same bytes: no dates, and names of SVG's parts that depend on their content
+alone. Text stays text, in the reader's own fonts.
+"""
 
 from __future__ import annotations
 
-import datetime
 import html
-import itertools
-import math
-from collections.abc import Callable, Sequence
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-Point = tuple[float, float]
+import numpy as np
 
-WIDTH, HEIGHT = 560, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 14, 34
-_MOST_POINTS = 500
+from bigbird_ja.storage import plotting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bigbird_ja.report.collect import Run
+
 NUM_COLOURS = 6
+_MOST_POINTS = 500  # of a line, and checkpoints of a run's time line
+_SMOOTHING = 20  # logged steps
+
+# What matplotlib draws in -> the style sheet's variable, which differs by light and dark.
+_VARIABLES = {
+    "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
+    "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line", "#cf222e": "--bad",
+    "#1a7f38": "--good",
+}  # fmt: skip
+_COLOURS = {name: colour for colour, name in _VARIABLES.items()}
+_SOFT, _LINE = _COLOURS["--soft"], _COLOURS["--line"]
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "svg.hashsalt": "bigbird-ja", "font.size": 9,
+    "text.parse_math": False,  # a run's name may hold dollar signs
+    "text.color": _SOFT, "axes.labelcolor": _SOFT, "axes.edgecolor": _LINE, "xtick.color": _SOFT,
+    "ytick.color": _SOFT, "axes.grid": True, "grid.color": _LINE, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,262 +48,146 @@ class Series:
     """One line of a chart."""
 
     label: str
-    points: Sequence[Point]
-    colour: int  # 0 .. NUM_COLOURS - 1
-    style: str = "line"  # line | dots | faint | dashed
+    points: Sequence[tuple[float, float]]
+    colour: int  # 0, 1, ...: of the run
+    is_dots: bool = False
+    is_smoothed: bool = False
 
 
-@dataclass(frozen=True)
-class Scale:
-    """From data to pixels."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        """The pixel of a value."""
-        span = self.high - self.low or 1.0
-        return self.start + (value - self.low) / span * (self.end - self.start)
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two values, about `count`."""
-    if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
-        return [low]
-    raw = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
-def number(value: float) -> str:
-    """A short number for an axis."""
-    magnitude = abs(value)
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if magnitude >= limit:
-            return f"{value / limit:.4g}{unit}"
-    if magnitude and magnitude < 0.001:
-        return f"{value:.1e}".replace("e-0", "e-")
-    return f"{value:.4g}"
-
-
-def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """Fewer points: means of equal runs, the last point kept as it is."""
-    finite = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]
-    if len(finite) <= most:
-        return finite
-    size = math.ceil(len(finite) / most)
-    groups = [finite[i : i + size] for i in range(0, len(finite) - 1, size)]
-    means = [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
-    return [*means, finite[-1]]
-
-
-def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Means over `window` neighbours on both sides together: no lag, narrower at the ends."""
-    half = window // 2
-    sums = list(itertools.accumulate((y for _, y in points), initial=0.0))
-    found = []
-    for place, (x, _) in enumerate(points):
-        reach = min(half, place, len(points) - 1 - place)
-        low, high = place - reach, place + reach + 1
-        found.append((x, (sums[high] - sums[low]) / (high - low)))
-    return found
+def colour(number: int) -> str:
+    """The colour of run `number`."""
+    return _COLOURS[f"--c{number % NUM_COLOURS}"]
 
 
 def line_chart(
-    title: str,
-    series: Sequence[Series],
-    x_label: str = "step",
-    y_format: Callable[[float], str] = number,
-    y_from_zero: bool = False,
+    title: str, series: Sequence[Series], is_share: bool = False, from_zero: bool = True
 ) -> str:
-    """A chart of lines over a shared x axis; an empty note where there is nothing to draw."""
-    drawn = [Series(s.label, thin(s.points), s.colour, s.style) for s in series]
-    drawn = [s for s in drawn if s.points]
-    if not drawn:
-        return _frame(title, '<p class="none">nothing logged yet</p>')
-    xs = [x for s in drawn for x, _ in s.points]
-    ys = [y for s in drawn for _, y in s.points]
-    low, high = _range(ys, y_from_zero)
-    x_scale = Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
-    y_scale = Scale(low, high, HEIGHT - _BOTTOM, _TOP)
-    parts = [_y_axis(y_scale, y_format), _x_axis(x_scale, x_label, number)]
-    parts += [_draw(s, x_scale, y_scale, y_format) for s in drawn]
-    return _frame(title, _svg("".join(parts), title) + _legend(drawn))
+    """Lines over the step; a note where there is nothing to draw.
+
+    Args:
+        title: of the chart.
+        series: what is drawn.
+        is_share: whether the values are shown as per cent.
+        from_zero: whether the axis begins at 0.
+    """
+    series = [s for s in series if len(s.points)]
+    if not series:
+        return _card(title, '<p class="none">nothing logged yet</p>')
+    from matplotlib.ticker import EngFormatter, PercentFormatter
+
+    def draw(axes: Axes) -> None:
+        for s in series:
+            steps, values = thin(s.points)
+            look: dict[str, Any] = {"color": colour(s.colour), "markersize": 4}
+            if s.is_smoothed and len(values) > 2 * _SMOOTHING:
+                axes.plot(steps, values, alpha=0.25, linewidth=1, **look)
+                values = smooth(values, _SMOOTHING)
+            axes.plot(steps, values, "o" if s.is_dots else "-", label=s.label, **look)
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if is_share:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if from_zero:
+            axes.set_ylim(bottom=0)
+
+    return _draw(title, draw)
 
 
-def bar_chart(
-    title: str, labels: Sequence[str], series: Sequence[tuple[str, int, Sequence[float | None]]]
-) -> str:
-    """Groups of bars in per cent: one group for each label, one bar for each series."""
-    values = [v for _, _, column in series for v in column if v is not None]
-    if not labels or not values:
-        return _frame(title, '<p class="none">not measured yet</p>')
-    y_scale = Scale(0, max([*values, 1.0]) * 1.05, HEIGHT - _BOTTOM, _TOP)
-    group = (WIDTH - _LEFT - _RIGHT) / len(labels)
-    width = group * 0.8 / len(series)
-    parts = [_y_axis(y_scale, lambda v: f"{v:g}%")]
-    for place, label in enumerate(labels):
-        left = _LEFT + place * group + group * 0.1
-        middle = _LEFT + (place + 0.5) * group
-        parts.append(_text(middle, HEIGHT - _BOTTOM + 14, label, "middle"))
-        for index, (name, colour, column) in enumerate(series):
-            value = column[place]
-            if value is None:
-                continue
-            top = y_scale(value)
-            parts.append(
-                f'<rect class="bar c{colour}" x="{left + index * width:.1f}" y="{top:.1f}"'
-                f' width="{width * 0.92:.1f}" height="{max(0.5, HEIGHT - _BOTTOM - top):.1f}">'
-                f"<title>{html.escape(f'{name}, {label}: {value:.1f}%')}</title></rect>"
-            )
-    legend = [Series(name, [], colour) for name, colour, _ in series]
-    return _frame(title, _svg("".join(parts), title) + _legend(legend))
+def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
+    """Groups of bars: series -> label -> share; one group for each label."""
+    from matplotlib.ticker import PercentFormatter
+
+    labels = list(dict.fromkeys(label for table in tables.values() for label in table))
+
+    def draw(axes: Axes) -> None:
+        width = 0.8 / len(tables)
+        for index, (name, table) in enumerate(tables.items()):
+            places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
+            shares = np.array([table.get(label) for label in labels], np.float64)  # None is NaN
+            axes.bar(places, shares, 0.92 * width, color=colour(index), label=name)
+        axes.set_xticks(range(len(labels)), labels)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+    return _draw(title, draw)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One run on the time line; times are UNIX seconds."""
-
-    label: str
-    colour: int
-    spans: Sequence[tuple[float, float, str]]  # start, end, what it was
-    ticks: Sequence[tuple[float, str]]  # checkpoints
-    marks: Sequence[tuple[float, str, str]]  # time, kind, text
-
-
-def timeline(title: str, rows: Sequence[Row]) -> str:
+def timeline(title: str, runs: Sequence[Run]) -> str:
     """When each run trained, saved and was stopped."""
-    times = [t for row in rows for start, end, _ in row.spans for t in (start, end)]
-    if not times:
-        return _frame(title, '<p class="none">nothing has started yet</p>', wide=True)
-    width, height = 2 * WIDTH + 28, 46 * len(rows) + 40
-    low, high = min(times), max(times)
-    scale = Scale(low, max(high, low + 1), 130, width - 20)
-    parts = [_time_axis(scale, height)]
-    for index, row in enumerate(rows):
-        parts.append(_timeline_row(row, 16 + 46 * index, scale))
-    note = '<div class="legend"><span><i class="key tick"></i>checkpoint</span>'
-    for kind, name in (("bad", "preempted, interrupted or killed"), ("good", "finished")):
-        note += f'<span><i class="key mark {kind}"></i>{name}</span>'
-    return _frame(title, _svg("".join(parts), title, width, height) + note + "</div>", wide=True)
+    if not any(run.sessions for run in runs):
+        return _card(title, '<p class="none">nothing has started yet</p>', "card wide")
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    def draw(axes: Axes) -> None:
+        day = 86400.0  # matplotlib counts days since 1970
+        for place, run in enumerate(runs):
+            spans = [(s.start / day, (s.end - s.start) / day) for s in run.sessions]
+            axes.broken_barh(spans, (place - 0.25, 0.5), color=colour(place))
+            saved = run.times_of("saved")
+            for label, times, mark, name, offset in (
+                ("checkpoint", saved[:: len(saved) // _MOST_POINTS + 1], "|", "--soft", 0.33),
+                ("preempted, interrupted or killed", run.breaks, "v", "--bad", -0.38),
+                ("finished", run.times_of("finished"), "v", "--good", -0.38),
+            ):
+                days = [time / day for time in times]
+                label = f"_{label}" if place else label  # of one run alone in the legend
+                axes.plot(days, [place + offset] * len(days), mark, c=_COLOURS[name], label=label)
+        axes.set_yticks(range(len(runs)), [run.name[:16] for run in runs])
+        axes.set_ylim(len(runs) - 0.4, -0.6)
+        axes.xaxis_date(tz="UTC")
+        locator = AutoDateLocator(tz="UTC")
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))
+        axes.set_xlabel("UTC")
+
+    return _draw(title, draw, (16.0, 0.9 + 0.5 * len(runs)), "card wide")
 
 
-def _timeline_row(row: Row, top: float, scale: Scale) -> str:
-    parts = [_text(120, top + 17, row.label, "end")]
-    for start, end, what in row.spans:
-        left, right = scale(start), scale(end)
-        parts.append(
-            f'<rect class="span c{row.colour}" x="{left:.1f}" y="{top}" rx="3"'
-            f' width="{max(1.5, right - left):.1f}" height="24"><title>{html.escape(what)}</title>'
-            "</rect>"
-        )
-    for time, what in thin_ticks(row.ticks, scale):
-        x = scale(time)
-        parts.append(
-            f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 24}" y2="{top + 31}">'
-            f"<title>{html.escape(what)}</title></line>"
-        )
-    for time, kind, what in row.marks:
-        x = scale(time)
-        verdict = "good" if kind == "finished" else "bad" if kind not in _NEUTRAL else "neutral"
-        parts.append(
-            f'<path class="mark {verdict}" d="M{x:.1f} {top - 4} l5 -7 h-10 z">'
-            f"<title>{html.escape(what)}</title></path>"
-        )
-    return "".join(parts)
+def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any:
+    """x and y of at most `most` points: means of equal parts, the last point kept as it is."""
+    rows = np.array(points, np.float64)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if len(rows) > most:
+        parts = np.array_split(rows[:-1], most - 1)
+        rows = np.array([*(part.mean(axis=0) for part in parts), rows[-1]])
+    return rows.T
 
 
-_NEUTRAL = ("created", "deleted", "set_aside")
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Means over `window` neighbours on both sides together: no lag, narrower at the ends."""
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    place = np.arange(len(values))
+    reach = np.minimum(window // 2, np.minimum(place, place[::-1]))
+    return (sums[place + reach + 1] - sums[place - reach]) / (2 * reach + 1)
 
 
-def thin_ticks(marks: Sequence[tuple[float, str]], scale: Scale) -> list[tuple[float, str]]:
-    """Leaves out ticks that would stand closer than two pixels."""
-    kept: list[tuple[float, str]] = []
-    for mark in sorted(marks):
-        if not kept or scale(mark[0]) - scale(kept[-1][0]) >= 2:
-            kept.append(mark)
-    return kept
+def _draw(
+    title: str,
+    draw: Callable[[Axes], None],
+    size: tuple[float, float] = (7.8, 3.4),
+    kind: str = "card",
+) -> str:
+    """A card of the page with what `draw` makes of some axes; `size` is in inches."""
+    import matplotlib
+
+    file = io.StringIO()
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser's fonts draw the text
+        figure = plotting.new_figure(*size)
+        axes = figure.add_subplot()
+        draw(axes)
+        if axes.get_legend_handles_labels()[1]:
+            plotting.legend_below(figure)
+        unstamped = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=unstamped)
+    svg = file.getvalue()
+    for colour_drawn, variable in _VARIABLES.items():
+        svg = svg.replace(colour_drawn, f"var({variable})")
+    size_of_view = svg[svg.index("viewBox=") :].split('"')[1]
+    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
+    label = html.escape(title)
+    picture = f'<svg viewBox="{size_of_view}" role="img" aria-label="{label}">{body}'
+    return _card(title, picture, kind)
 
 
-def _range(values: Sequence[float], from_zero: bool) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if from_zero:
-        low = min(low, 0.0)
-    margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    return (low if from_zero and low == 0 else low - margin), high + margin
-
-
-def _draw(series: Series, x: Scale, y: Scale, y_format: Callable[[float], str]) -> str:
-    name = html.escape(series.label)
-    if series.style == "dots":
-        return "".join(
-            f'<circle class="dot c{series.colour}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="3.2">'
-            f"<title>{name}, {number(a)}: {y_format(b)}</title></circle>"
-            for a, b in series.points
-        )
-    path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in series.points)
-    data = ";".join(f"{a:g},{b:.6g}" for a, b in series.points)
-    listens = f' data-name="{name}" data-points="{data}"' if series.style != "faint" else ""
-    return f'<polyline class="{series.style} c{series.colour}" points="{path}"{listens}/>'
-
-
-def _y_axis(scale: Scale, text: Callable[[float], str]) -> str:
-    parts = []
-    for value in ticks(scale.low, scale.high):
-        y = scale(value)
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(_text(_LEFT - 6, y + 4, text(value), "end"))
-    return "".join(parts)
-
-
-def _x_axis(scale: Scale, label: str, text: Callable[[float], str]) -> str:
-    parts = [
-        _text(scale(value), HEIGHT - _BOTTOM + 14, text(value), "middle")
-        for value in ticks(scale.low, scale.high)
-    ]
-    parts.append(_text(WIDTH - _RIGHT, HEIGHT - 4, label, "end"))
-    return "".join(parts)
-
-
-def _time_axis(scale: Scale, height: float) -> str:
-    parts = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        value = scale.low + share * (scale.high - scale.low)
-        moment = datetime.datetime.fromtimestamp(value, datetime.timezone.utc)
-        x = scale(value)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{height - 22}"/>')
-        anchor = "start" if share == 0 else "end" if share == 1 else "middle"
-        parts.append(_text(x, height - 6, f"{moment:%m-%d %H:%M:%S} UTC", anchor))
-    return "".join(parts)
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
-
-
-def _svg(body: str, title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(title)}">'
-        f"{body}</svg>"
-    )
-
-
-def _legend(series: Sequence[Series]) -> str:
-    items = "".join(
-        f'<span><i class="key c{s.colour} {s.style}"></i>{html.escape(s.label)}</span>'
-        for s in series
-        if s.style != "faint"
-    )
-    return f'<div class="legend">{items}</div>'
-
-
-def _frame(title: str, body: str, wide: bool = False) -> str:
-    kind = "card wide" if wide else "card"
+def _card(title: str, body: str, kind: str = "card") -> str:
     return f'<figure class="{kind}"><figcaption>{html.escape(title)}</figcaption>{body}</figure>'

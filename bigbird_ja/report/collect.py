@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
@@ -21,8 +21,6 @@ from bigbird_ja.settings.schema import Config
 
 Line = TypeVar("Line", Evaluation, ProbeLine)
 
-
-_STARTS = ("started", "resumed")
 _ENDS = ("finished", "interrupted", "preempted", "failed", "diverged", "stalled", "stopped")
 # Without a heartbeat for so long nobody is training, whatever the last state was.
 _FRESH_SECONDS = 300.0
@@ -30,11 +28,11 @@ _FRESH_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Session:
-    """One stretch of training between two ends."""
+    """One stretch of training, from a start to an end."""
 
     start: float  # UNIX seconds
     end: float
-    ending: str | None  # the event that ended it; None while it goes on; "killed" without a word
+    ending: str | None  # the event that ended it; "killed" without one; None while it runs
 
 
 @dataclass(frozen=True)
@@ -50,30 +48,24 @@ class Run:
     events: list[EventRecord]
     heartbeat: HeartbeatRecord | None
     sessions: list[Session]
-    checkpoints: list[tuple[float, int]]  # (UNIX seconds, step)
-    data: dict[str, Any] | None = None  # of the manifest
-    is_running: bool = False
-    usd_per_hour: float | None = None
-    budget_usd: float | None = None
+    is_running: bool
 
     @property
     def step(self) -> int:
-        """The newest step that anything tells of."""
-        seen = [self.metrics[-1]["step"]] if self.metrics else [0]
-        if self.heartbeat:
-            seen.append(self.heartbeat["global_step"])
-        return max(seen)
+        """The newest step in metrics or heartbeat."""
+        logged = self.metrics[-1]["step"] if self.metrics else 0
+        return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
     @property
     def total_steps(self) -> int | None:
-        """Steps in all."""
+        """The length of the whole run."""
         if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
             return stated
         return self.config.training.num_train_steps if self.config else None
 
     @property
     def seconds(self) -> float:
-        """Wall time during which something trained."""
+        """Wall time of all sessions."""
         return sum(session.end - session.start for session in self.sessions)
 
     @property
@@ -86,29 +78,27 @@ class Run:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the supervisor has counted, else wall time at the stated price."""
-        if (counted := run_log.counted_usd(self.events)) is not None:
-            return counted
-        return None if self.usd_per_hour is None else self.seconds / 3600 * self.usd_per_hour
+        """What the supervisor has counted; None where there was none."""
+        return run_log.counted_usd(self.events)
 
     @property
     def planned_usd(self) -> float | None:
-        """What the whole run will have cost at this pace, or the stated budget."""
-        if self.budget_usd is not None:
-            return self.budget_usd
+        """What the whole run will cost at this pace."""
         if self.cost_usd is None or not self.total_steps or not self.step:
             return None
         return self.cost_usd * self.total_steps / self.step
 
+    def times_of(self, *names: str) -> list[float]:
+        """When the events of these names were, UNIX seconds."""
+        return [event["time"] for event in self.events if event["event"] in names]
 
-def collect(
-    model_dir: str,
-    now: float,
-    *,
-    data_dir: str | None = None,
-    usd_per_hour: float | None = None,
-    budget_usd: float | None = None,
-) -> Run:
+    @property
+    def breaks(self) -> list[float]:
+        """When training was interrupted, preempted or killed, or failed: UNIX seconds."""
+        return [s.end for s in self.sessions if s.ending not in (None, "finished")]
+
+
+def collect(model_dir: str, now: float) -> Run:
     """Reads one MODEL_DIR.
 
     Raises:
@@ -118,13 +108,12 @@ def collect(
     config = read_config(config_path) if storage.exists(config_path) else None
     metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
     events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    heartbeat = run_log.read_heartbeat(model_dir)
     if config is None and not metrics and not events:
         raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
+    heartbeat = run_log.read_heartbeat(model_dir)
     newest = heartbeat["time"] if heartbeat else 0.0
-    is_running = bool(
-        heartbeat and heartbeat["state"] != "stopped" and now - newest < _FRESH_SECONDS
-    )
+    stopped = heartbeat is None or heartbeat["state"] == "stopped"
+    is_running = not stopped and now - newest < _FRESH_SECONDS
     return Run(
         name=storage.base_name(model_dir),
         model_dir=model_dir,
@@ -134,19 +123,14 @@ def collect(
         probes=_by_step(run_log.read_probes(model_dir)),
         events=events,
         heartbeat=heartbeat,
-        sessions=sessions(events, metrics, newest, is_running, now),
-        checkpoints=[
-            (e["time"], e.get("global_step") or 0) for e in events if e["event"] == "saved"
-        ],
-        data=_data(data_dir),
+        sessions=_sessions(events, metrics, newest, now if is_running else None),
         is_running=is_running,
-        usd_per_hour=usd_per_hour,
-        budget_usd=budget_usd,
     )
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs, named by as much of their folders' paths as tells them apart: no more is shown."""
+    """The runs, each named by the shortest end of its path that no other has: a page tells no more
+    of where things lie."""
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     length = next(
         (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
@@ -156,37 +140,31 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def sessions(
-    events: list[EventRecord],
-    metrics: list[MetricsRecord],
-    newest: float,
-    is_running: bool,
-    now: float,
+def _sessions(
+    events: list[EventRecord], metrics: list[MetricsRecord], newest: float, now: float | None
 ) -> list[Session]:
-    """The stretches of time in which something trained, from the events.
+    """The sessions, from the events; `now` is the end of the last one if it still runs.
 
-    A kill leaves no event: such a stretch ends with the last sign of life before the next start.
+    A kill leaves no event: such a session ends with the last log line before the next start, the
+    last one with the heartbeat at `newest`.
     """
     starts = _starts(events)
-    found = []
-    for number, index in enumerate(starts):
-        start = events[index]["time"]
-        is_last = number + 1 == len(starts)
-        following = starts[number + 1] if not is_last else len(events)
-        limit = events[following]["time"] if not is_last else float("inf")
-        ending = next((e for e in events[index + 1 : following] if e["event"] in _ENDS), None)
+    sessions = []
+    for first, following in zip(starts, [*starts[1:], len(events)], strict=True):
+        is_last = following == len(events)
+        start = events[first]["time"]
+        ending = next((e for e in events[first + 1 : following] if e["event"] in _ENDS), None)
         if ending is not None:
-            found.append(Session(start, ending["time"], ending["event"]))
-            continue
-        if is_last and is_running:
-            found.append(Session(start, now, None))
-            continue
-        signs = [m["time"] for m in metrics if start <= m["time"] < limit]
-        signs += [e["time"] for e in events[index:following]]
-        if is_last:
-            signs.append(newest)
-        found.append(Session(start, max([start, *signs]), "killed"))
-    return found
+            sessions.append(Session(start, ending["time"], ending["event"]))
+        elif is_last and now is not None:
+            sessions.append(Session(start, now, None))
+        else:
+            limit = float("inf") if is_last else events[following]["time"]
+            times = [m["time"] for m in metrics if start <= m["time"] < limit]
+            times += [e["time"] for e in events[first:following]]
+            end = max([*times, newest if is_last else start])
+            sessions.append(Session(start, end, "killed"))
+    return sessions
 
 
 def _starts(events: list[EventRecord]) -> list[int]:
@@ -195,74 +173,14 @@ def _starts(events: list[EventRecord]) -> list[int]:
     A run that was killed before its first checkpoint leaves its events in the folder; where the
     next one began with other settings, those are another run's.
     """
-    found: list[int] = []
-    config: Any = None
-    for index in reversed([i for i, e in enumerate(events) if e["event"] in _STARTS]):
-        its = events[index].get("config")
-        if config is not None and its != config:
-            break
-        if events[index]["event"] == "started":
-            config = its
-        found.append(index)
-    return found[::-1]
-
-
-def timeline_marks(run: Run) -> list[tuple[float, str, str]]:
-    """What the time line shows beside sessions and checkpoints: (time, kind, text)."""
-    shown = ("preempted", "interrupted", "set_aside", "finished", "created", "deleted", "diverged")
-    marks = [
-        (e["time"], e["event"], _event_text(e))
-        for e in run.events
-        if e["event"] in (*shown, "stalled", "failed")
-    ]
-    marks += [
-        (s.end, "killed", "killed without a word") for s in run.sessions if s.ending == "killed"
-    ]
-    return sorted(marks)
-
-
-def counts(run: Run) -> dict[str, int]:
-    """How often the run was interrupted, and in which ways."""
-    ends = [s.ending for s in run.sessions if s.ending not in (None, "finished")]
-    preempted = sum(1 for e in run.events if e["event"] == "preempted")
-    return {
-        "sessions": len(run.sessions),
-        "interruptions": len(ends),
-        "preemptions": preempted,
-        "killed": ends.count("killed"),
-        "checkpoints": len(run.checkpoints),
-    }
-
-
-def _event_text(event: EventRecord) -> str:
-    step, reason = event.get("global_step"), event.get("reason")
-    parts = [event["event"]]
-    if step is not None:
-        parts.append(f"step {step:,}")
-    if reason not in (None, event["event"]):
-        parts.append(str(reason))
-    return ", ".join(parts)
+    starts = [i for i, e in enumerate(events) if e["event"] in ("started", "resumed")]
+    begun = max((i for i in starts if events[i]["event"] == "started"), default=0)
+    config = events[begun].get("config") if events else None
+    others = [i for i in starts if i < begun and events[i].get("config") != config]
+    return [i for i in starts if not others or i > others[-1]]
 
 
 def _by_step(lines: list[Line]) -> list[Line]:
     """The newest line of each step, ascending."""
     newest = {line["step"]: line for line in lines}
     return [newest[step] for step in sorted(newest)]
-
-
-def _data(data_dir: str | None) -> dict[str, Any] | None:
-    if not data_dir:
-        return None
-    from bigbird_ja.data import manifest as manifest_lib
-
-    manifest = manifest_lib.load(data_dir)
-    mixed = [f"{row.name} ({row.share:.1%} of tokens)" for row in manifest.portions()]
-    return {
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "sequences": manifest.sequences,
-        "sequence length": manifest.seq_length,
-        "density": manifest.density,
-        "masking": f"{manifest.masking}, {manifest.mask_unit}",
-        "sources": ", ".join(mixed or manifest.source_names),
-    }

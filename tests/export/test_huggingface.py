@@ -13,7 +13,7 @@ import pytest
 
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.settings.values import set_value
-from bigbird_ja.train.init_from import load_initial
+from bigbird_ja.train.warm_start import load_initial
 from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")

@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from bigbird_ja.data import pipeline, records_tf
+from bigbird_ja.data import parsing, pipeline
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.export import huggingface, model_card, parity, source
@@ -126,7 +126,7 @@ def test_logits_are_the_trainers(trained, tmp_path, settings):
     if not changed.config.model.attend_across_documents:
         special = changed.tokenizer.special
         numbers = modeling.document_numbers(ids, special.sep, special.pad)
-        expected = records_tf.document_ids(changed.manifest, batch["input_ids"]).numpy()
+        expected = parsing.document_ids(changed.manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers.numpy(), expected)
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=numbers).logits.numpy()

@@ -18,7 +18,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
-from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split, save
+from bigbird_ja.data.manifest import Manifest, Shard, Split, save
 from bigbird_ja.launch import compute, tpu_nodes
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.services import Rest
@@ -52,7 +52,10 @@ def write_manifest(directory: str, masking: str = "dynamic") -> str:
             dupe_factor=1,
             input_mask=False,
             tokenizer_sha256="",
-            **UNKNOWN,
+            eval_fraction=0.1,
+            num_shards=4,
+            seed=0,
+            corpus="",
             num_readers=4,
             train=counts,
             eval=counts,

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bigbird_ja.data import tfrecords
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2**28 - 1), min_size=3, max_size=3), min_size=1, max_size=9)
+)
+def test_varints_are_protobufs(rows):
+    values = np.array(rows)
+    encoded = tfrecords.encode_static({"x": values})
+    for record, row in zip(encoded, rows, strict=True):
+        example = tf.train.Example.FromString(record)
+        assert list(example.features.feature["x"].int64_list.value) == row
+
+
+def test_static_records_are_examples_that_any_reader_parses():
+    features = {
+        "input_ids": np.array([[4, 300, 31999], [4, 0, 0]]),
+        "masked_lm_weights": np.array([[1.0, 0.0], [0.5, 0.0]], np.float32),
+        "next_sentence_labels": np.array([[1], [0]]),
+    }
+    spec = {
+        "input_ids": tf.io.FixedLenFeature([3], tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature([2], tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }
+    for i, record in enumerate(tfrecords.encode_static(features)):
+        parsed = tf.io.parse_single_example(record, spec)
+        for name, value in features.items():
+            np.testing.assert_array_equal(parsed[name].numpy(), value[i])
+
+
+def test_frames_are_tfrecords_both_ways(tmp_path):
+    bodies = [b"", b"a" * 10, bytes(range(256)) * 40]
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(tfrecords.frame(bodies))
+    assert [r.numpy() for r in tf.data.TFRecordDataset(str(path))] == bodies
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for body in bodies:
+            writer.write(body)
+    assert list(tfrecords.frames(path.open("rb"))) == bodies
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_no_flipped_or_cut_byte_goes_unseen(data):
+    whole = tfrecords.frame([b"hello", b"", b"world" * 5])
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        damaged = whole[:at]
+    boundaries = (0, 21, 37)
+    if bytes(damaged) in [whole[:b] for b in boundaries]:
+        assert len(list(tfrecords.frames(io.BytesIO(damaged)))) < 3
+        return
+    with pytest.raises(tfrecords.DamagedRecord, match=r"record|truncated"):
+        list(tfrecords.frames(io.BytesIO(bytes(damaged))))
