@@ -46,8 +46,8 @@ def summary(timing: Timing) -> str:
     costliest = sorted(timing.by_op.items(), key=lambda pair: -pair[1])
     for name, seconds in costliest[:_TOP]:
         lines.append(f"  {seconds / total:6.1%}  {name}")
-    rest = sum(seconds for _, seconds in costliest[_TOP:])
-    lines.append(f"  {rest / total:6.1%}  everything else")
+    others = sum(seconds for _, seconds in costliest[_TOP:])
+    lines.append(f"  {others / total:6.1%}  everything else")
     limit = "input" if timing.waiting > _INPUT_BOUND_SHARE else "step"
     lines.append(
         f"{timing.waiting:.1%} of the time was spent waiting for input: the {limit} is the limit"

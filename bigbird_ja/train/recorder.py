@@ -21,26 +21,6 @@ from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
-# Key of a start's event, its event where it has changed, and what is logged then.
-_CHANGES = (
-    (
-        "engine",
-        "engine_changed",
-        "this run was trained by the engine {} and continues under {}: equal to rounding",
-    ),
-    (
-        "replicas",
-        "replicas_changed",
-        "this run was trained on {} replicas and continues on {}: sums are equal to rounding,"
-        " dropout is drawn per replica",
-    ),
-    (
-        "processes",
-        "processes_changed",
-        "this run was trained by {} processes and continues with {}: other sequences meet on each"
-        " replica",
-    ),
-)
 
 
 class Recorder:
@@ -94,6 +74,7 @@ class Recorder:
         if run_dir.config is not None and resumption.checkpoint is not None:
             self._record_other_settings(run_dir.config)
         run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
+        # What a resume may change: results are equal to rounding then, and no longer bit for bit.
         start = {
             "engine": job.engine.name,
             "replicas": job.engine.replicas,
@@ -108,11 +89,11 @@ class Recorder:
             environment=environment(job.engine.device),
             **start,
         )
-        for key, event, text in _CHANGES:
-            was = before.get(key) if before else None
-            if was is not None and was != start[key]:
-                self._deps.log(text.format(was, start[key]))
-                self.event(event, was=was, now=start[key])
+        for key, now in start.items():
+            was = before.get(key, now) if before else now
+            if was != now:
+                self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
+                self.event(f"{key}_changed", was=was, now=now)
         self.heartbeat(write=True, state="starting")
 
     def _record_other_settings(self, before: Config) -> None:
