@@ -208,7 +208,7 @@ def delete_all(
             break
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        # What a zone does not show stays wanted; the others go on.
+        # What a zone does not list stays in the list of what must go.
         still: list[Tpu] = []
         for zone in sorted({tpu.zone for tpu in remaining}):
             try:

@@ -59,7 +59,7 @@ class ServiceFault(Exception):
 
     Args:
         kind: what to do about it.
-        message: the service's own words.
+        message: as the service wrote it.
         listed: what a listing shows in spite of it, where only a part did not answer.
     """
 
@@ -90,9 +90,11 @@ class Tpu:
     state: str  # as the service calls it
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    created: float = 0.0  # UNIX seconds by the service's clock; tells two lives of one name apart
+    created: float = (
+        0.0  # UNIX seconds by the service's clock; distinguishes two machines of one name
+    )
     fault: ServiceFault | None = None  # why there is no machine yet
-    run_dir: str = ""  # BUCKET/NAME of the run; empty where it does not say
+    run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
     service: str = "tpu"  # tpu | compute: which service lists it
     is_queued: bool = False  # a queued resource holds it
     is_group: bool = False  # its service replaces hosts that it loses
