@@ -153,7 +153,7 @@ def check_endings(state: RunState, seen: Observation, settings: Settings) -> Dec
 
 
 def _finished_at(seen: Observation, settings: Settings) -> int | None:
-    """The step at which the run has finished, by its checkpoints or by the trainer's last heartbeat."""
+    """The last step where the run has finished, by its checkpoints or by the last heartbeat."""
     if seen.checkpoint_step is not None and seen.checkpoint_step >= settings.target_step:
         return seen.checkpoint_step
     heartbeat = seen.heartbeat

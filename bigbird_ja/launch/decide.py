@@ -177,7 +177,7 @@ def running(view: View) -> Decision:
     if view.is_another:
         return adopt_or_remove(view)
     # Gone, and it reported how training ended: as reported -> removing.
-    # Why: it may have deleted itself, and only the report distinguishes a failure from a preemption.
+    # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
         return training_ended(view)
     # Gone: preemption, or end of lease at its limit -> removing.
@@ -190,8 +190,8 @@ def running(view: View) -> Decision:
     if view.is_life_over:
         return lease_over(state, "READY")
     # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
-    # reason demands -> removing. Why: the same reason three times in a row, or what would come again
-    # at once, ends the run.
+    # reason demands -> removing. Why: the same reason three times in a row, or what would come
+    # again at once, ends the run.
     if _has_training_ended(view):
         return training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never

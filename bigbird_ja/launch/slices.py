@@ -210,7 +210,7 @@ class Slices:
         return f"zones/{zone}/operations/{operation['name']}"
 
     def _make(self, scope: str, what: str, body: Json) -> None:
-        """One that is there already is ours, of a try whose reply was lost: the name has the content's hash."""
+        """One that exists already is ours, of a try whose reply was lost."""
         try:
             asked = self._rest.call("POST", f"{scope}/{what}", body)
             done = self._rest.finish(f"{scope}/operations/{asked['name']}", RETRY_SECONDS / 2)
