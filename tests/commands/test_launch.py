@@ -106,7 +106,7 @@ def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--prices=/nonexistent.yaml"], "no such file"),
-        (["--zones=us-central9-z"], "v3-8 is not to be had there"),
+        (["--zones=us-central9-z"], "v3-8 is not offered there"),
         (["--accelerator_type=v4-8", "--zones=us-central1-a"], "zones: us-central2-b"),
     ],
 )
