@@ -37,8 +37,8 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     Args:
         devices: virtual CPU devices.
         cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
-            with `restart`, the number of devices of the second half, it is compared with a run
-            without the settings.
+            with `restart`, the number of devices of the second half, divided state is compared
+            with state that is not.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -124,7 +124,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
 
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
-    """The case's settings against the defaults, both going on after half of the steps on
+    """Divided state against state that is not, both resumed after half of the steps on
     `case["restart"]` devices."""
     from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.train.warm_start import first_state
@@ -132,7 +132,8 @@ def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int)
     steps, start = config.training.num_train_steps, first_state(config, None, None)
     half = steps // 2
     runs = []
-    for settings in (case["settings"], []):
+    whole = [item for item in case["settings"] if "optimizer_sharding" not in item]
+    for settings in (case["settings"], whole):
         training = resolve_config(None, [*TINY, *settings])[0].training
         own = dataclasses.replace(config, training=training)
         state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
@@ -198,7 +199,7 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
         step = 0
         while step < steps:
             done = engine.advance(steps)
-            assert done.first_bad is None
+            assert done.first_nonfinite_step is None
             found.update(done.metrics)
             step = done.step
         found.update(engine.settle().metrics)

@@ -193,16 +193,16 @@ class CheckpointStore:
         Raises:
             StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        found = self._parts()
+        parts = self._parts()
         listed = self._listed()
-        self._clean_up(found, listed)
+        self._clean_up(parts, listed)
         complaint = ""
-        for step in sorted((s for s, parts in found.items() if ".json" in parts), reverse=True):
+        for step in sorted((s for s, names in parts.items() if ".json" in names), reverse=True):
             try:
                 checkpoint = self.fetch(step)
             except Damaged as error:
                 complaint = str(error)
-                self._set_aside(step, found[step], "damaged", complaint)
+                self._set_aside(step, parts[step], "damaged", complaint)
                 continue
             if complaint or listed != self.steps():
                 self._write_state(self.steps())
@@ -232,20 +232,20 @@ class CheckpointStore:
             text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:
             return []
-        found = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
-        return sorted({int(step) for step in found})
+        steps = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
+        return sorted({int(step) for step in steps})
 
-    def _clean_up(self, found: dict[int, set[str]], listed: Sequence[int]) -> None:
+    def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
         """Removes what is left of removals, and sets aside a save that was cut off."""
-        for step in sorted(found):
-            if ".json" in found[step]:
+        for step in sorted(parts):
+            if ".json" in parts[step]:
                 continue
             if step not in listed and step < max(listed, default=-1):
                 self._remove(step)
                 self._report("cleaned", step, f"removed what was left of checkpoint {step}")
             else:
-                self._set_aside(step, found[step], "incomplete", "its save was cut off")
-            del found[step]
+                self._set_aside(step, parts[step], "incomplete", "its save was cut off")
+            del parts[step]
 
     def _set_aside(self, step: int, parts: Iterable[str], kind: str, why: str) -> None:
         if kind == "incomplete":  # of these one is enough: they must not pile up

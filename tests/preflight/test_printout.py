@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.preflight import code_figures, text
+from bigbird_ja.preflight import breakdown, printout
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 RESULT: dict[str, Any] = {
@@ -15,7 +15,7 @@ RESULT: dict[str, Any] = {
     "argument_bytes": 10**9, "step_ms": 100.0, "priced_cycles": 150_000_000,
     "estimated_cycles": 140_000_000, "unestimated_ops": 10, "tokens_per_second_per_core": 8e4,
     "mfu": 0.4, "model_flops": 4e12, "flops": 5e12, "hbm_traffic_bytes": 7e10,
-    "loops_of_unknown_length": False, "by_layer": {"layer 0": 150_000_000},
+    "loops_of_unknown_length": False,
     "by_kind": {"MLP": 100_000_000, "softmax": 50_000_000},
     "top_ops": [{"op": "layer_*/mlp/a", "opcode": "fusion", "kind": "MLP", "count": 12,
                  "cycles": 100_000_000, "priced": 0}],
@@ -32,9 +32,9 @@ BY_CODE = {"code_cycles": 70_000_000, "bundle_cycles": 70_000_000, "hbm_cycles":
 
 def test_cycles_by_code_stand_beside_priced_ones() -> None:
     ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
-    lines = text.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
+    lines = printout.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
     told = "\n".join(lines)
-    assert CODE.keys() == set(code_figures.KEYS)
+    assert CODE.keys() == set(breakdown.CODE_KEYS)
     for said in (
         "by machine code: 75.0 M cycles, 50 ms (98.4% counted), 4.0 M of them waiting for copies",
         "limits of HBM and matrix units: 60.0 M; bound by: matrix unit 60%, HBM 40%",
@@ -49,19 +49,19 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
     assert op.split()[-4:] == ["70.00", "20.00", "matrix", "unit"]
 
 
-@pytest.mark.parametrize("key", code_figures.KEYS)
-def test_without_code_nothing_is_said_of_it(key: str) -> None:
-    told = text.describe(RESULT | dict.fromkeys(code_figures.KEYS))
-    assert "machine code" not in told
-    assert key not in told
+def test_figures_by_code_are_printed_only_where_they_exist() -> None:
+    text = printout.describe(RESULT | dict.fromkeys(breakdown.CODE_KEYS))
+    assert "machine code" not in text
+    assert not any(key in text for key in breakdown.CODE_KEYS)
 
 
-@pytest.mark.parametrize(("way", "told"), [("kernel", True), ("xla", False)])
-def test_what_kernels_take_is_said_to_be_left_out(way: str, told: bool) -> None:
+@pytest.mark.parametrize(("way", "named"), [("kernel", True), ("xla", False)])
+def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
     config, _ = resolve_config("base-4096", [])
+    config = complete_config(config)
     results = [RESULT | {"attention_implementation": way}]
-    said = text.left_out(complete_config(config), 110_000_000, results, {"jax": "0.12"})
-    assert ("attention's kernels" in said) == told
+    text = printout.limitations(config, 110_000_000, results, {"jax": "0.12"})
+    assert ("attention's kernels" in text) == named
 
 
 def test_the_first_phase_is_compared_by_one_figure() -> None:
@@ -69,6 +69,6 @@ def test_the_first_phase_is_compared_by_one_figure() -> None:
     ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
     whole = RESULT | CODE | {"top_ops": ops}
     phase = whole | {"step_ms": 300.0, "code_cycles": 112_500_000}
-    assert "(1.50 x by machine code)" in text.describe(whole | {"first_phase": phase})
+    assert "(1.50 x by machine code)" in printout.describe(whole | {"first_phase": phase})
     phase["code_cycles"] = None
-    assert "(3.00 x)" in text.describe(whole | {"first_phase": phase})
+    assert "(3.00 x)" in printout.describe(whole | {"first_phase": phase})

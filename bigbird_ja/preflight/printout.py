@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
-from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import human_bytes, human_count, table
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import train_predictions
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -20,10 +16,9 @@ def describe(result: Mapping[str, Any]) -> str:
     where = (
         f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
     )
-    head = (
-        f"{where}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
-        + (f" ({chip.remark})" if chip.remark else "")
-    )
+    head = f"{where}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
+    if chip.remark:
+        head += f" ({chip.remark})"
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
@@ -32,29 +27,29 @@ def describe(result: Mapping[str, Any]) -> str:
             "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
         )
     if "first_phase" in result:
-        lines.append(_of_first_phase(result))
+        lines.append(_first_phase(result))
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def _of_first_phase(result: Mapping[str, Any]) -> str:
-    """What a step of the first phase takes, against one of the second, which has as many tokens."""
+def chip_of(result: Mapping[str, Any]) -> Chip:
+    """The chip of one device of a result."""
+    name = result["chip"]
+    return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
+
+
+def _first_phase(result: Mapping[str, Any]) -> str:
+    """The time of a step of the first phase, and relative to the second, with as many tokens."""
     phase = result["first_phase"]
     name = f"first phase, {phase['batch_per_core']} x {phase['seq_length']} tokens:"
     if not phase["fits"]:
         return f"{name} does not fit: {human_bytes(phase['hbm_peak_bytes'])} of HBM"
-    against = ""
+    ratio = ""
     if phase.get("code_cycles") and result.get("code_cycles"):  # kernels have no priced cycles
-        against = f" ({phase['code_cycles'] / result['code_cycles']:.2f} x by machine code)"
+        ratio = f" ({phase['code_cycles'] / result['code_cycles']:.2f} x by machine code)"
     elif result["fits"]:
-        against = f" ({phase['step_ms'] / result['step_ms']:.2f} x)"
+        ratio = f" ({phase['step_ms'] / result['step_ms']:.2f} x)"
     peak = human_bytes(phase["hbm_peak_bytes"])
-    return f"{name} {phase['step_ms']:.0f} ms{against}, HBM peak {peak}"
-
-
-def chip_of(result: Mapping[str, Any]) -> Chip:
-    """What one device of a result is."""
-    name = result["chip"]
-    return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
+    return f"{name} {phase['step_ms']:.0f} ms{ratio}, HBM peak {peak}"
 
 
 def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
@@ -76,42 +71,23 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     if result["code_cycles"] is not None:
         lines += _by_code(result, chip)
     if "devices" in result:
-        lines.append(_between(result))
+        lines.append(
+            f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
+            f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
+            f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
+            f" {result['collective_link_ms']:.1f} ms)"
+        )
     if result["loops_of_unknown_length"]:
-        lines.append("warning: a loop's length is unknown, its body is counted once")
-    by_code = result["code_by_kind"] or {}
-    kinds = [
-        (kind, f"{value / 1e6:.1f}", f"{value / total:.0%}")
-        + ((f"{by_code.get(kind, 0) / 1e6:.1f}",) if by_code else ())
-        for kind, value in (dict.fromkeys(by_code, 0) | result["by_kind"]).items()
-    ]
-    layers = [
-        (layer, f"{value / 1e6:.1f}", f"{value / total:.0%}")
-        for layer, value in _ordered(result["by_layer"])
-    ]
-    ops = [
-        (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
-         f"{op['cycles'] / total:.1%}")
-        + (_code_columns(op) if by_code else ())
-        for op in result["top_ops"]
-    ]  # fmt: skip
-    code, roofs = (("by code",), ("by code", "HBM", "bound by")) if by_code else ((), ())
-    for rows, header in (
-        (kinds, ("kind", "M cycles", "share", *code)),
-        (layers, ("layer", "M cycles", "share")),
-        (ops, ("costliest ops", "kind", "times", "M cycles", "share", *roofs)),
-    ):
-        lines += ["", *table(rows, header).splitlines()]
-    return lines
+        lines.append("warning: a loop's trip count is unknown, its body is counted once")
+    return lines + _tables(result, total)
 
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """The step by machine code, and what of it the compiler did not analyse."""
+    """The step by machine code, and the ops that were not counted."""
     total = result["code_cycles"]
     bound = ", ".join(
         f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items()
     )
-    left = result["code_uncounted"]
     lines = [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
         f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
@@ -119,37 +95,46 @@ def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
         f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
         f" {bound}",
     ]
-    if left:
-        count, cycles = sum(op["count"] for op in left), sum(op["priced_cycles"] for op in left)
+    if uncounted := result["code_uncounted"]:
+        count = sum(op["count"] for op in uncounted)
+        cycles = sum(op["priced_cycles"] for op in uncounted)
         lines.append(
             f"not counted, so priced: {human_count(count)} ops, {cycles / 1e6:.2f} M cycles, the"
-            f" dearest {left[0]['op'][-60:]}"
+            f" dearest {uncounted[0]['op'][-60:]}"
         )
     return lines
 
 
-def _code_columns(op: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        f"{op['code_cycles'] / 1e6:.2f}", f"{op['hbm_cycles'] / 1e6:.2f}",
-        op["bound_by"] or "not counted",
-    )  # fmt: skip
-
-
-def _between(result: Mapping[str, Any]) -> str:
-    return (
-        f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
-        f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
-        f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
-        f" {result['collective_link_ms']:.1f} ms)"
-    )
-
-
-def _ordered(layers: Mapping[str, float]) -> list[tuple[str, float]]:
-    def place(item: tuple[str, float]) -> int:
-        number = item[0].rpartition(" ")[2]
-        return int(number) if number.isdigit() else 10**6
-
-    return sorted(layers.items(), key=place)
+def _tables(result: Mapping[str, Any], total: float) -> list[str]:
+    """Cycles by kind and of the costliest ops."""
+    by_code = result["code_by_kind"] or {}
+    kinds: list[tuple[Any, ...]] = [
+        (kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}",
+         f"{by_code.get(kind, 0) / 1e6:.1f}")
+        for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items()
+    ]  # fmt: skip
+    ops: list[tuple[Any, ...]] = [
+        (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
+         f"{op['cycles'] / total:.1%}", f"{op.get('code_cycles', 0) / 1e6:.2f}",
+         f"{op.get('hbm_cycles', 0) / 1e6:.2f}", op.get("bound_by") or "not counted")
+        for op in result["top_ops"]
+    ]  # fmt: skip
+    kind_header = ["kind", "M cycles", "share", "by code"]
+    op_header = [
+        "costliest ops",
+        "kind",
+        "times",
+        "M cycles",
+        "share",
+        "by code",
+        "HBM",
+        "bound by",
+    ]
+    if not by_code:
+        kinds, kind_header = [row[:3] for row in kinds], kind_header[:3]
+        ops, op_header = [row[:5] for row in ops], op_header[:5]
+    tables = (table(kinds, kind_header), table(ops, op_header))
+    return [line for text in tables for line in ("", *text.splitlines())]
 
 
 def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
@@ -165,13 +150,13 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     return lines
 
 
-def left_out(
+def limitations(
     config: Config,
     parameters: int,
     results: Sequence[Mapping[str, Any]],
     versions: Mapping[str, str],
 ) -> str:
-    """What the figures do not contain."""
+    """What the figures leave out."""
     cores = config.tpu.num_cores
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = ["Not in these figures:"]
@@ -186,41 +171,21 @@ def left_out(
         )
     if len(alone) < len(results):
         lines.append(
-            "  - links between devices: what they carry is priced as memory is; their time on paper"
-            " is bytes round a ring by the links' rate, where nothing runs beside them"
+            "  - links between devices: their bytes are priced like memory traffic; their time on"
+            " paper assumes a ring at the links' rate, with nothing beside it"
         )
     if any(result["attention_implementation"] == "kernel" for result in results):
         lines.append(
-            "  - what attention's kernels take, in priced cycles and the time and rate that come of"
-            " them: only cycles by machine code have it"
+            "  - attention's kernels, in priced cycles and the time and rate by these: only cycles"
+            " by machine code include them"
         )
-    return "\n".join(
-        [
-            *lines,
-            "  - input, saving and logging: they run beside the step, on the host",
-            f"  - the compiler's version: this is {packages}; TensorFlow 2.15's TPU runtime carries"
-            " an older one",
-            "  - hardware: nothing was timed; compare with other estimates made in this way",
-        ]
-    )
-
-
-def of_mask_rate(config: Config) -> str:
-    """What a mask rate of training's own costs: the head reads as many places as the highest needs.
-
-    Args:
-        config: completed, with `training.masked_lm_prob`.
-    """
-    training, plain = config.training, deepcopy(config)
-    plain.training = dataclasses.replace(training, masked_lm_prob=None, final_masked_lm_prob=None)
-    more = model_flops(config, 1) / model_flops(plain, 1) - 1
-    last = training.final_masked_lm_prob
-    falling = "" if last is None else f" -> {last:g}"
-    return (
-        f"training.masked_lm_prob {training.masked_lm_prob:g}{falling}:"
-        f" {train_predictions(config):,} places for predictions per sequence, where the data set"
-        f" has {train_predictions(plain):,}: {more:+.1%} of the model's FLOPs, in the figures"
-    )
+    lines += [
+        "  - input, saving and logging: they run beside the step, on the host",
+        f"  - the compiler's version: this is {packages}; TensorFlow 2.15's TPU runtime carries"
+        " an older one",
+        "  - hardware: nothing was timed; compare with other estimates made in this way",
+    ]
+    return "\n".join(lines)
 
 
 def all_reduce_seconds(parameters: int, cores: int, chip: Chip) -> float:
