@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,6 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
-
-    from copy import deepcopy
 
     from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import inputs
