@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.recompute import recompute
+from bigbird_ja.model.layers import recompute
 
 
 def _function(calls):
