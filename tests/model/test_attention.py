@@ -90,13 +90,15 @@ def _assert_equal(sparse, dense, tolerance=2e-5) -> None:
 
 
 @pytest.mark.parametrize("random_pattern", PATTERNS)
-@pytest.mark.parametrize("documents", [False, True])
 @pytest.mark.parametrize(
-    ("block_size", "num_blocks", "num_random_blocks"),
-    [(4, 12, 3), (8, 16, 3), (4, 22, 2), (4, 10, 1), (4, 8, 0), (4, 24, 5)],
-)
+    ("block_size", "num_blocks", "num_random_blocks", "documents"),
+    [
+        (4, 12, 3, False), (4, 12, 3, True), (8, 16, 3, True), (4, 22, 2, True), (4, 10, 1, True),
+        (4, 8, 0, True), (4, 24, 5, True),
+    ],
+)  # fmt: skip
 def test_values_and_gradients_equal_the_dense_reference(
-    random_pattern, documents, block_size, num_blocks, num_random_blocks
+    random_pattern, block_size, num_blocks, num_random_blocks, documents
 ):
     length = block_size * num_blocks
     sets = {"block_size": block_size, "num_random_blocks": num_random_blocks}

@@ -167,11 +167,17 @@ def test_bfloat16_is_near_float32() -> None:
         assert np.abs(got - wanted).mean() < 0.02 * np.abs(wanted).mean(), name
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("documents", [False, True])
-def test_the_interpreter_of_a_tpus_memories_says_the_same(documents: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "documents"),
+    [
+        ("no random", True),
+        pytest.param("group", False, marks=pytest.mark.nightly),
+        pytest.param("group", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_the_interpreter_of_a_tpus_memories_agrees(name: str, documents: bool) -> None:
     tpu = pytest.importorskip("jax.experimental.pallas.tpu")
     if not hasattr(tpu, "InterpretParams"):
         pytest.skip("this jax has no such interpreter")
-    case = Case("group", documents)
+    case = Case(name, documents)
     _assert_equal(case.kernels(tpu.InterpretParams()), case.dense())
