@@ -61,37 +61,6 @@ def dense_attention(
         return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
 
 
-@tf.autograph.experimental.do_not_convert
-def attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    input_mask: tf.Tensor,
-    document_ids: tf.Tensor | None,
-    config: Config,
-    layer: int,
-) -> tf.Tensor:
-    """Multi-head attention of one layer.
-
-    Args:
-        query, key, value: [b, S, heads, size] in the compute dtype; not scaled.
-        input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
-        document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
-        config: completed by a data set.
-        layer: which layer's random plan to follow.
-
-    Returns:
-        Context [b, S, heads, size]; zero for a query that sees no key.
-
-    Raises:
-        ValueError: a length that the block-sparse pattern cannot be laid over.
-    """
-    length = int(query.shape[1])
-    is_sparse = pattern.random_plan(config, length) is not None
-    mask = pattern.dense_mask(config, layer, length) if is_sparse else None
-    return dense_attention(query, key, value, input_mask, document_ids, mask)
-
-
 def is_tiled(config: Config, length: int) -> bool:
     """Whether sequences of this length go through tiles, rotated by one block."""
     model = config.model
@@ -146,7 +115,9 @@ def attend(
             tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
             for name in ("query", "key", "value")
         )
-    context = attention(query, key, value, input_mask, document_ids, config, layer)
+    is_sparse = pattern.random_plan(config, shape[1]) is not None
+    mask = pattern.dense_mask(config, layer, shape[1]) if is_sparse else None
+    context = dense_attention(query, key, value, input_mask, document_ids, mask)
     with tf.name_scope("attention/output"):
         context = tf.reshape(context, hidden.shape)
         return dense(params, f"{scope}/attention/output/dense", context)

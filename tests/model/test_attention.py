@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.attention import attend, attention
+from bigbird_ja.model.attention import attend, dense_attention
 from tests.model.tiny import tiny_config
 
 PATTERNS = ("independent", "rolled")
@@ -195,8 +195,7 @@ def test_full_attention_is_softmax_over_the_visible_keys():
     q, k, v = (random.standard_normal((1, 16, 2, 8)).astype(np.float32) for _ in range(3))
     inputs = _inputs(16)
     mask, documents = inputs["input_mask"][:1], inputs["document_ids"][:1]
-    config = _config("original_full", "rolled", 16)
-    context = attention(*(tf.constant(x) for x in (q, k, v, mask, documents)), config, 0)
+    context = dense_attention(*(tf.constant(x) for x in (q, k, v, mask, documents)), None)
     seen = (documents[0][:, None] == documents[0][None]) & (mask[0] > 0)
     scores = np.einsum("qhd,khd->hqk", q[0], k[0]) / np.sqrt(8)
     weights = np.exp(scores) * seen
