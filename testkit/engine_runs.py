@@ -57,7 +57,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def environment(devices: int) -> dict[str, str]:
-    """Of a process with that many virtual CPU devices, whose compiler does not take its time."""
+    """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     flags += " --xla_llvm_disable_expensive_passes=true"
     return {
@@ -178,29 +178,29 @@ def _pjrt(config: Any, first: Any, batches: Any, devices: int, use: int = 0) -> 
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
-    found = devices_lib.find(use_tpu=False)
-    assert len(found.devices) == devices, found
+    available = devices_lib.find(use_tpu=False)
+    assert len(available.devices) == devices, available
     if use:
-        found = dataclasses.replace(found, devices=found.devices[:use])
-    return PjrtEngine(config, first, batches, found)
+        available = dataclasses.replace(available, devices=available.devices[:use])
+    return PjrtEngine(config, first, batches, available)
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
     """The state after some steps, and the losses of all of them."""
     engine.begin()
     try:
-        found: dict[int, Any] = {}
+        metrics: dict[int, Any] = {}
         step = 0
         while step < steps:
             done = engine.advance(steps)
             assert done.first_nonfinite_step is None
-            found.update(done.metrics)
+            metrics.update(done.metrics)
             step = done.step
-        found.update(engine.settle().metrics)
+        metrics.update(engine.settle().metrics)
         state = engine.snapshot()()
     finally:
         engine.close()
-    return state, [found[number]["loss"] for number in sorted(found)]
+    return state, [metrics[number]["loss"] for number in sorted(metrics)]
 
 
 def _replicas(
@@ -230,14 +230,14 @@ def _replicas(
     losses = []
     for step, batch in enumerate(batches.take(steps)):
         weight = step_lib.prediction_weight(batch)
-        found = []
+        parts = []
         for replica in range(replicas):
             own = {n: tf.split(value, replicas)[replica] for n, value in batch.items()}
-            found.append(
+            parts.append(
                 part(params, own, tf.constant(step, tf.int64), tf.constant(replica), weight)
             )
-        gradients = {n: tf.add_n([gradient[n] for gradient, _ in found]) for n in names}
-        sums = tf.add_n([sums for _, sums in found])
+        gradients = {n: tf.add_n([gradient[n] for gradient, _ in parts]) for n in names}
+        sums = tf.add_n([sums for _, sums in parts])
         params, slots, metrics = apply(params, slots, gradients, sums, tf.constant(step, tf.int64))
         losses.append(float(metrics["loss"]))
     result = {name: value.numpy() for name, value in params.items()}
