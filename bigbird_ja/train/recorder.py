@@ -9,11 +9,10 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint, first_phase, mask_rates
+from bigbird_ja.settings.values import config_fingerprint, first_phase
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
 from bigbird_ja.train.job import Job
@@ -108,9 +107,10 @@ class Recorder:
                 was=config_fingerprint(before),
                 now=config_fingerprint(config),
             )
-        if message := _schedule_change(before, config, self.step):
-            self._deps.log(message)
-            self.event("schedule_changed", message=message)
+        old, new = before.training.num_train_steps, config.training.num_train_steps
+        if old != new:
+            schedule = config.training.schedule
+            self._deps.log(f"the {schedule} schedule ends at step {new:,}, no longer at {old:,}")
 
     def open_board(self) -> None:
         """Opens TensorBoard's file; this is what needs TensorFlow."""
@@ -261,35 +261,6 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
-
-
-def _schedule_change(before: Config, now: Config, step: int) -> str | None:
-    """How learning rate and share of masked tokens differ with the new length or schedule; None
-    where they do not."""
-    old, new = before.training, now.training
-    was, rate = _learning_rate(before, step), _learning_rate(now, step)
-    masked = _masked_share(now, step)
-    moved = "" if masked == _masked_share(before, step) else f"; {masked:.1%} of tokens are masked"
-    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
-        return None
-    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
-    if old.num_train_steps != new.num_train_steps:
-        ends += f", no longer at {old.num_train_steps:,}"
-    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
-
-
-def _masked_share(config: Config, step: int) -> float | None:
-    rates = mask_rates(config)
-    return MaskRate(*rates).at(step) if rates else None
-
-
-def _learning_rate(config: Config, step: int) -> float:
-    import tensorflow as tf
-
-    from bigbird_ja.train import schedule
-
-    with tf.device("/CPU:0"):
-        return float(schedule.learning_rate(config.training, tf.constant(step)))
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -237,16 +237,13 @@ def test_a_nan_is_named_with_its_step(runs: Runs, tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path)).steps() == []
 
 
-def test_a_profile_is_captured_summed_up_and_read_by_tensorboard(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_a_profile_is_captured_as_tensorboard_reads_it(runs: Runs, tmp_path: Path) -> None:
     start = runs.new(tmp_path)
-    ended = runs.zygote.run(*start, "--profile_steps", "10:14", "--num_train_steps", "15")
+    ended = runs.zygote.run(*start, "--profile_steps", "10:14")
     assert ended.status == 0, ended.err
-    summary = ended.err[ended.err.index("profile of 5 steps") :].splitlines()[:10]
+    assert "plugins/profile" in ended.err
     op = "MatMul" if runs.engine == "estimator" else "replica_step"
     assert op.encode() in profiles.opened(tmp_path / "model")
-    assert runs.engine == "pjrt" or "is the limit" in summary[9]
 
 
 def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> None:
