@@ -37,8 +37,8 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     Args:
         devices: virtual CPU devices.
         cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
-            with `restart`, the number of devices of the second half, it is compared with a run
-            without the settings.
+            with `restart`, the number of devices of the second half, divided state is compared
+            with state that is not.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -56,7 +56,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def environment(devices: int) -> dict[str, str]:
-    """Of a process with that many virtual CPU devices, whose compiler does not take its time."""
+    """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     flags += " --xla_llvm_disable_expensive_passes=true"
     return {
@@ -124,7 +124,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
 
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
-    """The case's settings against the defaults, both going on after half of the steps on
+    """Divided state against state that is not, both resumed after half of the steps on
     `case["restart"]` devices."""
     from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.train.warm_start import first_state
@@ -132,7 +132,8 @@ def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int)
     steps, start = config.training.num_train_steps, first_state(config, None, None)
     half = steps // 2
     runs = []
-    for settings in (case["settings"], []):
+    whole = [item for item in case["settings"] if "optimizer_sharding" not in item]
+    for settings in (case["settings"], whole):
         training = resolve_config(None, [*TINY, *settings])[0].training
         own = dataclasses.replace(config, training=training)
         state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
@@ -183,29 +184,29 @@ def _pjrt(config: Any, first: Any, batches: Any, devices: int, use: int = 0) -> 
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
-    found = devices_lib.find(use_tpu=False)
-    assert len(found.devices) == devices, found
+    available = devices_lib.find(use_tpu=False)
+    assert len(available.devices) == devices, available
     if use:
-        found = dataclasses.replace(found, devices=found.devices[:use])
-    return PjrtEngine(config, first, batches, found)
+        available = dataclasses.replace(available, devices=available.devices[:use])
+    return PjrtEngine(config, first, batches, available)
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
     """The state after some steps, and the losses of all of them."""
     engine.begin()
     try:
-        found: dict[int, Any] = {}
+        metrics: dict[int, Any] = {}
         step = 0
         while step < steps:
             done = engine.advance(steps)
-            assert done.first_bad is None
-            found.update(done.metrics)
+            assert done.first_nonfinite_step is None
+            metrics.update(done.metrics)
             step = done.step
-        found.update(engine.settle().metrics)
+        metrics.update(engine.settle().metrics)
         state = engine.snapshot()()
     finally:
         engine.close()
-    return state, [found[number]["loss"] for number in sorted(found)]
+    return state, [metrics[number]["loss"] for number in sorted(metrics)]
 
 
 def _replicas(
@@ -235,14 +236,14 @@ def _replicas(
     losses = []
     for step, batch in enumerate(batches.take(steps)):
         weight = step_lib.prediction_weight(batch)
-        found = []
+        parts = []
         for replica in range(replicas):
             own = {n: tf.split(value, replicas)[replica] for n, value in batch.items()}
-            found.append(
+            parts.append(
                 part(params, own, tf.constant(step, tf.int64), tf.constant(replica), weight)
             )
-        gradients = {n: tf.add_n([gradient[n] for gradient, _ in found]) for n in names}
-        sums = tf.add_n([sums for _, sums in found])
+        gradients = {n: tf.add_n([gradient[n] for gradient, _ in parts]) for n in names}
+        sums = tf.add_n([sums for _, sums in parts])
         params, slots, metrics = apply(params, slots, gradients, sums, tf.constant(step, tf.int64))
         losses.append(float(metrics["loss"]))
     result = {name: value.numpy() for name, value in params.items()}

@@ -17,7 +17,7 @@ from bigbird_ja.launch.run_state import (
     View,
     longest_life,
 )
-from bigbird_ja.launch.tpu_service import Presence
+from bigbird_ja.launch.services import Presence
 
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)

@@ -22,7 +22,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bigbird_ja.launch.billing import check_endings, with_progress
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.outcomes import (
     absent,
     adopt,
@@ -64,6 +63,7 @@ from bigbird_ja.launch.run_state import (
     Settings,
     View,
 )
+from bigbird_ja.launch.services import Kind, ServiceFault
 
 SILENT_EXIT = 60.0  # seconds after a trainer's last heartbeat in which its exit report may come
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bigbird_ja.launch.faults import Kind, ServiceFault, advice
 from bigbird_ja.launch.run_state import (
     Create,
     Decision,
@@ -17,7 +16,15 @@ from bigbird_ja.launch.run_state import (
     View,
     longest_life,
 )
-from bigbird_ja.launch.tpu_service import ATTEMPT_LABEL, RUN_LABEL, Presence, Tpu
+from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
+    RUN_LABEL,
+    Kind,
+    Presence,
+    ServiceFault,
+    Tpu,
+    advice,
+)
 
 
 def enter(state: RunState, phase: Phase, cause: str = "") -> RunState:
@@ -101,7 +108,7 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
 
 
 def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
-    """The service has not made a TPU. Capacity and quota are told apart by `faults.py`."""
+    """The service has not made a TPU. Capacity and quota share a code and differ in their words."""
     # The creation is over: nothing of it may delay REMOVING.
     state = enter(_without_operation(state), Phase.REMOVING, "no_capacity")
     state = replace(state, in_trouble=fault.is_passing)
@@ -377,8 +384,8 @@ def _deletable(view: View) -> list[Tpu]:
         return [*view.seen.tpus]
     labels = {RUN_LABEL: state.name, ATTEMPT_LABEL: str(state.attempt)}
     unseen = Tpu(
-        state.name, state.zone, Presence.GONE, "not listed", True, view.settings.queued,
-        labels=labels,
+        state.name, state.zone, Presence.GONE, "not listed", labels=labels,
+        is_queued=view.settings.queued,
     )  # fmt: skip
     return [*view.seen.tpus, unseen]
 

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja.launch.faults import ServiceFault
-from bigbird_ja.launch.tpu_service import Operation, Presence, Tpu
+from bigbird_ja.launch.services import Operation, Presence, ServiceFault, Tpu
 from bigbird_ja.storage.decode import FORMAT_VERSION, Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet

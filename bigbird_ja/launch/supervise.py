@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from bigbird_ja.launch.billing import accrue
 from bigbird_ja.launch.decide import after_action, decide
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_files import RunFiles
 from bigbird_ja.launch.run_state import (
     Action,
@@ -28,7 +27,15 @@ from bigbird_ja.launch.run_state import (
     RunState,
     Settings,
 )
-from bigbird_ja.launch.tpu_service import Operation, Presence, Tpu, Tpus, TpuSpec
+from bigbird_ja.launch.services import (
+    Kind,
+    Operation,
+    Presence,
+    ServiceFault,
+    Tpu,
+    Tpus,
+    TpuSpec,
+)
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.storage.lease import LeaseLost
@@ -248,7 +255,7 @@ def _list(
     zones = state.used_zones
     if state.phase is not Phase.RUNNING:
         zones = tuple(dict.fromkeys((*zones, *settings.zones)))
-    found: list[Tpu] = []
+    tpus: list[Tpu] = []
     unlisted: dict[str, ServiceFault] = {}
     for zone in zones:
         until, before = memory.asleep.get(zone, (0.0, None))
@@ -256,14 +263,14 @@ def _list(
             unlisted[zone] = before
             continue
         try:
-            found += [tpu for tpu in services.tpus.list(zone) if tpu.run == state.name]
+            tpus += [tpu for tpu in services.tpus.list(zone) if tpu.belongs_to(state.name)]
             memory.asleep.pop(zone, None)
         except ServiceFault as fault:
             services.say(f"{zone}: {fault}")
             unlisted[zone] = fault
             memory.asleep[zone] = (memory.steady + ASK_AGAIN, fault)
-            found += [tpu for tpu in fault.found if tpu.run == state.name]
-    return found, unlisted
+            tpus += [tpu for tpu in fault.listed if tpu.belongs_to(state.name)]
+    return tpus, unlisted
 
 
 def _look_at_operation(state: RunState, services: Services) -> Operation | None:
@@ -357,7 +364,7 @@ def _identity(state: RunState) -> RunState:
 
 
 def describe(event: Event) -> str:
-    """One line for people; events that an earlier version wrote are cleaned here."""
+    """One line for people; what it quotes may hold secrets."""
     details = ", ".join(
         f"{key} {f'{value:.2f}' if key == 'cost_usd' else value}"
         for key, value in event.fields.items()

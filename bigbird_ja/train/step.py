@@ -181,13 +181,13 @@ def _accumulate(
 
 def _split(value: tf.Tensor, steps: int) -> tf.Tensor:
     """[b, ...] -> [steps, b / steps, ...]."""
-    size, rest = int(value.shape[0]), value.shape[1:]
+    size, shape = int(value.shape[0]), value.shape[1:]
     if size % steps:
         raise ValueError(
             f"a batch of {size} sequences per core does not divide into"
             f" training.gradient_accumulation_steps={steps}: change one of them"
         )
-    return tf.reshape(value, [steps, size // steps, *rest])
+    return tf.reshape(value, [steps, size // steps, *shape])
 
 
 def _gradients(

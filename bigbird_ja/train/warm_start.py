@@ -36,7 +36,6 @@ from bigbird_ja.run.checkpoints import (
     CheckpointStore,
     read_variables,
     slot_name,
-    variable_names,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters
 from bigbird_ja.settings.schema import Config
@@ -88,14 +87,14 @@ def first_state(
         }
         return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
     state = read_variables(checkpoint.prefix)
-    specs = parameter_specs(config)
-    for name in variable_names(specs):
-        spec = specs.get(name) or specs.get(name.rpartition("/")[0])
-        expected = spec.shape if spec else ()
+    expected: dict[str, tuple[int, ...]] = {STEP: ()}
+    for name, spec in parameter_specs(config).items():
+        expected |= dict.fromkeys((name, *(slot_name(name, slot) for slot in SLOTS)), spec.shape)
+    for name, wanted in expected.items():
         shape = np.shape(state[name]) if name in state else "missing"
-        if shape != expected:
+        if shape != wanted:
             raise BadInput(
-                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {expected}"
+                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
             )
     if int(state[STEP]) == config.training.first_seq_length_steps:
         return lengthened(config, state)  # a checkpoint of that step was saved before the change

@@ -47,10 +47,10 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     for method in ("storage.write", "ListNodes", "CreateNode", "GetOperation", "DeleteNode"):
         assert method in methods
     created = next(r["request"] for r in result["requests"] if r["method"] == "CreateNode")
-    assert created["node"]["accelerator_type"] == "v3-8"
-    assert created["node"]["runtime_version"] == "tpu-vm-tf-2.15.0-se"
-    assert created["node"]["scheduling_config"]["spot"] is True
-    script = created["node"]["metadata"]["startup-script"]
+    assert created["body"]["acceleratorType"] == "v3-8"
+    assert created["body"]["runtimeVersion"] == "tpu-vm-tf-2.15.0-se"
+    assert created["body"]["schedulingConfig"]["spot"] is True
+    script = created["body"]["metadata"]["startup-script"]
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
     assert result["cost"]["run"]["cost_usd"] > 0
@@ -66,9 +66,9 @@ def test_what_compute_engine_rents_has_its_end_in_the_request(accelerator_type: 
     assert {"instances.list", "instances.insert", "zoneOperations.get", "instances.delete"} <= {
         *methods
     }
-    asked = json.loads(out)["requests"][methods.index("instances.insert")]["request"]["instance"]
-    assert asked["scheduling"]["max_run_duration"]["seconds"] == str(30 * 3600)
-    assert asked["scheduling"]["instance_termination_action"] == "DELETE"
+    asked = json.loads(out)["requests"][methods.index("instances.insert")]["request"]["body"]
+    assert asked["scheduling"]["maxRunDuration"]["seconds"] == str(30 * 3600)
+    assert asked["scheduling"]["instanceTerminationAction"] == "DELETE"
 
 
 def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
@@ -77,8 +77,8 @@ def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
     assert status == 0
     lines = out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 100
-    for said in ("v3-8, spot", "us-central1-a, ", "at most 50.00 USD", "days old", "config.yaml"):
-        assert said in out
+    for words in ("v3-8, spot", "us-central1-a, ", "at most 50.00 USD", "days old", "config.yaml"):
+        assert words in out
     assert "CreateQueuedResource" not in out
     status, out, _ = run_plain(*flags, "--verbose")
     assert status == 0
@@ -135,7 +135,7 @@ def test_force_and_v4_warn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told", "installed"),
+    ("flags", "engine", "installed"),
     [
         ([], "", ""),
         (["--engine=pjrt"], "--engine=pjrt", "jax==0.4.34 jaxlib==0.4.34 libtpu>=0.0.2,<0.0.12"),
@@ -147,19 +147,19 @@ def test_force_and_v4_warn() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_vm_is_told_the_engine_and_what_it_needs(
-    flags: list[str], told: str, installed: str
+def test_the_vm_gets_the_engine_and_what_it_needs(
+    flags: list[str], engine: str, installed: str
 ) -> None:
     status, out, err = run_plain("launch", "--dry_run", "--json", *flags)
     assert status == 0, err
     asked = {r["method"]: r["request"] for r in reversed(json.loads(out)["requests"])}
     if "CreateNode" in asked:
-        script = asked["CreateNode"]["node"]["metadata"]["startup-script"]
+        script = asked["CreateNode"]["body"]["metadata"]["startup-script"]
     else:
-        items = asked["instances.insert"]["instance"]["metadata"]["items"]
+        items = asked["instances.insert"]["body"]["metadata"]["items"]
         (script,) = [item["value"] for item in items if item["key"] == "startup-script"]
     (pretrain,) = re.findall(r"PRETRAIN_FLAGS=\((.*)\)", script)
-    assert [word for word in pretrain.split() if "engine" in word] == told.split()
+    assert [word for word in pretrain.split() if "engine" in word] == engine.split()
     (lacking,) = re.findall(r"LACKING=(.*?) +#", script)
     assert lacking.strip("'") == installed
 
@@ -229,7 +229,7 @@ def test_refusals_of_the_service_are_bad_input(
     assert fake.created_names == []
 
 
-def test_api_that_is_off_is_said_before_renting(root: str, fake: FakeTpu) -> None:
+def test_an_api_that_is_off_is_reported_before_renting(root: str, fake: FakeTpu) -> None:
     fake.list_script += ["disabled"] * 2  # in both zones
     status, result = support.run(support.command(root, fake), fake)
     assert status == 2
@@ -388,7 +388,7 @@ def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) ->
     process.kill()
     process.communicate()
     support.wait_until(lambda: fake.node_names() == [])
-    assert "HTTP DELETE" in fake.requests
+    assert "machine DELETE" in fake.requests
     with open(f"{root}/bucket/run-1/supervisor/exit.json", encoding="utf-8") as file:
         assert json.load(file)["status"] == 0
 

@@ -13,8 +13,8 @@ import pytest
 from bigbird_ja.launch import supervise as supervise_module
 from bigbird_ja.launch.outcomes import backoff
 from bigbird_ja.launch.run_state import Ending, Phase, RunState, Settings
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
-from bigbird_ja.launch.tpu_service import TpuSpec
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import decode
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
