@@ -10,8 +10,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import hugging_face_name, is_transposed, parameter_specs
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import CONFIG as RUN_CONFIG
@@ -81,8 +80,8 @@ def load(folder: str) -> Exported:
 
 
 def _weight(state: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    value = state[hf_names.hugging_face_name(name)]
-    return np.ascontiguousarray(value.T if hf_names.is_transposed(name) else value)
+    value = state[hugging_face_name(name)]
+    return np.ascontiguousarray(value.T if is_transposed(name) else value)
 
 
 def _config(folder: str) -> Config:

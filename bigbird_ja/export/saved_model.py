@@ -16,7 +16,7 @@ import tensorflow as tf
 from bigbird_ja.evaluation.forward import inference_config
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import pattern
-from bigbird_ja.model.dense import HIDDEN
+from bigbird_ja.model.attention import HIDDEN
 from bigbird_ja.model.layers import activate, dense, layer_norm
 from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.settings.schema import Config

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
+    hugging_face_name,
     initial_parameters,
     initial_value,
+    is_transposed,
     parameter_specs,
 )
 from bigbird_ja.process.console import table
@@ -315,11 +316,11 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Sourc
         )
     values, names = {}, {}
     for name in specs:
-        usual = hf_names.hugging_face_name(name)
+        usual = hugging_face_name(name)
         names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
         if names[name] in state:
             value = state[names[name]]
-            values[name] = value.T if hf_names.is_transposed(name) else value
+            values[name] = value.T if is_transposed(name) else value
     settings = dataclasses.asdict(config)
     kind = settings.pop("model_type")
     return Source(f"a Hugging Face folder, {kind}", values, names, settings)

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.params import initial_parameters, to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints, model
 from bigbird_ja.train import warm_start
@@ -116,7 +115,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     short = tiny_config(48, **{"make_data.nsp": True})
     params = initial_parameters(short, seed=3)
     state = {}
-    for name, value in hf_names.to_hugging_face(params).items():
+    for name, value in to_hugging_face(params).items():
         name = name.replace("bert.pooler.", "bert.pooler.dense.")
         if form == "the encoder alone":
             if name.startswith("cls."):
@@ -147,7 +146,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
 def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     params = initial_parameters(tiny_config(48), seed=3)
-    state = safetensors.save(hf_names.to_hugging_face(params))
+    state = safetensors.save(to_hugging_face(params))
     (tmp_path / "model.safetensors").write_bytes(state)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     # 60 pieces of theirs; padding was at 1 and is at 0, two pieces are new.
