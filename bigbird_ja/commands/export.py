@@ -7,8 +7,9 @@ Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, lo
 OUTPUT_DIR whole or not at all.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
-special_tokens_map.json, a model card (README.md) and a parity report, which says what was compared
-with transformers and how it agreed; with --data_dir on held-out records. Seconds to minutes.
+special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
+says what was compared with transformers and whether it agreed; with --data_dir on held-out records.
+Seconds to minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
@@ -106,12 +107,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
     """What the export depends on."""
     from bigbird_ja import __version__
+    from bigbird_ja.storage.decode import FORMAT_VERSION
 
     names = [
         "format", "max_position", "parity_sequences", "model_name", "license", "data_license",
         "cost_usd",
     ]  # fmt: skip
     return {
+        "format_version": FORMAT_VERSION,
         "bigbird_ja": __version__,
         "step": source.meta.step,
         "checkpoint": {name: file.crc32c for name, file in source.meta.files.items()},

@@ -14,11 +14,15 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.export import folder
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import held
 
 
 def _record(step: int) -> dict:
-    return {"bigbird_ja": "1.0", "step": step, "checkpoint": {"x": "y"}}
+    return {
+        "format_version": FORMAT_VERSION, "bigbird_ja": "1.0", "step": step,
+        "checkpoint": {"x": "y"},
+    }  # fmt: skip
 
 
 def _fill(text: str, name: str = "a.txt"):
@@ -166,16 +170,14 @@ def test_what_came_meanwhile_stays(tmp_path):
     assert (target / "sub/a.txt").read_text() == "one"
 
 
-def test_an_export_of_an_earlier_version_is_known_and_replaced(tmp_path):
+def test_an_export_of_an_unreleased_version_is_refused(tmp_path):
     target = tmp_path / "out"
-    names = ("config.json", "model.safetensors", "README.md", "spiece.model", "parity_report.md")
     target.mkdir()
-    for name in names:
-        (target / name).write_text("old")
-    (target / "export.json").write_text(json.dumps(_record(1)))
-    assert _export(target, 1, "one")
-    assert not _export(target, 2, "two", overwrite=True)
-    assert set(_contents(target)) == {"sub/a.txt", "export.json"}
+    (target / "export.json").write_text(json.dumps({**_record(1), "format_version": ""}))
+    before = _contents(target)
+    with pytest.raises(BadInput, match=r"export\.json: written by an unreleased version"):
+        _export(target, 1, "one", overwrite=True)
+    assert _contents(target) == before
 
 
 def test_on_a_bucket_the_record_is_last_and_only_our_old_files_go(bucket):
