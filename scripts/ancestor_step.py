@@ -2,7 +2,7 @@
 
   git clone https://github.com/google-research/bigbird
   .venv/bin/python -m scripts.ancestor_step trace bigbird step.msgpack --layers 1
-  .venv-newest/bin/python -m scripts.ancestor_step count step.msgpack v5e
+  .venv/bin/python -m scripts.ancestor_step count step.msgpack v5e
 
 google-research/bigbird's own encoder, heads and AdamW: BERT-base, 4,096 tokens, 2 sequences, blocks
 of 64, 3 random ones, 600 predictions, 32,000 pieces, dropout 0.1, float32, no checkpointing; the
@@ -81,9 +81,9 @@ def trace(checkout: str, layers: int) -> Step:
 
         def step(ids: Any, segments: Any, where: Any, what: Any, weights: Any, follows: Any) -> Any:
             with tf.GradientTape() as tape:
-                found, pooled = model(ids, training=True, token_type_ids=segments)
+                hidden, pooled = model(ids, training=True, token_type_ids=segments)
                 loss, _ = mlm(
-                    found, label_ids=what, label_weights=weights, masked_lm_positions=where
+                    hidden, label_ids=what, label_weights=weights, masked_lm_positions=where
                 )
                 loss += nsp(pooled, follows)[0]
             gradients = tape.gradient(loss, variables)
@@ -109,10 +109,10 @@ def _heads(checkout: str) -> Any:
         source = stream.read()
     parts = ["import tensorflow.compat.v2 as tf", "from bigbird.core import utils", ""]
     for name in ("MaskedLMLayer", "NSPLayer"):
-        found = re.search(rf"^class {name}\(.*?(?=^class |^def )", source, re.DOTALL | re.MULTILINE)
-        if found is None:
+        match = re.search(rf"^class {name}\(.*?(?=^class |^def )", source, re.DOTALL | re.MULTILINE)
+        if match is None:
             raise ValueError(f"{path}: no class {name}")
-        parts.append(found[0])
+        parts.append(match[0])
     with tempfile.TemporaryDirectory() as directory:
         with open(os.path.join(directory, "heads.py"), "w", encoding="utf-8") as stream:
             stream.write("\n".join(parts))
@@ -156,10 +156,10 @@ def _without_copies(module: bytes) -> bytes:
 
 
 def _specs(text: str, name: str) -> dict[str, Spec]:
-    found = re.findall(rf"\b({'|'.join(_KINDS)})\[([\d,]*)\]", re.sub(r"\{[^}]*\}", "", text))
+    shapes = re.findall(rf"\b({'|'.join(_KINDS)})\[([\d,]*)\]", re.sub(r"\{[^}]*\}", "", text))
     return {
         f"{name}{place}": Spec(tuple(int(n) for n in sizes.split(",") if n), _KINDS[kind])
-        for place, (kind, sizes) in enumerate(found)
+        for place, (kind, sizes) in enumerate(shapes)
     }
 
 
@@ -183,11 +183,11 @@ def count(step: Step, chip: str) -> dict[str, Any]:
         code = machine_code.collect(directory)
     module = hlo.parse(compiled.as_text())
     costs = cycles.costs(module)
-    found = roofline.code_costs(module, costs, code, CHIPS[chip])
-    of_layers = sum(c.cycles for c in found if "/layer_" in c.cost.instruction.op_name)
+    costs_by_code = roofline.code_costs(module, costs, code, CHIPS[chip])
+    of_layers = sum(c.cycles for c in costs_by_code if "/layer_" in c.cost.instruction.op_name)
     return {
         "priced_cycles": round(sum(cost.cycles for cost in costs)),
-        **code_figures.figures(found, waits.waits(module, found, CHIPS[chip])),
+        **code_figures.figures(costs_by_code, waits.waits(module, costs_by_code, CHIPS[chip])),
         "code_cycles_of_layers": round(of_layers),
         "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
     }

@@ -46,11 +46,11 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bad-input-") as scratch:
         place = Path(scratch)
         run = _small_run(place)
-        found = []
+        rows = []
         if "list" in _KIND.value:
-            found += list(_try_listed(place, run))
-        found += _try_generated(place, world_lib.make(place / "inputs", run))
-    return _report(found)
+            rows += list(_try_listed(place, run))
+        rows += _try_generated(place, world_lib.make(place / "inputs", run))
+    return _report(rows)
 
 
 def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
@@ -111,10 +111,10 @@ def _say(case: str, problem: str | None) -> None:
         console.log(f"{case.encode('ascii', 'backslashreplace').decode()}: {problem}")
 
 
-def _report(found: list[Row]) -> int:
+def _report(outcomes: list[Row]) -> int:
     tried: collections.Counter[tuple[str, str]] = collections.Counter()
     right: collections.Counter[tuple[str, str]] = collections.Counter()
-    for kind, command, problem, _ in found:
+    for kind, command, problem, _ in outcomes:
         tried[kind, command] += 1
         right[kind, command] += problem is None
     rows = [(kind, command, right[kind, command], n) for (kind, command), n in tried.items()]
@@ -124,7 +124,7 @@ def _report(found: list[Row]) -> int:
             rows.append((kind, "all", sum(r[2] for r in of_kind), sum(r[3] for r in of_kind)))
     rows.append(("all", "all", right.total(), tried.total()))
     print(console.table(rows, ("kind", "command", "ended as they must", "tried")))
-    slow = sum(seconds > 10 for *_, seconds in found)
+    slow = sum(seconds > 10 for *_, seconds in outcomes)
     print(f"longer than 10 seconds on this machine: {slow}")
     return int(right != tried)
 

@@ -58,16 +58,13 @@ def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float
         works.append(seconds)
         waits.append(waited)
 
-    saver = CheckpointSaver(
-        store, scratch, config.checkpoints, lambda: None, saved, lambda phase: None
-    )
+    saver = CheckpointSaver(store, scratch, config.checkpoints, lambda: None, saved)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = _variables(config)
         session.run([variable.initializer for variable in variables.values()])
         for step in range(1, saves + 1):
-            saver.save(
-                Meta(step, "", "", 0.0, 0, 0, time.time()), lambda: _snapshot(session, variables)
-            )
+            meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
+            saver.save(meta, lambda: _snapshot(session, variables))
             saver.wait()
     files = store.read_meta(saves).files
     return sum(file.bytes for file in files.values()), waits, works

@@ -102,13 +102,13 @@ def main() -> int:
     importlib.import_module("bigbird_ja.model.modeling_bigbird_ja")  # here, for all that follow
     lengths = [int(word) for word in options.lengths.split(",")]
     ways = (OURS, FLEX, *WAYS[1:]) if options.device == "cuda" else WAYS
-    found = {
+    measured = {
         way: {length: _apart(way, length, options.device) for length in lengths} for way in ways
     }
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(measured))
     else:
-        print(report(found))
+        print(report(measured))
     return 0
 
 
@@ -123,13 +123,13 @@ def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
             return None
 
 
-def report(found: dict[str, dict[int, dict[str, float] | None]]) -> str:
+def report(measured: dict[str, dict[int, dict[str, float] | None]]) -> str:
     """A table of megabytes, and how often ours goes into the others'."""
     rows = []
-    for length, base in found[OURS].items():
-        cells = [_cell(by_length[length], base) for by_length in found.values()]
+    for length, base in measured[OURS].items():
+        cells = [_cell(by_length[length], base) for by_length in measured.values()]
         rows.append((f"{length:,}", *cells))
-    heads = [f"{way}, MB" if way == OURS else f"{way}, MB (x ours)" for way in found]
+    heads = [f"{way}, MB" if way == OURS else f"{way}, MB (x ours)" for way in measured]
     return console.table(rows, ("tokens", *heads))
 
 

@@ -144,8 +144,8 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
         if only not in f"slice {name} {words}":
             continue
         keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
-        found = step([*model, *sets], 2, keys, quick, f"--topology={name}")
-        rows.append((name, words.strip(), *(_number(key, found[key]) for key in keys)))
+        figures = step([*model, *sets], 2, keys, quick, f"--topology={name}")
+        rows.append((name, words.strip(), *(_number(key, figures[key]) for key in keys)))
     return rows
 
 
@@ -158,8 +158,8 @@ def by_length(quick: bool) -> list[dict[str, Any]]:
                 f"model.attention_type={attention}", f"make_data.seq_length={length}",
                 f"make_data.max_predictions_per_seq={600 * length // 4096}",
             ]  # fmt: skip
-            found = step(sets, 1, ["priced_cycles", "hbm_peak_bytes"], quick, "--chip=v3")
-            points.append({"attention": attention, "length": length, **found})
+            figures = step(sets, 1, ["priced_cycles", "hbm_peak_bytes"], quick, "--chip=v3")
+            points.append({"attention": attention, "length": length, **figures})
     return points
 
 

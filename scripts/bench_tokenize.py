@@ -76,10 +76,10 @@ def _command(args: argparse.Namespace, prefix: str) -> list[str]:
 
 def _against_revision(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch, revisions.tree_of(args.rev) as before:
-        found = revisions.compare(
+        comparison = revisions.compare(
             "tokenize", before, args.repeat, lambda place: _command(args, f"{scratch}/{place}")
         )
-    print(table([found.row()], revisions.HEADER))
+    print(table([comparison.row()], revisions.HEADER))
 
 
 if __name__ == "__main__":

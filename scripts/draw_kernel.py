@@ -50,19 +50,19 @@ def read(shifts: np.ndarray) -> np.ndarray:
     Args:
         shifts: of one head.
     """
-    found = np.full((_TILES, 2 * _TILES), _NONE)
+    kinds = np.full((_TILES, 2 * _TILES), _NONE)
     for j in range(1, _TILES):
         for shift in shifts:
             tile = 1 + (j - 1 + int(shift)) % (_TILES - 1)
-            found[j, 2 * tile : 2 * tile + 2] = _RANDOM
-        found[j, 2 * j : 2 * j + 2] = _OWN
-        found[j, :2] = _GLOBAL
+            kinds[j, 2 * tile : 2 * tile + 2] = _RANDOM
+        kinds[j, 2 * j : 2 * j + 2] = _OWN
+        kinds[j, :2] = _GLOBAL
         if j + 1 < _TILES:
-            found[j, 2 * (j + 1)] = _OUTER
+            kinds[j, 2 * (j + 1)] = _OUTER
         if j > 1:
-            found[j, 2 * (j - 1) + 1] = _OUTER
-    found[0] = _ALL
-    return found
+            kinds[j, 2 * (j - 1) + 1] = _OUTER
+    kinds[0] = _ALL
+    return kinds
 
 
 def _draw_walk(axis: Axes, head: int) -> None:

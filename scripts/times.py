@@ -33,7 +33,7 @@ def figures(measured: dict[str, float]) -> dict[str, str]:
     wiki40b = cost.WIKI40B_JA_BYTES / 1e6
     tokenize = measured["tokenize_seconds"] * wiki40b / measured["tokenize_megabytes"]
     make_data = wiki40b / measured["make_data_megabytes_per_second"]
-    found = {
+    quotable = {
         "tokenize_real_text": f"{measured['tokenize_seconds']:.0f} seconds",
         "tokenize_wiki40b": f"{tokenize / 3600:.1f} hours",
         "tokenize_wiki40b_ja": f"{tokenize / 3600:.1f} 時間",
@@ -44,7 +44,7 @@ def figures(measured: dict[str, float]) -> dict[str, str]:
         "probe_ja": f"{measured['probe_minutes']:.0f} 分",
         "probe": _minutes(60 * measured["probe_minutes"], "minute"),
     }
-    return {**found, **_rented()}
+    return {**quotable, **_rented()}
 
 
 def _minutes(seconds: float, unit: str) -> str:
@@ -62,16 +62,16 @@ def _rented() -> dict[str, str]:
         prices.load(),
         cost.Overheads(),
     )
-    found: dict[str, str] = {}
+    quotable: dict[str, str] = {}
     rows = plan.make_rows(run)
     for row in rows:
         name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours and row.cost_usd:
-            found[f"{name}_days"] = f"{row.wall_hours / 24:.1f} days"
-            found[f"{name}_days_ja"] = f"{row.wall_hours / 24:.1f} 日"
-            found[f"{name}_dollars"] = f"{row.cost_usd:.0f} US dollars"
-            found[f"{name}_dollars_ja"] = f"{row.cost_usd:.0f} 米ドル"
-    return found
+            quotable[f"{name}_days"] = f"{row.wall_hours / 24:.1f} days"
+            quotable[f"{name}_days_ja"] = f"{row.wall_hours / 24:.1f} 日"
+            quotable[f"{name}_dollars"] = f"{row.cost_usd:.0f} US dollars"
+            quotable[f"{name}_dollars_ja"] = f"{row.cost_usd:.0f} 米ドル"
+    return quotable
 
 
 def sentences() -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ class Limits:
         self._acts: list[Callable[[], None]] = []
 
     def timer(self, seconds: float, act: Callable[[], None]) -> Limit:
-        """In the place of `Surroundings.timer`."""
+        """In the place of `Dependencies.timer`."""
         return Limit(self._acts, act)
 
     def end(self) -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     """Runs the command of this process's arguments."""
     from bigbird_ja.cli import main as cli
     from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.request import Surroundings
+    from bigbird_ja.train.job import Dependencies
 
     limits, marks = Limits(), 0
 
@@ -57,8 +57,8 @@ def main() -> None:
             limits.end()
 
     if "ENDS_AT_STEP" in os.environ:
-        around = Surroundings(mark=mark, timer=limits.timer)
-        pretrain.run = lambda args: pretrain.run_with(args, around)
+        deps = Dependencies(mark=mark, timer=limits.timer)
+        pretrain.run = lambda args: pretrain.run_with(args, deps)
     cli.main(sys.argv[1:])
 
 

@@ -90,8 +90,8 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     from copy import deepcopy
 
     from bigbird_ja.settings.resolve import complete_config, resolve_config
-    from bigbird_ja.train import reading
-    from bigbird_ja.train.state import first_state
+    from bigbird_ja.train import inputs
+    from bigbird_ja.train.warm_start import first_state
     from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
@@ -99,7 +99,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = complete_config(config, (), manifest.as_settings())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return reading.batches(
+        return inputs.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
         )  # fmt: skip
@@ -127,7 +127,7 @@ def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int)
     """The case's settings against the defaults, both going on after half of the steps on
     `case["restart"]` devices."""
     from bigbird_ja.settings.resolve import resolve_config
-    from bigbird_ja.train.state import first_state
+    from bigbird_ja.train.warm_start import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
     half = steps // 2
@@ -215,7 +215,7 @@ def _replicas(
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.file_names import SLOTS, slot_name
+    from bigbird_ja.run.checkpoints import SLOTS, slot_name
     from bigbird_ja.train import step as step_lib
 
     names = list(parameter_specs(config))

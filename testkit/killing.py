@@ -2,7 +2,7 @@
 
 A trainer is a fork of this process, which has imported TensorFlow but never used it: a start then
 takes two seconds instead of eight. The trainer names each instant of interest on a pipe ("step",
-"save", "between-files", see `train.request.Surroundings`) and waits for an answer, so that a kill
+"save", "between-files", see `train.job.Dependencies`) and waits for an answer, so that a kill
 can be placed between two files exactly, or some random milliseconds after an instant.
 """
 
@@ -71,7 +71,7 @@ def import_trainer() -> None:
     import tensorflow  # noqa: F401
 
     from bigbird_ja.data import pipeline, verify  # noqa: F401
-    from bigbird_ja.train import loop, run, tensorboard  # noqa: F401
+    from bigbird_ja.train import curves, train  # noqa: F401
 
     if importlib.util.find_spec("tensorflow_estimator") is not None:
         import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
@@ -152,7 +152,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
         os.dup2(descriptor, 2)
         from bigbird_ja.cli import main
         from bigbird_ja.commands import pretrain
-        from bigbird_ja.train.request import Surroundings
+        from bigbird_ja.train.job import Dependencies
 
         lock = threading.Lock()
 
@@ -162,7 +162,7 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
                 if not os.read(go_out, 1):
                     os._exit(3)  # nobody watches any more
 
-        pretrain.run = lambda args: pretrain.run_with(args, Surroundings(mark=mark))
+        pretrain.run = lambda args: pretrain.run_with(args, Dependencies(mark=mark))
         status = main.run_command_line(["pretrain", *arguments])
     except BaseException:
         traceback.print_exc()

@@ -215,7 +215,7 @@ def _redirect(number: int, target: str) -> None:
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
     from bigbird_ja.cli import main as cli
     from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.request import Surroundings
+    from bigbird_ja.train.job import Dependencies
     from testkit.clocked import Limits
 
     count = 0
@@ -234,7 +234,7 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
 
     if hang_at:
         pretrain.run = lambda args: pretrain.run_with(
-            args, Surroundings(mark=mark, timer=limits.timer)
+            args, Dependencies(mark=mark, timer=limits.timer)
         )
     try:
         cli.main(list(arguments))

@@ -18,7 +18,7 @@ from bigbird_ja.accelerators.hardware import region_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.urls import split_remote
+from bigbird_ja.storage.paths import split_remote
 
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed

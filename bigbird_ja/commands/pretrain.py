@@ -14,7 +14,7 @@ one 1.5 days on a v3-8: `bigbird-ja plan` says how long and how much.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -26,7 +26,7 @@ from bigbird_ja.settings.schema import RUN_SETTINGS
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.process.signals import StopRequest
-    from bigbird_ja.train.request import Surroundings
+    from bigbird_ja.train.job import Dependencies
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -47,8 +47,8 @@ def define_flags(flags: Flags) -> None:
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
     flags.text(
         "coordinator_address",
-        "HOST:PORT of process 0, for a run of several processes; on a TPU slice of several hosts"
-        " found by itself.",
+        "HOST:PORT of process 0, for a run of several processes; not needed on a TPU slice of"
+        " several hosts.",
         none="JAX_COORDINATOR_ADDRESS",
     )
     flags.integer(
@@ -99,32 +99,31 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return run_with(args, None)
 
 
-def run_with(args: absl_flags.FlagValues, surroundings: Surroundings | None) -> dict[str, Any]:
-    """`run` with the surroundings given: tests stop the process at chosen instants."""
+def run_with(args: absl_flags.FlagValues, deps: Dependencies | None) -> dict[str, Any]:
+    """`run` with its dependencies: tests stop the process at chosen instants."""
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.process.signals import StopRequest
+    from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.pods.joining import leave
-    from bigbird_ja.train.request import Surroundings
 
-    around = surroundings or Surroundings()
-    gone = "the reader of the log has gone"
+    deps = deps or Dependencies()
     with (
         StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
-        streams.guard_stderr(lambda: stop.ask(gone)),
-        _time_limit(args.max_train_minutes, around, stop),
+        streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
+        _time_limit(args.max_train_minutes, deps, stop),
     ):
-        return _prepare_and_train(args, around, stop)
+        return _prepare_and_train(args, deps, stop)
 
 
 @contextlib.contextmanager
-def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) -> Iterator[None]:
+def _time_limit(minutes: float | None, deps: Dependencies, stop: StopRequest) -> Iterator[None]:
     """Asks to stop after so many minutes; the machine stays, so a long step may end first."""
     if minutes is None:
         yield
         return
     limit = f"--max_train_minutes={minutes:g}"
-    timer = around.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
+    timer = deps.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
     timer.start()
     try:
         yield
@@ -133,17 +132,22 @@ def _time_limit(minutes: float | None, around: Surroundings, stop: StopRequest) 
 
 
 def _prepare_and_train(
-    args: absl_flags.FlagValues, around: Surroundings, stop: StopRequest
+    args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
+    """From the flags to a job: settings, data set, MODEL_DIR, the pod, the engine."""
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
     from bigbird_ja.settings.validate import config_warnings
     from bigbird_ja.settings.values import check_mid_run
-    from bigbird_ja.train import run_directory
+    from bigbird_ja.train.run_dir import RunDir
 
-    own = _take_settings_of_run(args, log)
+    run_dir = RunDir.open(args.model_dir, args.overwrite)
+    settings_of_run = None
+    if args.config is None and run_dir.config is not None:
+        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+        settings_of_run = args["config"].value = run_dir.join("config.yaml")
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
     check_mid_run(change.key for change in changes)
@@ -152,23 +156,23 @@ def _prepare_and_train(
     config = complete_config(
         config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )
-    log(f"settings:\n{command_flags.echo(args, config, overrides, own)}")
+    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run)}")
     for warning in config_warnings(config):
         log(f"warning: {warning}")
     _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: nothing was written")
-    from bigbird_ja.train import run as run_lib
     from bigbird_ja.train.engines import choice
+    from bigbird_ja.train.job import Job
     from bigbird_ja.train.pods import joining
-    from bigbird_ja.train.request import Request
+    from bigbird_ja.train.train import train
 
     with joining.joined(args, config, manifest, stop, log) as pod:
-        before = None if args.overwrite else run_directory.engine_before(args.model_dir)
+        before = run_dir.engine_before()
         engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count, pod.connect)
         log(str(engine))
-        request = Request(
+        job = Job(
             config=config,
             manifest=manifest,
             data_dir=args.data_dir,
@@ -182,22 +186,9 @@ def _prepare_and_train(
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
             json=args.json,
-            surroundings=around,
+            deps=deps,
         )
-        return run_lib.pretrain(request, stop)
-
-
-def _take_settings_of_run(args: absl_flags.FlagValues, log: Callable[[str], None]) -> str | None:
-    """Without --config, a run that is in MODEL_DIR goes on with its own settings: their file."""
-    from bigbird_ja.train import run_directory
-
-    if args.config is not None or args.overwrite:
-        return None
-    path = run_directory.settings_of(args.model_dir)
-    if path is not None:
-        log(f"no --config: the run in {args.model_dir} goes on with its own settings")
-        args["config"].value = path
-    return path
+        return train(job, run_dir, stop)
 
 
 def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:

@@ -25,7 +25,7 @@ from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode, transfer
+from bigbird_ja.storage import decode
 from bigbird_ja.storage.lease import Lease, held
 
 NAME = ".make-data"
@@ -183,7 +183,7 @@ class Work:
             for n in names
             if n in ready
         ]
-        transfer.run_all(moves)
+        storage.run_all(moves)
         there = set(storage.list_files(self._output))
         gone = (owned & there) - set(names)
         storage.delete_many(storage.join(self._output, storage.check_inside(n)) for n in gone)

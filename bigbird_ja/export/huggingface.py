@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import Any
 
-from bigbird_ja.evaluation import exported
+from bigbird_ja.evaluation.trained_model import OURS, pattern_settings
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
@@ -60,7 +60,7 @@ def model_config(source: Source) -> dict[str, Any]:
         "eos_token_id": special.eos,
         "sep_token_id": special.sep,
         "torch_dtype": "float32",
-        exported.OURS: exported.pattern_settings(source.config),
+        OURS: pattern_settings(source.config),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.redaction import redact
@@ -16,7 +15,7 @@ class CommandError(Exception):
 
     Args:
         message: the line.
-        results: what `--json` says besides.
+        results: further keys of the `--json` line.
     """
 
     status = 1
@@ -34,8 +33,8 @@ class BadInput(CommandError):
 
 
 class Refused(BadInput):
-    """A bucket that refuses a request, or credentials that are missing: no fault of what was asked
-    for, so what is finished is kept."""
+    """A bucket that refuses a request, or credentials that are missing: the input itself may be
+    right, so what is finished is kept."""
 
 
 class Diverged(CommandError):
@@ -77,11 +76,11 @@ STATUS_OF_REASON: dict[str, int] = {
 
 
 def of_reason(reason: str, message: str) -> CommandError:
-    """The end that a `reason` names, as another process told it."""
+    """The error that a `reason` names, as another process reported it."""
     return _ENDS.get(reason, CommandError)(message)
 
 
-# What the input pipeline says where a shard does not hold the records that the manifest counts.
+# How the input pipeline's message begins where a shard does not hold the manifest's records.
 SHARD_CHANGED = "shard ended early or was changed:"
 
 # What errors of the standard streams carry in place of a file's name (`process.streams`).
@@ -96,19 +95,13 @@ _FAILED = {
     errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH,
     errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
 }  # fmt: skip
-# What to do about a path that somebody named and that the system refuses.
+# What to do about a path that somebody named and that the system refuses; else "check the path".
 _PATH_ADVICE = {
-    number: advice
-    for advice, numbers in {
-        "check the path": "ENOENT ENOTDIR EISDIR ELOOP EROFS",
-        "check the path and your permissions": "EACCES EPERM",
-        "name a regular file": "EINVAL ENXIO ENODEV ESPIPE ENOTTY EFAULT",
-        "name a smaller file": "EOVERFLOW",
-        "choose a shorter name": "ENAMETOOLONG",
-        "rename it": "EILSEQ",
-        "name another place": "EBUSY ETXTBSY EXDEV EMLINK ENOTSUP ENOSYS",
-    }.items()
-    for number in (getattr(errno, name) for name in numbers.split())
+    errno.EACCES: "check the path and your permissions",
+    errno.EPERM: "check the path and your permissions",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EILSEQ: "rename it",
+    errno.EBUSY: "name another place",
 }
 
 # What native libraries say, in whatever exception, where the disk or the memory comes to an end.
@@ -121,51 +114,41 @@ _MEMORY_WORDS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """An exception of a library, told by the name of its class (any, where none is given), so that
-    nothing imports TensorFlow to ask, and by words of its message."""
-
-    names: tuple[str, ...]
-    words: re.Pattern[str] | None
-    end: type[CommandError]
-    what: str
-    to_do: str
-    is_brief: bool = False  # the message's first sentence says it
-
-
-_RULES = (  # the first that fits
-    _Rule((), _DISK_WORDS, StorageError, "disk full", "free some space and run again"),
-    _Rule(
-        ("ResourceExhaustedError",), None, OutOfMemory, "out of memory",
+# Exceptions of libraries: names of the class (any, where none is given), so that nothing imports
+# TensorFlow to ask; a pattern in the message; the error, what it is, what to do. The first match
+# counts.
+_RULES: tuple[tuple[str, re.Pattern[str] | None, type[CommandError], str, str], ...] = (
+    ("", _DISK_WORDS, StorageError, "disk full", "free some space and run again"),
+    (
+        "ResourceExhaustedError", None, OutOfMemory, "out of memory",
         "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
         " training.gradient_checkpointing",
     ),
-    _Rule((), _MEMORY_WORDS, OutOfMemory, "out of memory", "free some, or use a larger machine"),
-    _Rule(
-        ("PermissionDeniedError",), None, BadInput, "permission denied",
+    ("", _MEMORY_WORDS, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    (
+        "PermissionDeniedError", None, BadInput, "permission denied",
         "check the path and your credentials",
     ),
-    _Rule(
-        ("AbortedError", "UnavailableError", "DataLossError", "DeadlineExceededError"), None,
-        StorageError, "storage failed", "run the same command again",
+    (
+        "AbortedError UnavailableError DataLossError DeadlineExceededError", None, StorageError,
+        "storage failed", "run the same command again",
     ),
     # TensorFlow's words for a reply of the bucket that is complete but too short.
-    _Rule(
-        ("InternalError",), re.compile("File contents are inconsistent"), StorageError,
-        "short reply", "run the same command again",
+    (
+        "InternalError", re.compile("File contents are inconsistent"), StorageError, "short reply",
+        "run the same command again",
     ),
-    _Rule(
-        ("DefaultCredentialsError", "RefreshError"), None, BadInput, "no valid credentials",
-        "run `gcloud auth application-default login`", is_brief=True,
+    (
+        "DefaultCredentialsError RefreshError", None, BadInput, "no valid credentials",
+        "run `gcloud auth application-default login`",
     ),
-    _Rule(("TransportError",), None, StorageError, "the network failed", "run again"),
-    _Rule(
-        ("UnicodeEncodeError",), re.compile("surrogates not allowed"), BadInput,
+    ("TransportError", None, StorageError, "the network failed", "run again"),
+    (
+        "UnicodeEncodeError", re.compile("surrogates not allowed"), BadInput,
         "a name or text that is not UTF-8", "rename or convert it",
     ),
-    _Rule(
-        ("ValueError",), re.compile("embedded null (byte|character)"), BadInput,
+    (
+        "ValueError", re.compile("embedded null (byte|character)"), BadInput,
         "a name with a zero byte in it", "check the paths",
     ),
 )  # fmt: skip
@@ -199,11 +182,9 @@ def classify(error: BaseException) -> CommandError | None:
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
-    for rule in _RULES:
-        if (not rule.names or name in rule.names) and (not rule.words or rule.words.search(text)):
-            said = telling_line(error)
-            said = said.partition(". ")[0] if rule.is_brief else said
-            return rule.end(f"{rule.what}: {said.rstrip('.')}: {rule.to_do}")
+    for names, pattern, kind, what, advice in _RULES:
+        if (not names or name in names.split()) and (pattern is None or pattern.search(text)):
+            return kind(f"{what}: {telling_line(error).rstrip('.')}: {advice}")
     return None
 
 
@@ -229,11 +210,11 @@ def telling_line(error: BaseException) -> str:
 
 
 def _classify_os_error(error: OSError) -> CommandError | None:
-    where, number, why = error.filename, error.errno, error.strerror or "not accessible"
-    if where in STREAMS:
+    number, why = error.errno, error.strerror or "not accessible"
+    if error.filename in STREAMS:
         why = "its reader went away" if number == errno.EPIPE else why
-        return StorageError(f"{where}: {why}")
-    name = _shown_path(where) if where is not None else ""
+        return StorageError(f"{error.filename}: {why}")
+    name = "" if error.filename is None else _printable(error.filename)
     about = f"{name}: {why}" if name else why
     if number in _FULL:
         return StorageError(f"disk full: {about}: free some space and run again")
@@ -245,7 +226,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         return StorageError(f"storage failed: {about}: run the same command again")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
         return BadInput(f"{name or error}: something else of that name is in the way: move it")
-    if isinstance(error, _USERS_ERRORS) or (where is not None and number in _PATH_ADVICE):
+    if isinstance(error, _USERS_ERRORS) or (name and number not in (None, errno.EBADF)):
         advice = _PATH_ADVICE.get(number or 0, "check the path")
         return BadInput(f"{name or error}: {why}: {advice}")
     return None
@@ -261,7 +242,7 @@ def _is_network(error: OSError) -> bool:
     )
 
 
-def _shown_path(path: object) -> str:
+def _printable(path: object) -> str:
     """A path of an exception (text, bytes or a descriptor), in characters that can be printed."""
     text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
     return text.encode("utf-8", "backslashreplace").decode()

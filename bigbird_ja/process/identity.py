@@ -1,4 +1,4 @@
-"""Which process is this, and does it still run? For locks and temporary files that name an owner.
+"""Which process is this, and does it still run? For leases and temporary files that name an owner.
 
 A process id means something on one machine alone, in one namespace, until the next boot, and is
 used again. So an owner is recorded with all of these, and the time at which it started.
@@ -6,51 +6,64 @@ used again. So an owner is recorded with all of these, and the time at which it 
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import socket
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Process:
-    """A process, told apart from all others that ever ran."""
+    """A process, distinct from all others that ever ran."""
 
     host: str
-    machine: str  # boot and process namespace: where `pid` means something
+    machine: str  # boot and process namespace, within which `pid` is unique: see `_machine`
     pid: int
     started: int  # kernel clock ticks after boot
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; `is_here`, `has_ended` and `name` read it back."""
-        return asdict(self)
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"process {self.pid} on host {self.host}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it ran where this process runs, so that its end can be detected."""
+        return self.machine == _machine()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended; False for a process on another machine."""
+        return self.is_here and not (
+            is_running(self.pid) and _start_ticks(self.pid) == self.started
+        )
+
+    @property
+    def is_of_another_boot(self) -> bool:
+        """Whether it ran before this machine's last boot, or on another machine."""
+        return self.machine.partition(".")[0] != _machine().partition(".")[0]
+
+    @property
+    def tag(self) -> str:
+        """For the name of a file; `from_tag` reads it back."""
+        return f"{self.machine}-{self.pid}-{self.started}"
+
+
+def from_tag(tag: str) -> Process | None:
+    """The process that a file's name records; None where it records none."""
+    match = re.fullmatch(r"([0-9a-f]{12}\.\d+)-(\d+)-(\d+)", tag)
+    if match is None:
+        return None
+    return Process(host="?", machine=match[1], pid=int(match[2]), started=int(match[3]))
 
 
 def this_process() -> Process:
     """The process that asks."""
     pid = os.getpid()
-    return Process(socket.gethostname(), _machine(), pid, _start_ticks(pid))
-
-
-def is_here(owner: Mapping[str, Any]) -> bool:
-    """Whether a recorded process ran where this one runs, so that its end can be told."""
-    return owner.get("machine") == _machine()
-
-
-def has_ended(owner: Mapping[str, Any]) -> bool:
-    """Whether a recorded process is known to have ended; False for one on another machine."""
-    pid = owner.get("pid")
-    if not is_here(owner):
-        return False
-    if not isinstance(pid, int) or not is_running(pid):
-        return True
-    return _start_ticks(pid) != owner.get("started")
-
-
-def is_of_another_boot(owner: Mapping[str, Any]) -> bool:
-    """Whether a recorded process ran before this machine's last start, or on another machine."""
-    return str(owner.get("machine")).split()[:1] != _machine().split()[:1]
+    return Process(
+        host=socket.gethostname(), machine=_machine(), pid=pid, started=_start_ticks(pid)
+    )
 
 
 def is_running(pid: int) -> bool:
@@ -66,17 +79,15 @@ def is_running(pid: int) -> bool:
     return _stat_fields(pid)[0:1] != ["Z"]
 
 
-def name(owner: Mapping[str, Any]) -> str:
-    """A recorded process in words."""
-    return f"process {owner.get('pid', '?')} on host {owner.get('host', '?')}"
-
-
 def _machine() -> str:
+    """`BOOT.NAMESPACE`; without /proc, made from the host's name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+            boot = file.read()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
-        return f"{socket.gethostname()} without /proc"
+        boot, namespace = socket.gethostname(), 0
+    return f"{hashlib.sha256(boot.encode()).hexdigest()[:12]}.{namespace}"
 
 
 def _start_ticks(pid: int) -> int:

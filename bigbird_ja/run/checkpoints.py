@@ -18,9 +18,11 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError, classify
@@ -31,9 +33,16 @@ from bigbird_ja.storage.decode import Amount, Count
 if TYPE_CHECKING:
     import numpy as np
 
+T = TypeVar("T")
+
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
-_SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
+SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
+
+
+# A checkpoint's variables: the parameters, two slots of AdamW for each, and the step.
+STEP = "global_step"
+SLOTS = ("m", "v")  # running means of gradients and of their squares
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,22 @@ class Meta:
     tokens_seen: Count
     interruptions: Count  # ends other than `finished` so far
     time: Time  # UNIX seconds
+    next_batch: Count  # of the data's order
+    global_batch_size: Annotated[
+        int, msgspec.Meta(ge=1, le=(1 << 63) - 1)
+    ]  # in whose batches `next_batch` counts
+    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: it has none
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
-    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: none, or not recorded
-    next_batch: Count | None = None  # of the data's order; None: `step`, as without changes
-    global_batch_size: Count | None = None  # in whose batches `next_batch` counts
+    format_version: str = decode.FORMAT_VERSION
+
+
+class _Versioned(msgspec.Struct):
+    step: Count
+    format_version: str = ""
+
+
+class Damaged(BadInput):
+    """A checkpoint that is missing, incomplete or not what its sidecar states."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +114,7 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps with a sidecar, ascending. A directory that cannot be listed raises."""
-        return sorted(step for step, parts in self._found().items() if ".json" in parts)
+        return sorted(step for step, parts in self._parts().items() if ".json" in parts)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
         """Makes a checkpoint in local scratch files the latest of MODEL_DIR.
@@ -104,14 +125,14 @@ class CheckpointStore:
         Returns:
             The sidecar as written.
         """
-        names = [f"model.ckpt-{meta.step}{suffix}" for suffix in _SUFFIXES]
+        names = [f"model.ckpt-{meta.step}{suffix}" for suffix in SUFFIXES]
         files = {}
-        for name, suffix in zip(names, _SUFFIXES, strict=True):
+        for name, suffix in zip(names, SUFFIXES, strict=True):
             crc, size = storage.crc32c_of_file(prefix + suffix)
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
         try:
-            for name, suffix in zip(names, _SUFFIXES, strict=True):
+            for name, suffix in zip(names, SUFFIXES, strict=True):
                 storage.take(prefix + suffix, self._path(name))
                 self._mark("between-files")
             storage.write_bytes(self._path(_sidecar(meta.step)), _to_json(meta))
@@ -128,27 +149,37 @@ class CheckpointStore:
         """The sidecar of a step.
 
         Raises:
-            BadInput: there is none, or it is not one.
+            Damaged: there is none, or it is not one.
+            BadInput: another version wrote it.
         """
         path = self._path(_sidecar(step))
         try:
-            meta = decode.decode_json(storage.read_bytes(path), Meta, f"{path}: damaged")
+            data = storage.read_bytes(path)
+            version = decode.decode_json(data, _Versioned, f"{path}: damaged").format_version
         except FileNotFoundError as error:
-            raise BadInput(f"{path}: no such checkpoint") from error
+            raise Damaged(f"{path}: no such checkpoint") from error
+        except BadInput as error:
+            raise Damaged(str(error)) from error
+        decode.check_format(version, path, "train again, or use the version that wrote it")
+        try:
+            meta = decode.decode_json(data, Meta, f"{path}: damaged")
+        except BadInput as error:
+            raise Damaged(str(error)) from error
         if meta.step != step:
-            raise BadInput(f"{path}: damaged: it is of step {meta.step}")
+            raise Damaged(f"{path}: damaged: it is of step {meta.step}")
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
         """A checkpoint verified in full: in place on disk, downloaded from a bucket.
 
         Raises:
-            BadInput: missing, incomplete or damaged.
+            Damaged: missing, incomplete or damaged.
+            BadInput: another version wrote it.
         """
         meta = self.read_meta(step)
-        missing = {f"model.ckpt-{step}{suffix}" for suffix in _SUFFIXES} - meta.files.keys()
+        missing = {f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES} - meta.files.keys()
         if missing:
-            raise BadInput(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
+            raise Damaged(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
         for name, expected in meta.files.items():
             local = self._fetch(name)
             self._verify(name, local, expected)
@@ -162,14 +193,14 @@ class CheckpointStore:
         Raises:
             StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        found = self._found()
+        found = self._parts()
         listed = self._listed()
         self._clean_up(found, listed)
         complaint = ""
         for step in sorted((s for s, parts in found.items() if ".json" in parts), reverse=True):
             try:
                 checkpoint = self.fetch(step)
-            except BadInput as error:
+            except Damaged as error:
                 complaint = str(error)
                 self._set_aside(step, found[step], "damaged", complaint)
                 continue
@@ -185,14 +216,15 @@ class CheckpointStore:
 
     def has_any(self) -> bool:
         """Whether a checkpoint, good or not, is or was here."""
-        return bool(self._found() or self._listed() or self._aside("damaged"))
+        return bool(self._parts() or self._listed() or self._aside("damaged"))
 
-    def _found(self) -> dict[int, set[str]]:
-        found: dict[int, set[str]] = {}
+    def _parts(self) -> dict[int, set[str]]:
+        """Step -> endings of the files that are there."""
+        parts: dict[int, set[str]] = {}
         for name in storage.list_files(self.model_dir):
             if match := _NAME.fullmatch(name):
-                found.setdefault(int(match[1]), set()).add(match[2])
-        return found
+                parts.setdefault(int(match[1]), set()).add(match[2])
+        return parts
 
     def _listed(self) -> list[int]:
         """Steps that the `checkpoint` file lists; [] where it does not exist."""
@@ -240,17 +272,17 @@ class CheckpointStore:
         try:
             return storage.fetch(self._path(name), self._scratch or "")
         except FileNotFoundError as error:
-            raise BadInput(f"{self._path(name)}: missing") from error
+            raise Damaged(f"{self._path(name)}: missing") from error
 
     def _verify(self, name: str, local: str, expected: StoredFile) -> None:
         try:
             crc, size = storage.crc32c_of_file(local)
         except FileNotFoundError as error:
-            raise BadInput(f"{self._path(name)}: missing") from error
+            raise Damaged(f"{self._path(name)}: missing") from error
         if size != expected.bytes:
-            raise BadInput(f"{self._path(name)}: {size} bytes instead of {expected.bytes}")
+            raise Damaged(f"{self._path(name)}: {size} bytes instead of {expected.bytes}")
         if crc != expected.crc32c:
-            raise BadInput(f"{self._path(name)}: its checksum is not the one of its sidecar")
+            raise Damaged(f"{self._path(name)}: its checksum is not the one of its sidecar")
 
     def _prune(self, keep_last: int, keep_every: int) -> None:
         steps = self.steps()
@@ -261,7 +293,7 @@ class CheckpointStore:
             self._remove(step)
 
     def _remove(self, step: int) -> None:
-        for suffix in (".json", *reversed(_SUFFIXES)):
+        for suffix in (".json", *reversed(SUFFIXES)):
             storage.delete(self._path(f"model.ckpt-{step}{suffix}"))
 
     def _write_state(self, steps: Sequence[int]) -> None:
@@ -324,6 +356,27 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
         # of EFBIG, for the end of the data, and ends as if all were well.
         known = classify(error)
         raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """The variable that holds one of a parameter's slots."""
+    return f"{parameter}/adam_{slot}"
+
+
+def variable_names(parameters: Iterable[str]) -> list[str]:
+    """Every variable of a checkpoint, in its order."""
+    names = list(parameters)
+    return [*names, *(slot_name(name, slot) for slot in SLOTS for name in names), STEP]
+
+
+def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
+    """The parameters among a checkpoint's variables."""
+    endings = tuple(slot_name("", slot) for slot in SLOTS)
+    return {
+        name: value
+        for name, value in variables.items()
+        if name != STEP and not name.endswith(endings)
+    }
 
 
 def _sidecar(step: int) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, read_variables
-from bigbird_ja.run.file_names import parameters_of
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint

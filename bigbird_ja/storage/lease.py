@@ -5,17 +5,15 @@
 An owner is known to be gone when its process has ended (same machine), or when the file's token has
 not changed while we watched for `stale_seconds` on our own monotonic clock. Times in the file are
 for people: two machines' clocks need not agree. Taking over is a compare-and-swap, so of several
-that try one wins; whoever was taken over (a machine that slept) learns of it from `renew` or
+that try one wins; an owner that lost the lease (its machine slept) learns of it from `renew` or
 `check`, and must not write any more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
-import re
 import secrets
 import stat
 import threading
@@ -32,49 +30,30 @@ from bigbird_ja.storage import decode
 RENEW_SECONDS = 10.0
 STALE_SECONDS = 40.0
 _POLL_SECONDS = 2.0
-_MOST_BYTES = 64 << 10
-# What `make-data` of earlier versions wrote on disk, where the kernel's lock said the rest.
-_FLOCK_OWNER = re.compile(rb"process (\d+) on host (.*)\n")
+_MAX_BYTES = 64 << 10
+_ADVICE = "not a lock file of ours: make sure that nobody is at work here, then remove it"
 
 
 class LeaseLost(StorageError):
     """Another process has taken over; nothing may be written any more."""
 
 
-@dataclass(frozen=True)
-class Owner(Process):
-    """A process, and which of its acquisitions."""
+@dataclass(frozen=True, kw_only=True)
+class Holder(Process):
+    """What a lease file holds: a process, and which of its acquisitions."""
 
     id: str  # random, one per acquisition
-
-
-@dataclass(frozen=True)
-class Holder:
-    """What a lease file says. Files of earlier versions lack some keys, or name them otherwise."""
-
-    host: str
-    pid: int
-    machine: str = ""
-    started: int = 0
-    id: str = ""
-    token: str = ""  # `id` in files of earlier versions of `launch`
     renewed: float = 0.0  # UNIX seconds by the owner's clock, for people
-    time: float = 0.0  # `renewed` in files of earlier versions of `launch` and `make-data`
-
-    @property
-    def name(self) -> str:
-        """The process in words."""
-        return identity.name(asdict(self))
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process is known to have ended."""
-        return identity.has_ended(asdict(self))
+    format_version: str = ""
 
 
-def this_owner() -> Owner:
-    """A new owner that is this process."""
-    return Owner(**identity.this_process().as_dict(), id=secrets.token_hex(8))
+def this_owner() -> Holder:
+    """A new acquisition of this process."""
+    return Holder(
+        **asdict(identity.this_process()),
+        id=secrets.token_hex(8),
+        format_version=decode.FORMAT_VERSION,
+    )
 
 
 class Lease:
@@ -82,8 +61,8 @@ class Lease:
 
     Args:
         path: of the file; its folder must exist on disk.
-        busy: the line that refuses; `{owner}` in it becomes the owner in words.
-        log: told when an owner elsewhere is watched, or a stale lease is taken over.
+        busy: the line that refuses; `{owner}` in it becomes the owner's name.
+        log: gets a line when an owner elsewhere is watched, or a stale lease is taken over.
         stale_seconds: silence after which an owner elsewhere is gone; several renewals long.
         clock: seconds, monotonic.
         sleep: waits some seconds.
@@ -99,7 +78,7 @@ class Lease:
         stale_seconds: float = STALE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        owner: Owner | None = None,
+        owner: Holder | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._busy, self._log = path, busy, log
@@ -107,7 +86,7 @@ class Lease:
         self._wall = wall
         self.owner = owner or this_owner()
         self._token: str | None = None
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
         """Takes the lease; the owner that it was taken over from, or None.
@@ -116,31 +95,33 @@ class Lease:
             BadInput: another process is at work, or what is at the path is no lease of ours.
         """
         try:
-            return self._acquire()
+            taken_from = self._acquire()
+            self._token = self._token_if_ours()
         except KeyboardInterrupt:  # perhaps between the file and its being noted
             with contextlib.suppress(Exception):
                 self.release()
             raise
+        return taken_from
 
     def _acquire(self) -> Holder | None:
         while True:
-            self._refuse_what_is_no_file()
+            self._refuse_special()
             if storage.create_exclusive(self._path, self._content()):
-                return self._confirmed(None)
-            found = self._read()
-            if found is None:
+                return None
+            try:
+                holder, token = self._read()
+            except FileNotFoundError:
                 continue  # released this moment
-            holder, token = found
             if holder.id == self.owner.id:  # created, but the answer was lost
-                return self._confirmed(None)
-            if not self._is_gone(holder, token):
-                continue
-            if storage.replace_if(self._path, self._content(), token) is not None:
+                return None
+            if self._is_gone(holder, token) and storage.replace_if(
+                self._path, self._content(), token
+            ):
                 self._log(
                     f"took over the stale lock of {holder.name} ({self._path}): that process is"
                     " gone"
                 )
-                return self._confirmed(holder)
+                return holder
 
     def renew(self) -> None:
         """Shows that the owner lives.
@@ -149,46 +130,43 @@ class Lease:
             LeaseLost: another process has taken over.
             StorageError: the bucket fails; try again later.
         """
-        with self._one_at_a_time:
-            if self._token is None:
-                self._raise_unless_ours()
-                return
-            token = storage.replace_if(self._path, self._content(), self._token)
-            self._token = token or self._raise_unless_ours()
+        with self._lock:
+            token = self._token and storage.replace_if(self._path, self._content(), self._token)
+            self._token = token or self._token_if_ours()
 
     def check(self) -> None:
-        """Asks the file itself whose it is; for use before anything that others rely on is written.
+        """Reads the file to see who owns it; for use before anything that others rely on is
+        written.
 
         Raises:
             LeaseLost: not ours any more.
         """
-        self._raise_unless_ours()
+        self._token_if_ours()
 
     def release(self) -> None:
-        """Gives the lease back, if it is still ours."""
-        with self._one_at_a_time:
+        """Deletes the file, if it is still ours."""
+        with self._lock:
             self._token = None
             with contextlib.suppress(LeaseLost):
-                storage.delete_if(self._path, self._raise_unless_ours())
+                storage.delete_if(self._path, self._token_if_ours())
 
-    def _confirmed(self, taken_from: Holder | None) -> Holder | None:
-        self._token = self._raise_unless_ours()
-        return taken_from
+    def _token_if_ours(self) -> str:
+        """The file's token.
 
-    def _raise_unless_ours(self) -> str:
-        """The file's token."""
-        try:
-            found = self._read()
-        except BadInput:  # it holds something else now
-            found = None
-        if found is None or found[0].id != self.owner.id:
-            self._token = None
-            who = "another process" if found is None else found[0].name
-            raise LeaseLost(
-                f"{self._path}: {who} has taken over while this process was silent: stopped without"
-                " writing"
-            )
-        return found[1]
+        Raises:
+            LeaseLost: it names another owner, or is gone.
+        """
+        name = "another process"
+        with contextlib.suppress(FileNotFoundError, BadInput):
+            holder, token = self._read()
+            if holder.id == self.owner.id:
+                return token
+            name = holder.name
+        self._token = None
+        raise LeaseLost(
+            f"{self._path}: {name} has taken over while this process was silent: stopped without"
+            " writing"
+        )
 
     def _is_gone(self, holder: Holder, token: str) -> bool:
         """Whether the owner is gone; False where the file has vanished meanwhile.
@@ -196,10 +174,11 @@ class Lease:
         Raises:
             BadInput: it is alive.
         """
-        if identity.is_here(asdict(holder)):
+        refusal = BadInput(self._busy.replace("{owner}", holder.name))
+        if holder.is_here:
             if holder.has_ended:
                 return True
-            raise self._refusal(holder.name)
+            raise refusal
         self._log(
             f"{self._path}: held by {holder.name}; watching for {self._stale_seconds:.0f} s whether"
             " that process is alive"
@@ -208,78 +187,48 @@ class Lease:
         while self._clock() < deadline:
             self._sleep(_POLL_SECONDS)
             try:
-                now = storage.read_with_token(self._path)[1]
+                if storage.read_with_token(self._path)[1] != token:
+                    raise refusal
             except FileNotFoundError:
                 return False
-            if now != token:
-                raise self._refusal(holder.name)
         return True
 
-    def _refusal(self, owner: str) -> BadInput:
-        return BadInput(self._busy.replace("{owner}", owner))
+    def _read(self) -> tuple[Holder, str]:
+        data, token = storage.read_with_token(self._path)
+        return _parse(data, self._path), token
 
-    def _read(self) -> tuple[Holder, str] | None:
-        try:
-            data, token = storage.read_with_token(self._path)
-        except FileNotFoundError:
-            return None
-        return self._parse(data), token
-
-    def _parse(self, data: bytes) -> Holder:
-        if not storage.is_remote(self._path) and (found := _FLOCK_OWNER.fullmatch(data)):
-            return self._flock_holder(int(found[1]), found[2].decode("utf-8", "replace"))
-        return parse(data, self._path)
-
-    def _flock_holder(self, pid: int, host: str) -> Holder:
-        """The owner of a file of an earlier `make-data`, which kept it locked while it lived."""
-        with open(self._path, "rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise self._refusal(f"process {pid} on host {host}") from error
-        here = identity.this_process()
-        return Holder(host, pid=0, machine=here.machine)  # id 0 runs nowhere: it has ended
-
-    def _refuse_what_is_no_file(self) -> None:
+    def _refuse_special(self) -> None:
+        """A link, a FIFO or a large file is left as it is."""
         if storage.is_remote(self._path):
             return
-        try:
-            found = os.lstat(self._path)
-        except FileNotFoundError:
-            return
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-            raise BadInput(f"{self._path}: not a lock file of ours: {_REMOVE}")
+        with contextlib.suppress(FileNotFoundError):
+            info = os.lstat(self._path)
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_BYTES:
+                raise BadInput(f"{self._path}: {_ADVICE}")
 
     def _content(self) -> bytes:
-        return (json.dumps({**self.owner.as_dict(), "renewed": self._wall()}) + "\n").encode()
+        return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()
 
 
-_REMOVE = "make sure that nobody is at work here, then remove it"
-
-
-def parse(data: bytes, path: str) -> Holder:
-    """The owner that a lease file names.
-
-    Raises:
-        BadInput: it is no lease file.
-    """
-    holder = decode.decode_json(data, Holder, path, f"not a lock file of ours: {_REMOVE}")
-    return replace(holder, id=holder.id or holder.token, renewed=holder.renewed or holder.time)
+def _parse(data: bytes, path: str) -> Holder:
+    holder = decode.decode_json(data, Holder, path, _ADVICE)
+    decode.check_format(holder.format_version, path, _ADVICE)
+    return holder
 
 
 def holder_of(path: str) -> Holder | None:
     """Who holds a lease; None where nobody does, or nobody knows."""
     try:
-        return parse(storage.read_bytes(path), path)
+        return _parse(storage.read_bytes(path), path)
     except (FileNotFoundError, StorageError, BadInput):
         return None
 
 
 @contextlib.contextmanager
 def held(lease: Lease, seconds: float = RENEW_SECONDS) -> Iterator[Lease]:
-    """Holds a lease, renewed by a thread, for the time of the block.
+    """Holds a lease, renewed by a thread, while the block runs.
 
-    The block asks `lease.check()` before it writes what others rely on.
+    The block calls `lease.check()` before it writes what others rely on.
 
     Raises:
         BadInput: another process is at work.
@@ -288,7 +237,7 @@ def held(lease: Lease, seconds: float = RENEW_SECONDS) -> Iterator[Lease]:
 
     def renew() -> None:
         while not stop.wait(seconds):
-            # A bucket that fails now may answer the next time; who is lost hears it from `check`.
+            # A bucket that fails now may answer the next time; a lost lease is seen by `check`.
             with contextlib.suppress(Exception):
                 lease.renew()
 

@@ -1,7 +1,7 @@
 """Where a command may write: into nothing, or over what the same command has made.
 
-What a command made is recognised by what it wrote, never by its name. Anything else is refused,
-with `--overwrite` too. Checks come before any work; `write` comes after it. A file is written
+What a command made is recognised by its content, never by its name. Anything else is refused, even
+with `--overwrite`. Checks come before any work; `write` comes after it. A file is written
 beside its place and renamed, so that a link or a device is never written through.
 """
 
@@ -18,14 +18,13 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.storage import paths
 
-# Told a path at which something is: whether the command that asks has made it.
+# Whether what is at a path was made by the command that asks.
 IsOurs = Callable[[str], bool]
 
 _HEAD = 8192  # bytes in which a picture or a page says who made it
 _MOST_JSON = 64 << 20  # bytes; no command writes a larger JSON file
 PICTURE_SOFTWARE = "bigbird-ja"  # in a PNG's `Software` text
 PAGE_MARK = '<meta name="generator" content="bigbird-ja report">'
-_EARLIER_PAGE_MARK = "<title>bigbird-ja: "  # pages of earlier versions
 
 
 def check_output_file(
@@ -73,14 +72,14 @@ def check_folder_place(path: str, flag: str) -> None:
     paths.check_name(path, flag)
     if storage.is_remote(path):
         return
-    found = paths.look(path, flag)
-    if found is None:
+    info = paths.stat_or_none(path, flag)
+    if info is None:
         if os.path.islink(path.rstrip("/")):
             raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
         _check_parent(path, flag)
         return
-    paths.refuse_special(path, flag, found, "name a folder")
-    if not stat.S_ISDIR(found.st_mode):
+    paths.refuse_special(path, flag, info, "name a folder")
+    if not stat.S_ISDIR(info.st_mode):
         raise paths.refusal(path, flag, "a file of that name exists: name a folder")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
@@ -102,8 +101,11 @@ def check_output_directory(
         BadInput: also a folder of another make, or one of ours without `overwrite`.
     """
     check_folder_place(path, flag)
-    is_filled = storage.list_tree if storage.is_remote(path) else _entries
-    if not is_filled(path):
+    if storage.is_remote(path):
+        is_empty = not storage.list_tree(path)
+    else:
+        is_empty = not os.path.isdir(path) or not os.listdir(path)
+    if is_empty:
         return
     if not is_ours(path):
         raise paths.refusal(
@@ -111,10 +113,6 @@ def check_output_directory(
         )
     if not overwrite:
         raise paths.refusal(path, flag, "exists: choose another folder, or give --overwrite")
-
-
-def _entries(directory: str) -> list[str]:
-    return os.listdir(directory) if os.path.isdir(directory) else []
 
 
 _CHOOSE = "choose another name, or move it away yourself (--overwrite replaces only our own)"
@@ -141,11 +139,9 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
     """
     for out_flag, output in outputs.items():
         for in_flag, source in inputs.items():
-            if not output or not source or not _overlap(_real(output), _real(source)):
-                continue
-            raise paths.refusal(
-                output, out_flag, f"overlaps with {in_flag} {source}: choose another place"
-            )
+            if output and source and _overlap(_real(output), _real(source)):
+                reason = f"overlaps with {in_flag} {source}: choose another place"
+                raise paths.refusal(output, out_flag, reason)
 
 
 @contextlib.contextmanager
@@ -180,8 +176,7 @@ def is_our_picture(path: str) -> bool:
 
 def is_our_page(path: str) -> bool:
     """Whether a file is a page that `report` wrote."""
-    head = _head(path)
-    return PAGE_MARK.encode() in head or _EARLIER_PAGE_MARK.encode() in head
+    return PAGE_MARK.encode() in _head(path)
 
 
 def is_json_with(*keys: str) -> IsOurs:
@@ -191,10 +186,10 @@ def is_json_with(*keys: str) -> IsOurs:
         if storage.size(path) > _MOST_JSON:
             return False
         try:
-            found = msgspec.json.decode(storage.read_bytes(path), type=dict[str, Any])
+            content = msgspec.json.decode(storage.read_bytes(path), type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
-        return found.keys() >= set(keys)
+        return content.keys() >= set(keys)
 
     return is_ours
 
@@ -207,13 +202,13 @@ def _head(path: str) -> bytes:
 def _is_file(path: str, flag: str) -> bool:
     """Whether a regular file is at a local path; False where nothing is and a file can be made."""
     refuse_link(path, flag)
-    found = paths.look(path, flag)
-    if found is None:
+    info = paths.stat_or_none(path, flag)
+    if info is None:
         _check_parent(path, flag)
         return False
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(info.st_mode):
         raise paths.refusal(path, flag, "a folder: name a file")
-    paths.refuse_special(path, flag, found, "name a file")
+    paths.refuse_special(path, flag, info, "name a file")
     _check_parent(path, flag)
     return True
 
@@ -222,11 +217,11 @@ def _check_parent(path: str, flag: str) -> None:
     """Refuses a local path whose nearest existing folder cannot take a new entry."""
     parent = os.path.dirname(os.path.abspath(path))
     while True:
-        found = paths.look(parent, flag)
-        if found is not None or os.path.islink(parent) or parent == os.path.dirname(parent):
+        info = paths.stat_or_none(parent, flag)
+        if info is not None or os.path.islink(parent) or parent == os.path.dirname(parent):
             break
         parent = os.path.dirname(parent)
-    if found is None or not stat.S_ISDIR(found.st_mode):
+    if info is None or not stat.S_ISDIR(info.st_mode):
         raise paths.refusal(path, flag, f"{parent} is not a folder: choose another place")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise paths.refusal(path, flag, f"{parent} cannot be written to: check permissions")

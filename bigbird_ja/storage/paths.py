@@ -1,18 +1,22 @@
-"""What a path that the user named is, asked before work begins. Nothing is opened to find out.
+"""Paths: which are on a bucket, how they are joined, and what is at one, asked before work begins.
 
-A FIFO would make whoever opens it wait for ever, a device may do anything: both are told by `stat`.
-Every refusal is one line: the flag, the path, what is wrong, what to do.
+Nothing is opened to find out: a FIFO would make whoever opens it wait for ever, and a device may do
+anything. Every refusal is one line: the flag, the path, what is wrong, what to do.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import re
 import stat
 
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage.urls import is_remote, split_remote
+
+SCHEME = "gs://"
+# Files that a writer has not finished; readers and listings never see them.
+TEMPORARY_PREFIX = ".tmp-"
 
 # The longest name of an object, in bytes: https://cloud.google.com/storage/docs/objects#naming
 _LONGEST_OBJECT_NAME = 1024
@@ -20,12 +24,12 @@ _LONGEST_OBJECT_NAME = 1024
 _CONTROL = re.compile(r"[\0-\x1f]")
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-_SPECIAL = (
-    (stat.S_ISFIFO, "a FIFO (named pipe)"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+_SPECIAL = {
+    stat.S_IFIFO: "a FIFO (named pipe)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _REASONS = {
     errno.ELOOP: "symbolic links that lead in a circle: mend or remove the link",
     errno.ENAMETOOLONG: "the name is too long for a file: choose a shorter one",
@@ -34,6 +38,64 @@ _REASONS = {
     errno.ENOTDIR: "a part of this path is a file, not a folder: check the path",
     errno.EIO: "the disk does not answer: check the disk",
 }
+
+
+def is_remote(path: str) -> bool:
+    """Whether `path` is on a bucket."""
+    return path.startswith(SCHEME)
+
+
+def split_remote(path: str) -> tuple[str, str]:
+    """Bucket and object name of `gs://bucket/name`; the name is "" for the bucket itself.
+
+    Raises:
+        BadInput: no bucket, or control characters in the name.
+    """
+    bucket, _, name = path.removeprefix(SCHEME).partition("/")
+    if not is_remote(path) or not bucket:
+        raise BadInput(f"{path!r}: expected gs://bucket/name")
+    if "\0" in name or "\n" in name or "\r" in name:
+        raise BadInput(f"{path!r}: control characters are not allowed in an object's name")
+    return bucket, name
+
+
+def join(base: str, *names: str) -> str:
+    """`base/name/...`, on disk or on a bucket; what is joined stays inside `base`.
+
+    Names come from manifests, listings and archives, so none may climb out.
+
+    Raises:
+        BadInput: a name that is absolute, contains `..`, or names another place.
+    """
+    for name in names:
+        check_inside(name)
+    if is_remote(base):
+        return "/".join([base.rstrip("/"), *(name.strip("/") for name in names)])
+    return os.path.join(base, *names)
+
+
+def check_inside(name: str) -> str:
+    """Returns `name` if it is relative and stays in the directory that it is joined to.
+
+    Raises:
+        BadInput: it does not.
+    """
+    is_absolute = os.path.isabs(name) or name.startswith(("/", "\\", SCHEME))
+    if not name or "\0" in name or is_absolute or ".." in name.replace("\\", "/").split("/"):
+        raise BadInput(f"{name!r} is not a file name inside its directory: refused")
+    return name
+
+
+def directory_of(path: str) -> str:
+    """The directory that holds `path`; "." for a bare name."""
+    if is_remote(path):
+        return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
+    return os.path.dirname(path) or "."
+
+
+def base_name(path: str) -> str:
+    """The last part of `path`."""
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, flag: str) -> None:
@@ -61,8 +123,8 @@ def check_name(path: str, flag: str) -> None:
 
 
 def check_input_file(path: str, flag: str) -> None:
-    """Refuses what cannot be read as a file. On gs:// only the name is looked at: reading the
-    object says the rest.
+    """Refuses what cannot be read as a file. On gs:// only the name is checked: reading the object
+    shows the other problems.
 
     Raises:
         BadInput: missing, a folder, a FIFO, socket or device, a loop of links, not readable.
@@ -70,17 +132,17 @@ def check_input_file(path: str, flag: str) -> None:
     check_name(path, flag)
     if is_remote(path):
         return
-    found = look(path, flag)
-    if found is None:
+    info = stat_or_none(path, flag)
+    if info is None:
         raise refusal(path, flag, "no such file: check the path")
-    refuse_special(path, flag, found, "copy what it gives into a file first")
-    if stat.S_ISDIR(found.st_mode):
+    refuse_special(path, flag, info, "copy what it gives into a file first")
+    if stat.S_ISDIR(info.st_mode):
         raise refusal(path, flag, "a folder: name a file in it")
     if not os.access(path, os.R_OK):
         raise refusal(path, flag, _REASONS[errno.EACCES])
 
 
-def look(path: str, flag: str) -> os.stat_result | None:
+def stat_or_none(path: str, flag: str) -> os.stat_result | None:
     """`stat` of a local path; None where nothing is.
 
     Raises:
@@ -93,18 +155,18 @@ def look(path: str, flag: str) -> os.stat_result | None:
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, f"{error.strerror}: check the path")
         kind = StorageError if error.errno == errno.EIO else BadInput
-        raise kind(_line(path, flag, reason)) from error
+        raise kind(str(refusal(path, flag, reason))) from error
 
 
-def refuse_special(path: str, flag: str, found: os.stat_result, advice: str) -> None:
+def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
     """Refuses a FIFO, a socket or a device, given its `stat`.
 
     Raises:
         BadInput: it is one.
     """
-    for is_kind, name in _SPECIAL:
-        if is_kind(found.st_mode):
-            raise refusal(path, flag, f"{name}, not a file: {advice}")
+    kind = _SPECIAL.get(stat.S_IFMT(info.st_mode))
+    if kind is not None:
+        raise refusal(path, flag, f"{kind}, not a file: {advice}")
 
 
 def check_size(path: str, size: int, limit: int) -> None:
@@ -120,12 +182,8 @@ def check_size(path: str, size: int, limit: int) -> None:
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
     """The exception whose line is the flag, the path and the reason."""
-    return BadInput(_line(path, flag, reason))
-
-
-def _line(path: str, flag: str, reason: str) -> str:
     shown = path.encode("utf-8", "backslashreplace").decode()
     if len(shown) > 200:
         shown = f"{shown[:190]}... ({len(shown):,} characters)"
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
-    return f"{flag} {shown}: {reason}".lstrip()
+    return BadInput(f"{flag} {shown}: {reason}".lstrip())

@@ -1,6 +1,6 @@
-"""Bounded retries: passing faults of a bucket are ridden out and said once, lasting ones end.
+"""Bounded retries: transient faults of a bucket are retried and logged once, lasting ones raise.
 
-The libraries' own retries are switched off (they say nothing, and their deadlines multiply), so
+The libraries' own retries are switched off (they log nothing, and their deadlines multiply), so
 this loop is the only one.
 """
 
@@ -12,8 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bigbird_ja.process.errors import BadInput, Refused, StorageError
@@ -22,52 +21,29 @@ from bigbird_ja.process.redaction import redact
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-_PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504})
-# Faults closer together than this are one disturbance, which is said once.
+_TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+# Faults closer together than this are one disturbance, which is logged once.
 _QUIET_SECONDS = 120.0
-# A checksum that is wrong again and again is not a passing fault.
-_MOST_CORRUPT = 4
+# A checksum that is wrong again and again is not a transient fault.
+_MAX_CORRUPT = 4
+_LONGEST_DELAY = 32.0  # seconds; the first one is doubled up to this, with jitter
+
+_lock = threading.Lock()
+_last_fault = -1e18  # by the clock of `run`
+_random = random.Random()  # not the global one: jitter must not move anybody's seeded generator
 
 
 class CorruptError(Exception):
-    """What came over the network is not what its checksum or length says."""
+    """What came over the network does not match its checksum or length."""
 
 
-@dataclass(frozen=True)
-class Policy:
-    """How long one request and its repetitions may take, in seconds.
+def _seconds(name: str, default: float) -> float:
+    """A duration from the environment.
 
-    `BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS` sets `deadline`, `BIGBIRD_JA_STORAGE_BACKOFF_SECONDS`
-    sets `first_delay`.
+    Raises:
+        BadInput: a value that is no positive number.
     """
-
-    deadline: float = 300.0  # from the first try to giving up
-    first_delay: float = 0.5  # then doubled, with jitter
-    longest_delay: float = 32.0
-
-    @property
-    def request_timeout(self) -> float:
-        """Longest silence within one request: three tries fit in the deadline."""
-        return min(60.0, max(self.deadline / 3, 0.2))
-
-    @staticmethod
-    def from_environment(environ: Mapping[str, str] = os.environ) -> Policy:
-        """The policy that the environment asks for.
-
-        Raises:
-            BadInput: a value that is no positive number.
-        """
-        values = {}
-        for key, name in (
-            ("deadline", "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS"),
-            ("first_delay", "BIGBIRD_JA_STORAGE_BACKOFF_SECONDS"),
-        ):
-            if name in environ:
-                values[key] = _positive(environ[name], name)
-        return Policy(**values)
-
-
-def _positive(text: str, name: str) -> float:
+    text = os.environ.get(name, str(default))
     try:
         value = float(text)
     except ValueError:
@@ -77,36 +53,31 @@ def _positive(text: str, name: str) -> float:
     return value
 
 
-class _Faults:
-    """Counts faults, and says the first of each disturbance."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = -1e18
-
-    def note(self, path: str, cause: str, policy: Policy, now: float) -> None:
-        with self._lock:
-            is_new = now - self._last > _QUIET_SECONDS
-            self._last = now
-        if is_new:
-            _logger.warning(
-                "%s: %s: trying again for up to %.0f s (further faults are not repeated here)",
-                path, cause, policy.deadline,
-            )  # fmt: skip
+def _deadline() -> float:
+    """Seconds from the first try to giving up."""
+    return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0)
 
 
-_faults = _Faults()
-_random = random.Random()  # its own: jitter must not move anybody's seeded generator
+def request_timeout() -> float:
+    """Longest silence within one request, in seconds: three tries fit in the deadline."""
+    return min(60.0, max(_deadline() / 3, 0.2))
+
+
+def options(path: str) -> dict[str, Any]:
+    """Timeout and retries, for a method of the client library that may be repeated as it is."""
+    return {
+        "timeout": request_timeout(),
+        "retry": lambda call: lambda: run(path, lambda _: call()),
+    }
 
 
 def run(
     path: str,
     attempt: Callable[[int], T],
-    policy: Policy | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """`attempt(n)` for n = 0, 1, ... until one does not meet a passing fault.
+    """`attempt(n)` for n = 0, 1, ... until one does not meet a transient fault.
 
     From n = 1 on, an earlier try may have done its work with only the reply lost.
 
@@ -114,30 +85,43 @@ def run(
         StorageError: the fault lasted beyond the deadline; names `path` and the cause.
         FileNotFoundError, PermissionError: with `path` as their file name.
     """
-    policy = policy or Policy.from_environment()
-    start, delay, corrupt, tries = clock(), policy.first_delay, 0, 0
+    deadline, delay = _deadline(), _seconds("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5)
+    start, corrupt, tries = clock(), 0, 0
     while True:
         try:
             return attempt(tries)
         except Exception as raised:
-            error = _of_status(raised)
-            if not is_passing(error):
+            error = _with_status(raised)
+            if not is_transient(error):
                 raise translate(error, path) from error
             now, cause = clock(), reason(error)
             tries += 1
             corrupt += isinstance(error, CorruptError)
             wait = delay * _random.uniform(0.5, 1.0)
-            if now + wait > start + policy.deadline or corrupt >= _MOST_CORRUPT:
+            if now + wait > start + deadline or corrupt >= _MAX_CORRUPT:
                 raise StorageError(
                     f"{path}: {cause}: failed {tries} times in {now - start:.0f} s: check the"
                     " bucket and the network, then run the same command again"
                 ) from error
-            _faults.note(path, cause, policy, now)
+            _log_first(path, cause, deadline, now)
             sleep(wait)
-            delay = min(2 * delay, policy.longest_delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
 
 
-def is_passing(error: BaseException) -> bool:
+def _log_first(path: str, cause: str, deadline: float, now: float) -> None:
+    """Logs the first fault of each disturbance."""
+    global _last_fault
+    with _lock:
+        is_new = now - _last_fault > _QUIET_SECONDS
+        _last_fault = now
+    if is_new:
+        _logger.warning(
+            "%s: %s: trying again for up to %.0f s (further faults are not repeated here)",
+            path, cause, deadline,
+        )  # fmt: skip
+
+
+def is_transient(error: BaseException) -> bool:
     """Whether trying again may help."""
     import http.client
 
@@ -147,7 +131,7 @@ def is_passing(error: BaseException) -> bool:
 
     status = status_of(error)
     if status is not None:
-        return status in _PASSING_STATUS
+        return status in _TRANSIENT_STATUS
     if isinstance(error, auth.GoogleAuthError):
         return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
     return isinstance(
@@ -167,7 +151,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """The exception that callers know, for one that a retry would not help."""
+    """The exception that callers handle, for one that a retry would not help."""
     from google.auth import exceptions as auth
 
     status = status_of(error)
@@ -199,13 +183,13 @@ def reason(error: BaseException) -> str:
     """One short line about a fault, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
-        return f"{status} {redact(_server_words(error))}"[:200].strip()
+        return f"{status} {redact(_server_message(error))}"[:200].strip()
     if isinstance(error, CorruptError):
         return str(error)
     return _NAMES.get(type(error).__name__, f"no answer ({type(error).__name__})")
 
 
-# The libraries' own words hold whole request addresses; these say the same to a person.
+# The libraries' messages hold whole request addresses; these replace them.
 _NAMES = {
     "ReadTimeout": "no answer in time",
     "ConnectTimeout": "no connection in time",
@@ -219,7 +203,7 @@ _NAMES = {
 }
 
 
-def _server_words(error: Any) -> str:
+def _server_message(error: Any) -> str:
     """The server's own message, without the request's address that the library puts before it."""
     try:
         return str(error.response.json()["error"]["message"])
@@ -234,8 +218,8 @@ def status_of(error: BaseException | None) -> int | None:
     return error.code if isinstance(error, GoogleAPICallError) else None
 
 
-def _of_status(error: Exception) -> Exception:
-    """The exception of the answer's status, for one of the library's media classes."""
+def _with_status(error: Exception) -> Exception:
+    """The exception for the answer's status, where the library's media classes raised theirs."""
     from google.api_core.exceptions import from_http_response
     from google.cloud.storage.exceptions import InvalidResponse
 

@@ -1,13 +1,13 @@
 """Scratch folders that do not outlive their process for long.
 
-A killed process cannot clean up, and what it left may be a copy of a model. So each folder says
-whose it is, and whoever makes the next one of the same kind removes those of processes that ended.
+A killed process cannot clean up, and what it left may be a copy of a model. So the name of each
+folder records its owner, and whoever makes the next one of the same kind removes those of processes
+that have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -16,67 +16,41 @@ from collections.abc import Iterator
 from bigbird_ja.process import children, identity
 
 PREFIX = "bigbird-ja-"
-_OWNER = "owner.json"  # the process that made the folder
-_MOST_BYTES = 4096  # of it
 
 
 @contextlib.contextmanager
 def scratch_directory(
     parent: str | None = None, prefix: str = PREFIX, is_ours_alone: bool = False
 ) -> Iterator[str]:
-    """An empty local folder (0700) for this block; what killed processes left goes first.
+    """An empty local folder (0700) for this block; what killed processes left is removed first.
 
     Args:
         parent: where; the system's folder for temporary files by default.
-        prefix: of its name; folders of the same prefix are the ones that are swept.
+        prefix: of its name; folders of the same prefix are removed if their owner has ended.
         is_ours_alone: whether nobody else can be at work with this prefix (a lease is held), so
-            that what processes of other machines left is swept too.
+            that what processes of other machines left is removed too.
     """
-    _sweep(parent or tempfile.gettempdir(), prefix, is_ours_alone, is_shared=parent is not None)
-    outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    is_shared = parent is not None  # else it is of this machine alone
+    parent = parent or tempfile.gettempdir()
+    for name in os.listdir(parent):
+        owner = identity.from_tag(name.removeprefix(prefix).rpartition("-")[0])
+        if not name.startswith(prefix) or owner is None:
+            continue
+        is_old = owner.is_of_another_boot and not is_shared
+        is_left = is_ours_alone or is_old or owner.has_ended
+        if is_left and _is_mine(os.path.join(parent, name)):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    path = tempfile.mkdtemp(prefix=f"{prefix}{identity.this_process().tag}-", dir=parent)
     try:
-        with children.remove_on_exit(outer):
-            with open(os.path.join(outer, _OWNER), "w", encoding="utf-8") as file:
-                json.dump(identity.this_process().as_dict(), file)
-            inner = os.path.join(outer, "work")
-            os.mkdir(inner, 0o700)
-            yield inner
+        with children.remove_on_exit(path):
+            yield path
     finally:
-        shutil.rmtree(outer, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _sweep(parent: str, prefix: str, is_ours_alone: bool, is_shared: bool) -> None:
-    """Removes the scratch folders of this user whose process has ended."""
-    with os.scandir(parent) as entries:
-        found = [entry for entry in entries if entry.name.startswith(prefix)]
-    for entry in found:
-        with contextlib.suppress(OSError, ValueError):
-            is_ours = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-            if not is_ours or not entry.is_dir(follow_symlinks=False):
-                continue
-            if is_ours_alone and _is_unsaid(entry.path):
-                shutil.rmtree(entry.path, ignore_errors=True)
-                continue
-            with open(os.path.join(entry.path, _OWNER), encoding="utf-8") as file:
-                owner = json.load(file)
-            if isinstance(owner, dict) and (
-                is_ours_alone
-                or identity.has_ended(owner)
-                # The system's temporary folder is of this machine alone.
-                or (not is_shared and identity.is_of_another_boot(owner))
-            ):
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _is_unsaid(path: str) -> bool:
-    """Whether a process was killed here between making the folder and saying whose it is."""
-    names = os.listdir(path)
-    if names != [_OWNER]:
-        return not names
-    with open(os.path.join(path, _OWNER), encoding="utf-8") as file:
-        text = file.read(_MOST_BYTES)
-    try:
-        json.loads(text)
-    except ValueError:
-        return len(text) < _MOST_BYTES
+def _is_mine(path: str) -> bool:
+    """Whether it is a folder of this user, not a link to one."""
+    with contextlib.suppress(OSError):
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        return is_folder and os.stat(path).st_uid == os.getuid()
     return False

@@ -1,8 +1,9 @@
-"""The ends of a run: recorded, said, and turned into what the caller is given."""
+"""The ends of a run: recorded, logged, and turned into the command's results or error."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import shlex
 import sys
 import threading
@@ -13,6 +14,7 @@ from bigbird_ja.process.errors import (
     STATUS_OF_REASON,
     BadInput,
     CommandError,
+    Diverged,
     Interrupted,
     OutOfMemory,
     StorageError,
@@ -21,60 +23,71 @@ from bigbird_ja.process.errors import (
 )
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import write_results
-from bigbird_ja.train.beginning import Beginning
+from bigbird_ja.train.job import Job
 from bigbird_ja.train.recorder import Recorder
-from bigbird_ja.train.request import Request
+from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver
-from bigbird_ja.train.watchdog import dump_stacks
 
-_LAST_WORDS_SECONDS = 8.0
-_SAVE_SECONDS = 20.0
+_RECORDING_SECONDS = 8.0
+_SAVING_SECONDS = 20.0
 
 
 class Ends:
     """How this process's part of a run may end, from any of its threads."""
 
     def __init__(
-        self, request: Request, stop: StopRequest, recorder: Recorder, saver: CheckpointSaver
+        self,
+        job: Job,
+        run_dir: RunDir,
+        stop: StopRequest,
+        recorder: Recorder,
+        saver: CheckpointSaver,
     ) -> None:
-        self._request, self._around, self._pod = request, request.surroundings, request.pod
+        self._job, self._pod, self._run_dir = job, job.pod, run_dir
         self._stop, self._recorder, self._saver = stop, recorder, saver
+        self.has_stepped = False  # whether a step was tried
 
     @contextlib.contextmanager
-    def recorded_failure(self, beginning: Beginning) -> Iterator[None]:
-        """Whatever goes wrong within is recorded, and raised as the end that it is."""
+    def recorded_failure(self, is_new: bool = False) -> Iterator[None]:
+        """Records whatever goes wrong within, and raises it as the end that it is. What the engine
+        refuses before the first step of a new run leaves nothing behind instead."""
         try:
             yield
         except BaseException as error:
-            known = _end_of(error)
+            known = _as_end(error)
             if known is None:
                 self._pod.await_cause()
-            self._pod.fail(known.reason if known else "bug", str(known or error))
-            if isinstance(known, (BadInput, OutOfMemory)) and beginning.is_untouched():
-                beginning.take_back()
+            if isinstance(known, Diverged):  # a save under way is of a step before
+                self._saver.give_time(_SAVING_SECONDS)
+            reason = known.reason if known else "bug"
+            self._pod.fail(reason, str(known or error))
+            is_untouched = is_new and not self.has_stepped
+            if isinstance(known, (BadInput, OutOfMemory)) and is_untouched:
+                if self._pod.is_writer:
+                    self._run_dir.remove_new_files()
                 raise known from error
-            self._recorder.ended(known.reason if known else "bug", known or error)
+            self._recorder.ended(reason, known or error)
             if known is None:
                 raise
-            known.results = self.results(known.reason)
+            known.results = self.results(reason)
             raise known from error
 
     def reached(self, reason: str, is_new: bool = True) -> dict[str, Any]:
-        """Records the end of a run that came to one; not again where it is not `is_new`. Of
-        processes that hear of a request to stop at different instants the writer decides."""
+        """Records that a run is finished or interrupted, unless it is recorded already; returns its
+        results, or raises Interrupted. In a pod the writer decides which of the two it is."""
         reason = self._pod.share("end", lambda: reason)
         if is_new:
             self._recorder.ended(reason, None)
         self._pod.finish()
         if reason == "interrupted":
-            step, model_dir = self._recorder.step, self._request.model_dir
+            step, model_dir = self._recorder.step, self._job.model_dir
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
             stopped = Interrupted(f"{self._stop.name or 'asked by process 0'}: {what}")
             stopped.results = self.results(reason)
             raise stopped
-        self.say_what_next()
+        self._log_next_command()
         return self.results(reason)
 
     def results(self, reason: str) -> dict[str, Any]:
@@ -83,8 +96,9 @@ class Ends:
         return {**self._recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
 
     def stalled(self, silence: float) -> None:
-        """In the watchdog's thread: last words, then out."""
-        dump_stacks(sys.stderr)
+        """In the watchdog's thread: prints the stacks of all threads and ends the process."""
+        sys.stderr.flush()
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self.leave(
             "stalled",
             f"no step finished for {silence / 60:.1f} minutes (training.stall_minutes): stopped;"
@@ -92,37 +106,37 @@ class Ends:
         )
 
     def leave(self, reason: str, message: str) -> None:
-        """Ends the process from any thread, at once; only a save that is under way is given some
-        time, where another process of a pod has failed."""
+        """Ends the process from any thread, at once. Where another process of a pod has failed, a
+        save that is under way gets some seconds."""
         self._pod.fail(reason, message)
         if self._pod.count > 1:
-            self._saver.give_time(_SAVE_SECONDS)
-        words = threading.Thread(
+            self._saver.give_time(_SAVING_SECONDS)
+        recording = threading.Thread(
             target=self._recorder.ended, args=(reason, StorageError(message)), daemon=True
         )
-        words.start()
-        words.join(_LAST_WORDS_SECONDS)
+        recording.start()
+        recording.join(_RECORDING_SECONDS)
         with contextlib.suppress(OSError, ValueError):
             print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-        if self._request.json:
+        if self._job.json:
             write_results({**self.results(reason), "error": message})
-        self._around.leave(STATUS_OF_REASON[reason])
+        self._job.deps.leave(STATUS_OF_REASON[reason])
 
-    def say_what_next(self) -> None:
-        """Where the model is, how good, and the command that comes next."""
-        request, loss = self._request, self._recorder.loss
+    def _log_next_command(self) -> None:
+        """Where the model is, its loss, and the command that comes next."""
+        job, loss = self._job, self._recorder.loss
         at = f"step {self._recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
-        data, model = shlex.quote(request.data_dir), shlex.quote(request.model_dir)
-        if request.evaluates or not request.manifest.eval.sequences:
+        data, model = shlex.quote(job.data_dir), shlex.quote(job.model_dir)
+        if job.evaluates or not job.manifest.eval.sequences:
             command = f"export --model_dir {model} --output_dir NEW_FOLDER"
         else:
             command = f"evaluate --model_dir {model} --data_dir {data}"
-        self._around.log(f"finished: {at}, in {request.model_dir}; next: bigbird-ja {command}")
+        job.deps.log(f"finished: {at}, in {job.model_dir}; next: bigbird-ja {command}")
 
 
-def _end_of(error: BaseException) -> CommandError | None:
-    """As `errors.classify`, but what was permitted at the start and is refused or gone in mid run
-    is storage failing, not bad input."""
+def _as_end(error: BaseException) -> CommandError | None:
+    """As `errors.classify`, but a file that was permitted at the start and is refused or missing in
+    mid run is a failure of storage, not bad input."""
     if isinstance(error, (PermissionError, FileNotFoundError)):
         what = error.strerror or "refused"
         return StorageError(f"{error.filename or error}: {what} in mid run: run again")

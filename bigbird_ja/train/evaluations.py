@@ -9,7 +9,7 @@ from typing import Any
 from bigbird_ja.evaluation.forward import Model
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
-from bigbird_ja.train.request import Request
+from bigbird_ja.train.job import Job
 
 _POLL_SECONDS = 0.1
 
@@ -19,41 +19,41 @@ class Evaluations:
     `training.eval_max_batches` batches at most.
 
     Args:
-        request: of the run.
-        stop: asked while an evaluation runs; it is then left unfinished.
+        job: the run.
+        stop: a request to stop leaves an evaluation unfinished.
         tick: called after each batch.
     """
 
-    def __init__(self, request: Request, stop: StopRequest, tick: Callable[[], None]) -> None:
-        self._request, self._stop, self._tick = request, stop, tick
-        self._every = request.config.training.eval_every_steps
-        self._total = request.config.training.num_train_steps
+    def __init__(self, job: Job, stop: StopRequest, tick: Callable[[], None]) -> None:
+        self._job, self._stop, self._tick = job, stop, tick
+        self._every = job.config.training.eval_every_steps
+        self._total = job.config.training.num_train_steps
         self._evaluated = -1  # the last step that was
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int) -> None:
         """Training begins at `step`: finds out which evaluation was the last."""
-        if self._request.evaluates:
-            self._evaluated = self._request.pod.share("evaluated", lambda: self._last(step))
+        if self._job.evaluates:
+            self._evaluated = self._job.pod.share("evaluated", lambda: self._last(step))
 
     def _last(self, step: int) -> int:
         """The last step, up to `step`, of which eval.jsonl has an evaluation; -1 for none."""
-        lines = run_log.read_evaluations(self._request.model_dir)
-        ours = self._request.manifest.fingerprint
+        lines = run_log.read_evaluations(self._job.model_dir)
+        ours = self._job.manifest.fingerprint
         steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
         return max((number for number in steps if number <= step), default=-1)
 
     def is_due(self, step: int) -> bool:
         """Whether step `step` is the first one that was reached since a multiple of the interval
         (or is the last step) and is not evaluated yet: also after a restart from there."""
-        if not self._request.evaluates or step == 0:
+        if not self._job.evaluates or step == 0:
             return False
         due = self._total if step >= self._total else step // self._every * self._every
         return due > 0 and self._evaluated < due
 
     def next_due(self, step: int) -> int:
         """The next step after `step` at which one will be due."""
-        if not self._request.evaluates:
+        if not self._job.evaluates:
             return self._total
         return min((step // self._every + 1) * self._every, self._total)
 
@@ -61,31 +61,31 @@ class Evaluations:
         """The results, as `masked_lm.evaluate_model` has them; None where someone asked to
         stop before they were complete, and in a process that does not write. In a pod each process
         evaluates its part. The last batch may still be computed after that: see `join`."""
-        found: dict[str, Any] = {}
-        self._request.surroundings.mark("evaluate")
+        outcome: dict[str, Any] = {}
+        self._job.deps.mark("evaluate")
         self._thread = threading.Thread(
-            target=self._run, args=(step, forward, found), name="evaluation", daemon=True
+            target=self._run, args=(step, forward, outcome), name="evaluation", daemon=True
         )
         self._thread.start()
         while self._thread.is_alive():
             self._thread.join(_POLL_SECONDS)
             if self._stop.is_set():
                 return None
-        if "error" in found:
-            raise found["error"]
-        if "result" not in found:
+        if "error" in outcome:
+            raise outcome["error"]
+        if "result" not in outcome:
             return None
         self._evaluated = step
-        result: dict[str, Any] | None = found["result"]
+        result: dict[str, Any] | None = outcome["result"]
         return result
 
     def join(self) -> None:
-        """Waits for a batch that is being computed still."""
+        """Waits for a batch that is still being computed."""
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, step: int, forward: Model, found: dict[str, Any]) -> None:
-        from bigbird_ja.evaluation import masked_lm, tensorboard
+    def _run(self, step: int, forward: Model, outcome: dict[str, Any]) -> None:
+        from bigbird_ja.evaluation import masked_lm, results
 
         def poll() -> None:
             if self._stop.is_set():
@@ -95,23 +95,22 @@ class Evaluations:
             self._tick()
             poll()
 
-        pod = self._request.pod
+        job, pod = self._job, self._job.pod
         part = masked_lm.Part(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
+        most = job.config.training.eval_max_batches
         try:
-            data_dir, manifest = self._request.data_dir, self._request.manifest
-            most = self._request.config.training.eval_max_batches
             result = masked_lm.evaluate_part(
-                forward, data_dir, manifest, max_batches=most, tick=tick, part=part
+                forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
-                tensorboard.write_evaluation(self._request.model_dir, step, result)
-            found["result"] = result
+                results.write_tensorboard(job.model_dir, step, result)
+            outcome["result"] = result
         except _Abandoned:
             pass
         except BaseException as error:
-            found["error"] = error
+            outcome["error"] = error
 
 
 class _Abandoned(Exception):

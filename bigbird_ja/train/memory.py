@@ -1,8 +1,8 @@
-"""What training needs of memory, estimated before it begins, and what there is.
+"""The memory that a training step needs, estimated before it begins, and what this machine has.
 
-On a CPU a step that is too large is not refused by anybody: the machine swaps or the kernel kills
-the process. TensorFlow's executor keeps most of what a step computes until it is used backwards;
-the counts below are fitted to the peaks of 11 small models on two cores (0.7 to 6.3 GB), which they
+On a CPU nothing refuses a step that is too large: the machine swaps, or the kernel kills the
+process. TensorFlow's executor keeps most of what a step computes until the backward pass uses it.
+The counts below are fitted to the peaks of 11 small models on two cores (0.7 to 6.3 GB), which they
 meet within 25 %.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 from bigbird_ja.model import pattern
@@ -40,47 +40,41 @@ def estimate(config: Config, sequences: int) -> int:
         sequences: in one micro-batch.
     """
     model, length = config.model, config.make_data.seq_length
-    tokens = sequences * length
+    keys = length  # that a query sees, padding of the pattern included
+    if not pattern.is_full(config, length):
+        keys = min(length, (5 + model.num_random_blocks) * model.block_size)
     per_layer = 16 * model.hidden_size + 3 * model.intermediate_size
-    per_layer += 2 * model.num_attention_heads * _keys_per_query(config)
+    per_layer += 2 * model.num_attention_heads * keys
     layers: float = model.num_layers
     if config.training.gradient_checkpointing:
         layers = 1 + layers * 2 * model.hidden_size / per_layer
     predictions = sequences * train_predictions(config)
     floats = _COPIES * count_parameters(config)
-    floats += round(tokens * layers * per_layer) + 3 * predictions * (model.vocab_size or 0)
+    floats += round(sequences * length * layers * per_layer)
+    floats += 3 * predictions * (model.vocab_size or 0)
     return floats * _FLOAT
 
 
-def check(config: Config, sequences: int, available: int | None = None) -> None:
+def refuse_if_too_large(needed: int, available: int | None = None) -> None:
     """Refuses a step that this machine's memory cannot hold.
 
     Args:
-        config, sequences: as for `estimate`.
+        needed: bytes, estimated.
         available: bytes; by default what this process can still get.
 
     Raises:
         OutOfMemory: with the figures and what to lower.
     """
-    refuse_if_too_large(estimate(config, sequences), available)
+    available = available_bytes() if available is None else available
+    if available is not None and needed * _TOLERANCE > available:
+        raise out_of_memory(needed, available, "this machine")
 
 
-def refuse_if_too_large(needed: int, available: int | None = None) -> None:
-    """Refuses where `needed` bytes, estimated, are clearly more than there are.
-
-    Raises:
-        OutOfMemory: with the figures and what to lower.
-    """
-    there = available_bytes() if available is None else available
-    if there is not None and needed * _TOLERANCE > there:
-        raise OutOfMemory(message(needed, there, "this machine"))
-
-
-def message(needed: int, there: int, where: str) -> str:
-    """That a step does not fit, and what to lower."""
-    return (
+def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
+    """The error that a step does not fit, with what to lower."""
+    return OutOfMemory(
         f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
-        f" {human_bytes(there)} left: use a smaller training.global_batch_size or more"
+        f" {human_bytes(available)} left: use a smaller training.global_batch_size or more"
         " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
         " model"
     )
@@ -88,37 +82,22 @@ def message(needed: int, there: int, where: str) -> str:
 
 def available_bytes() -> int | None:
     """What this process can still get: of the machine, of its container, of its own limits."""
-    found = [*_of_machine(), *_of_container(), *_of_process()]
-    return min(found, default=None)
+    return min(_memory_limits(), default=None)
 
 
-def _keys_per_query(config: Config) -> int:
-    """Keys that a query sees, padding of the pattern included."""
-    model, length = config.model, config.make_data.seq_length
-    if pattern.is_full(config, length):
-        return length
-    return min(length, (5 + model.num_random_blocks) * model.block_size)
-
-
-def _of_machine() -> Iterable[int]:
+def _memory_limits() -> Iterator[int]:
     with contextlib.suppress(OSError):
         text = Path("/proc/meminfo").read_text()
-        if found := re.search(r"MemAvailable:\s+(\d+) kB", text):
-            yield int(found[1]) * 1024
-
-
-def _of_container() -> Iterable[int]:
+        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
+            yield int(match[1]) * 1024
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with contextlib.suppress(OSError, ValueError):  # "max" is no limit
             yield int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
-
-
-def _of_process() -> Iterable[int]:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
         with contextlib.suppress(OSError):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
-            yield limit - pages * os.sysconf("SC_PAGESIZE")
+            yield soft - pages * os.sysconf("SC_PAGESIZE")

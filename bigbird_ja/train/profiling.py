@@ -97,17 +97,16 @@ class Profiler:
 
     Args:
         first, last: global steps; a device loop may cover more.
-        engine: that runs them.
+        engine: runs the steps.
         model_dir: the profile is put under its `plugins/profile`.
         scratch: where it is written first.
-        log: told the summary.
+        log: gets the summary.
     """
 
     def __init__(
         self,
         first: int,
         last: int,
-        *,
         engine: Engine,
         model_dir: str,
         scratch: str,
@@ -147,8 +146,8 @@ class Profiler:
         wall = time.monotonic() - start
         self._began, self._done = None, True
         self._engine.stop_profile()
-        found = glob.glob(os.path.join(self._scratch, "plugins", "profile", "**"), recursive=True)
-        files = [path for path in found if os.path.isfile(path)]
+        paths = glob.glob(os.path.join(self._scratch, "plugins", "profile", "**"), recursive=True)
+        files = [path for path in paths if os.path.isfile(path)]
         timing = read_timing(
             [path for path in files if path.endswith(".xplane.pb")], self._step - step, wall
         )

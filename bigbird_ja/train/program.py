@@ -29,7 +29,7 @@ import tensorflow as tf
 from bigbird_ja.evaluation import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.file_names import SLOTS, slot_name
+from bigbird_ja.run.checkpoints import SLOTS, slot_name
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import predictions_of, train_predictions
 from bigbird_ja.train import step as step_lib

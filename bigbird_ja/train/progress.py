@@ -13,13 +13,13 @@ from bigbird_ja.settings.schema import Config
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
-# Share of the newest measurement in the smoothed seconds per step that the ETA is made of.
+# Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
 _NEWEST = 0.2
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What one step is worth.
+    """How many tokens and FLOPs one step takes.
 
     `tokens_per_step` leaves padding out (the data set's density); `flops_per_core_step` is what
     the model needs on one core, for the MFU.
@@ -48,8 +48,11 @@ def pace_of(config: Config, density: float, cores: int, peak: float | None) -> P
 class TrainProgress:
     """Measures the rate and prints the line.
 
+    The engine finishes steps in turns of one or many. A turn's time is divided evenly over its
+    steps, so that steps which are logged together have a rate each.
+
     Args:
-        pace: what one step is worth.
+        pace: of one step.
         start_step: where this process continues.
         train_seconds: spent before this process, for the total that is shown.
         stream: standard error by default.
@@ -67,8 +70,8 @@ class TrainProgress:
         self.pace, self._before = pace, train_seconds
         self._live = LiveLine(stream)
         self._clock = clock
-        self._start = self._last_time = clock()
-        self._last_step = start_step
+        self._start = clock()
+        self._measured = self._begun = self._ended = (start_step, self._start)  # step, seconds
         self._seconds_per_step: float | None = None
         self._last_line = -1e9
 
@@ -82,18 +85,27 @@ class TrainProgress:
 
     def restart_clock(self, step: int) -> None:
         """Leaves out of the rate what came before `step` (tracing, compiling, evaluating)."""
-        self._last_time, self._last_step = self._clock(), step
+        self._measured = self._begun = self._ended = (step, self._clock())
+
+    def finished(self, step: int) -> None:
+        """The engine has just finished all steps up to `step`."""
+        if step > self._ended[0]:
+            self._begun, self._ended = self._ended, (step, self._clock())
 
     def measure(self, step: int) -> float:
-        """Tokens per second since the last call, over all cores."""
-        now = self._clock()
-        steps, seconds = step - self._last_step, max(now - self._last_time, 1e-9)
-        self._last_time, self._last_step = now, step
+        """Tokens per second over all cores, since the step of the last call up to `step`, which is
+        finished."""
+        (first, start), (last, end) = self._begun, self._ended
+        seconds = end
+        if first < step < last:
+            seconds = start + (end - start) * (step - first) / (last - first)
+        steps, elapsed = step - self._measured[0], max(seconds - self._measured[1], 1e-9)
         if steps <= 0:
             return 0.0
-        each, before = seconds / steps, self._seconds_per_step
+        self._measured = (step, seconds)
+        each, before = elapsed / steps, self._seconds_per_step
         self._seconds_per_step = each if before is None else before + _NEWEST * (each - before)
-        return steps * self.pace.tokens_per_step / seconds
+        return steps * self.pace.tokens_per_step / elapsed
 
     def eta_seconds(self, step: int) -> float | None:
         """Seconds to the last step at the smoothed rate; None before the first measurement."""
@@ -113,7 +125,7 @@ class TrainProgress:
 
         Args:
             metrics: keys as in `metrics.jsonl`.
-            columns: room for it; what matters least is left out. None: all of it.
+            columns: width; the least important parts are left out. None: all of it.
         """
         step, total = int(metrics["step"]), self.pace.num_train_steps
         rate, cores = metrics["tokens_per_second"], self.pace.cores

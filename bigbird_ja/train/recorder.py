@@ -1,130 +1,190 @@
-"""Everything that a run says about itself while it trains: one place for all of it."""
+"""Everything that a run logs about itself while it trains: one place for all of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import importlib.metadata
+import os
+import platform
+from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import __version__, storage
+from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings.values import first_phase
+from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_fingerprint, first_phase, mask_rates
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train import lengths
+from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
+from bigbird_ja.train.job import Job
 from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
-from bigbird_ja.train.request import Request
-from bigbird_ja.train.run_directory import Resumption
-from bigbird_ja.train.wandb_log import WandbLog, load_library
+from bigbird_ja.train.run_dir import Resumption, RunDir, changes
 
-if TYPE_CHECKING:
-    from bigbird_ja.train.tensorboard import EventWriter
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
+# Key of a start's event, its event where it has changed, and what is logged then.
+_CHANGES = (
+    (
+        "engine",
+        "engine_changed",
+        "this run was trained by the engine {} and continues under {}: equal to rounding",
+    ),
+    (
+        "replicas",
+        "replicas_changed",
+        "this run was trained on {} replicas and continues on {}: sums are equal to rounding,"
+        " dropout is drawn per replica",
+    ),
+    (
+        "processes",
+        "processes_changed",
+        "this run was trained by {} processes and continues with {}: other sequences meet on each"
+        " replica",
+    ),
+)
 
 
 class Recorder:
     """Progress line, metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard.
 
+    In a process of a pod that does not write, it only keeps step and loss, for the results.
+
     Args:
-        request: of the run.
-        found: where training continues.
+        job: the run.
+        resumption: where training continues.
         scratch: local directory, for TensorBoard's file while MODEL_DIR is on a bucket.
     """
 
-    def __init__(self, request: Request, found: Resumption, scratch: str) -> None:
-        self._request, self._around, self._scratch = request, request.surroundings, scratch
-        self._found, self._dir = found, request.model_dir
-        self.step = found.step
-        self._metrics = self._open_metrics()
-        self.loss: float | None = (self._metrics.last or {}).get("loss")
-        self._pace = self._pace_at(found.step)
-        self.progress = TrainProgress(
-            self._pace, found.step, found.train_seconds, clock=self._around.monotonic
-        )
-        self.heartbeat = self._make_heartbeat()
-        self._board: EventWriter | None = None
-        self._wandb: WandbLog | None = None
-        self._wandb_library = load_library() if request.wandb else None
-
-    def _pace_at(self, step: int) -> Pace:
-        """What a step is worth that follows `step`; short sequences need fewer FLOPs."""
-        config, engine = self._request.config, self._request.engine
-        if lengths.is_in_first_phase(config, step):
-            config = first_phase(config) or config
-        return pace_of(config, self._request.manifest.density, engine.replicas, engine.peak_flops)
-
-    def _open_metrics(self) -> run_log.MetricsLog:
-        return run_log.MetricsLog(storage.join(self._dir, run_log.METRICS), self._found.step)
-
-    def _make_heartbeat(self) -> run_log.Heartbeat:
-        return run_log.Heartbeat(
+    def __init__(self, job: Job, resumption: Resumption, scratch: str) -> None:
+        self._job, self._deps, self._scratch = job, job.deps, scratch
+        self._resumption, self._dir = resumption, job.model_dir
+        self._writes = job.pod.is_writer
+        self.step = resumption.step
+        self.loss: float | None = None
+        if self._writes:
+            path = storage.join(self._dir, run_log.METRICS)
+            self._metrics = run_log.MetricsLog(path, self.step)
+            self.loss = (self._metrics.last or {}).get("loss")
+        self._heartbeat = run_log.Heartbeat(
             self._dir,
             storage.base_name(self._dir),
-            self._around.clock,
-            global_step=self._found.step,
-            num_train_steps=self._request.config.training.num_train_steps,
+            self._deps.clock,
+            global_step=self.step,
+            num_train_steps=job.config.training.num_train_steps,
         )
+        self.progress = TrainProgress(
+            self._pace(), self.step, resumption.train_seconds, clock=self._deps.monotonic
+        )
+        self._board: EventWriter | None = None
+        self._wandb: WandbLog | None = None
 
-    def event(self, event: str, **fields: Any) -> None:
-        """Adds a line to events.jsonl."""
-        run_log.append_event(self._dir, event, self._around.clock, **fields)
+    def _pace(self) -> Pace:
+        """Of the step that follows; short sequences need fewer FLOPs."""
+        config, engine = self._job.config, self._job.engine
+        if self.step < (config.training.first_seq_length_steps or 0):
+            config = first_phase(config) or config
+        return pace_of(config, self._job.manifest.density, engine.replicas, engine.peak_flops)
 
-    def lengthened(self) -> None:
-        """Sequences are whole from here on."""
-        training, now = self._request.config.training, self._request.config.make_data.seq_length
-        step, was = training.first_seq_length_steps or 0, training.first_seq_length
-        self._around.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
-        self.event(lengths.CHANGED, global_step=step, was=was, now=now)
-        self._pace = self.progress.pace = self._pace_at(step)
-        self.progress.restart_clock(self.step)
+    # The start.
 
-    def tokens_seen(self) -> int:
-        """Tokens trained on so far, padding left out (by the data set's density)."""
-        before = self._found.checkpoint
-        if before is None or before.meta.step == self._found.next_batch:
-            return round(self.step * self._pace.tokens_per_step)
-        new = (self.step - before.meta.step) * self._pace.tokens_per_step
-        return before.meta.tokens_seen + round(new)  # steps before were of another size
-
-    def next_batch(self) -> int:
-        """The batch of the data's order that comes next, in batches of this config."""
-        return self._found.next_batch + self.step - self._found.step
-
-    def totals(self) -> dict[str, Any]:
-        """The run's totals so far, as in `--json`."""
-        return {
-            "global_step": self.step,
-            "loss": self.loss,
-            "train_seconds": round(self.progress.train_seconds(), 3),
-            "tokens_seen": self.tokens_seen(),
-            "interruptions": self._found.interruptions,
-            "model_dir": self._dir,
+    def started(self, run_dir: RunDir) -> None:
+        """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat."""
+        if not self._writes:
+            return
+        job, resumption, before = self._job, self._resumption, run_dir.last_start()
+        if run_dir.config is not None and resumption.checkpoint is not None:
+            self._record_other_settings(run_dir.config)
+        run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
+        start = {
+            "engine": job.engine.name,
+            "replicas": job.engine.replicas,
+            "processes": job.engine.processes,
         }
+        self.event(
+            "started" if resumption.checkpoint is None else "resumed",
+            interruptions=resumption.interruptions,
+            config=config_fingerprint(job.config)[:16],
+            data=job.manifest.fingerprint[:16],
+            engine_why=job.engine.why,
+            environment=environment(job.engine.device),
+            **start,
+        )
+        for key, event, text in _CHANGES:
+            was = before.get(key) if before else None
+            if was is not None and was != start[key]:
+                self._deps.log(text.format(was, start[key]))
+                self.event(event, was=was, now=start[key])
+        self.heartbeat(write=True, state="starting")
+
+    def _record_other_settings(self, before: Config) -> None:
+        """Logs and records with what other settings the run continues; before they are written."""
+        config = self._job.config
+        if changed := changes(before, config):
+            named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
+            self._deps.log(f"from step {self.step:,} on with {named}")
+            self.event(
+                CONTINUED,
+                settings=changed,
+                was=config_fingerprint(before),
+                now=config_fingerprint(config),
+            )
+        if message := _schedule_change(before, config, self.step):
+            self._deps.log(message)
+            self.event("schedule_changed", message=message)
 
     def open_board(self) -> None:
         """Opens TensorBoard's file; this is what needs TensorFlow."""
-        from bigbird_ja.train.tensorboard import EventWriter
-
-        self._board = EventWriter(self._dir, self._scratch, self.step, self._around.clock)
-        if self._wandb_library is not None:
-            name, config = storage.base_name(self._dir), self._request.config
-            self._wandb = WandbLog(self._wandb_library, name, config, self._around.log)
+        if not self._writes:
+            return
+        self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
+        if self._job.wandb:
+            name = storage.base_name(self._dir)
+            self._wandb = WandbLog(load_wandb(), name, self._job.config, self._deps.log)
 
     def began(self) -> None:
         """The first step comes next."""
         self.progress.begin()
-        self.heartbeat.update(state="training")
+        self.heartbeat(state="training")
+
+    # While it trains.
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Adds a line to events.jsonl, with the step."""
+        if self._writes:
+            fields = {"global_step": self.step, **fields}
+            run_log.append_event(self._dir, event, self._deps.clock, **fields)
+
+    def heartbeat(self, write: bool = False, **fields: Any) -> None:
+        """Changes what heartbeat.json will hold at its next write, or writes it now."""
+        self._heartbeat.update(**fields)
+        if write and self._writes:
+            self._heartbeat.write()
 
     def stepped(self, step: int) -> None:
         """Steps up to `step` are finished."""
-        if self.step == self._found.step:  # the first loop traces and compiles: no measure
+        if self.step == self._resumption.step:  # the first turn traces and compiles: no measure
             self.progress.restart_clock(step)
+        self.progress.finished(step)
         self.step = step
-        self.heartbeat.update(global_step=step, step_time=self._now())
+        self.heartbeat(global_step=step, step_time=self._now())
 
-    def logged(self, metrics: dict[str, float]) -> None:
+    def lengthened(self) -> None:
+        """From here on sequences have their full length."""
+        training, now = self._job.config.training, self._job.config.make_data.seq_length
+        step, was = training.first_seq_length_steps or 0, training.first_seq_length
+        self._deps.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
+        self.event("sequence_length_changed", global_step=step, was=was, now=now)
+        self.progress.pace = self._pace()
+        self.progress.restart_clock(self.step)
+
+    def logged(self, step: int, metrics: dict[str, float]) -> None:
         """The metrics of one logged step, in order."""
-        step = int(metrics["step"])
+        self.loss = metrics["loss"]
+        if not self._writes:
+            return
         rate = self.progress.measure(step)
         record: dict[str, Any] = {
             "step": step,
-            "loss": metrics["loss"],
+            "loss": self.loss,
             "masked_lm_accuracy": metrics["masked_lm_accuracy"],
             "learning_rate": metrics["learning_rate"],
             "tokens_per_second": round(rate, 1),
@@ -134,35 +194,61 @@ class Recorder:
         }
         if (mfu := self.progress.mfu(rate)) is not None:
             record["mfu"] = round(mfu, 4)
-        self.loss = record["loss"]
         self._metrics.append(record)
-        self.heartbeat.update(tokens_per_second=record["tokens_per_second"], loss=self.loss)
+        self.heartbeat(tokens_per_second=record["tokens_per_second"], loss=self.loss)
         if self._board is not None:
             self._board.scalars(step, record)
         if self._wandb is not None:
             self._wandb.write(step, record, "train")
-        self.progress.show(record, force=step >= self._pace.num_train_steps)
+        self.progress.show(record, force=step >= self._job.config.training.num_train_steps)
 
-    def evaluated(self, step: int, found: dict[str, Any]) -> None:
+    def evaluated(self, step: int, results: dict[str, Any]) -> None:
         """The results of one evaluation."""
-        run_log.append_eval(self._dir, {"step": step, "time": self._now(), **found})
+        run_log.append_eval(self._dir, {"step": step, "time": self._now(), **results})
         if self._wandb is not None:
-            self._wandb.write(step, found, "eval")
-        self._around.log(
-            f"evaluation at step {step:,}: loss {found['masked_lm_loss']:.4f},"
-            f" accuracy {found['masked_lm_accuracy']:.1%}"
+            self._wandb.write(step, results, "eval")
+        self._deps.log(
+            f"evaluation at step {step:,}: loss {results['masked_lm_loss']:.4f},"
+            f" accuracy {results['masked_lm_accuracy']:.1%}"
         )
         self.progress.restart_clock(step)
 
     def sync_metrics(self) -> None:
         """Brings metrics.jsonl on a bucket up to date."""
-        self._metrics.sync()
+        if self._writes:
+            self._metrics.sync()
 
     def sync(self) -> None:
         """Brings metrics and TensorBoard's file up to date: with each save, and at the end."""
-        self._metrics.sync()
+        self.sync_metrics()
         if self._board is not None:
             self._board.sync()
+
+    # Totals, and the end.
+
+    def tokens_seen(self) -> int:
+        """Tokens trained on so far, padding left out (by the data set's density)."""
+        tokens_per_step = self.progress.pace.tokens_per_step
+        before = self._resumption.checkpoint
+        if before is None or before.meta.step == self._resumption.next_batch:
+            return round(self.step * tokens_per_step)
+        new = (self.step - before.meta.step) * tokens_per_step
+        return before.meta.tokens_seen + round(new)  # steps before were of another size
+
+    def next_batch(self) -> int:
+        """The batch of the data's order that comes next, in batches of this config."""
+        return self._resumption.next_batch + self.step - self._resumption.step
+
+    def totals(self) -> dict[str, Any]:
+        """The run's totals so far, as in `--json`."""
+        return {
+            "global_step": self.step,
+            "loss": self.loss,
+            "train_seconds": round(self.progress.train_seconds(), 3),
+            "tokens_seen": self.tokens_seen(),
+            "interruptions": self._resumption.interruptions,
+            "model_dir": self._dir,
+        }
 
     def close(self) -> None:
         """Ends the progress line and TensorBoard's file. Never raises: it would hide the cause."""
@@ -173,56 +259,69 @@ class Recorder:
             try:
                 self._board.close()
             except Exception as failure:
-                self._around.log(f"TensorBoard's file could not be completed: {failure}")
+                self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Writes down why the run ended. Never raises: the end itself is what must be told. Who
-        lost the lock writes nothing: MODEL_DIR is another's."""
+        """Records why the run ended. Never raises: that would hide the reason. A process that lost
+        the lock writes nothing: MODEL_DIR belongs to another."""
         if isinstance(error, LeaseLost):
             return
         fields = {"message": " ".join(str(error).split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
-        for what in (
-            self._metrics.sync,
-            lambda: self.event(name, reason=reason, global_step=self.step, **fields),
-            lambda: self.heartbeat.write(state="stopped", reason=reason),
+        for write in (
+            self.sync_metrics,
+            lambda: self.event(name, reason=reason, **fields),
+            lambda: self.heartbeat(write=True, state="stopped", reason=reason),
         ):
             try:
-                what()
+                write()
             except Exception as failure:
-                self._around.log(f"the end could not be recorded: {failure}")
+                self._deps.log(f"the end could not be recorded: {failure}")
 
     def _now(self) -> float:
-        return round(self._around.clock(), 3)
+        return round(self._deps.clock(), 3)
 
 
-class Bystander(Recorder):
-    """The recorder of a process of a pod that does not write: it knows step and loss, for its
-    results, and neither writes nor prints."""
-
-    def _open_metrics(self) -> run_log.MetricsLog:
-        return _NoMetrics()
-
-    def _make_heartbeat(self) -> run_log.Heartbeat:
-        return _NoHeartbeat(self._dir, "")
-
-    def event(self, event: str, **fields: Any) -> None:
-        """Nothing: only the writer's recorder does this."""
-
-    def open_board(self) -> None:
-        """Nothing: only the writer's recorder does this."""
-
-    def logged(self, metrics: dict[str, float]) -> None:
-        """Keeps the loss."""
-        self.loss = metrics["loss"]
+def _schedule_change(before: Config, now: Config, step: int) -> str | None:
+    """How learning rate and share of masked tokens differ with the new length or schedule; None
+    where they do not."""
+    old, new = before.training, now.training
+    was, rate = _learning_rate(before, step), _learning_rate(now, step)
+    masked = _masked_share(now, step)
+    moved = "" if masked == _masked_share(before, step) else f"; {masked:.1%} of tokens are masked"
+    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
+        return None
+    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
+    if old.num_train_steps != new.num_train_steps:
+        ends += f", no longer at {old.num_train_steps:,}"
+    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
 
 
-class _NoMetrics(run_log.MetricsLog):
-    def __init__(self) -> None:
-        self.last = None
-
-    def sync(self) -> None: ...
+def _masked_share(config: Config, step: int) -> float | None:
+    rates = mask_rates(config)
+    return MaskRate(*rates).at(step) if rates else None
 
 
-class _NoHeartbeat(run_log.Heartbeat):
-    def write(self, **fields: Any) -> None: ...
+def _learning_rate(config: Config, step: int) -> float:
+    import tensorflow as tf
+
+    from bigbird_ja.train import schedule
+
+    with tf.device("/CPU:0"):
+        return float(schedule.learning_rate(config.training, tf.constant(step)))
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions of the installed packages, machine and device, for events; no host names, paths or
+    variables."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "bigbird_ja": __version__,
+        "python": platform.python_version(),
+        **versions,
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "device": device,
+    }

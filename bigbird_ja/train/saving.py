@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, write_variables
+from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, write_variables
 from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.train.pods.pod import NEVER, Alone
 
@@ -76,14 +76,15 @@ class CheckpointSaver:
     """Saves in the background, one checkpoint at a time.
 
     Args:
-        store: where checkpoints go.
+        store: of MODEL_DIR.
         scratch: a local directory; on the disk of MODEL_DIR where that is local, so that files are
             moved and not copied.
         config: retention.
         may_publish: raises where this process may no longer write (lost lock).
-        on_saved: told the sidecar, seconds in the background, seconds the step waited.
+        on_saved: called with the sidecar, seconds in the background, seconds the step waited.
         mark: called with the phase, for tests that kill there.
         clock: seconds, monotonic.
+        writes: False in a process of a pod that only takes part in the snapshot.
     """
 
     def __init__(
@@ -93,12 +94,13 @@ class CheckpointSaver:
         config: CheckpointsConfig,
         may_publish: Callable[[], None],
         on_saved: Callable[[Meta, float, float], None],
-        mark: Callable[[str], None],
+        mark: Callable[[str], None] = lambda phase: None,
         clock: Callable[[], float] = time.monotonic,
+        writes: bool = True,
     ) -> None:
         self._store, self._scratch, self._config = store, scratch, config
         self._may_publish, self._on_saved, self._mark = may_publish, on_saved, mark
-        self._clock = clock
+        self._clock, self._writes = clock, writes
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.stalled_seconds = 0.0  # of the step, in all
@@ -114,6 +116,8 @@ class CheckpointSaver:
         start = self._clock()
         self.wait()
         fetch = snapshot()
+        if not self._writes:
+            return
         waited = self._clock() - start
         self.stalled_seconds += waited
         self._thread = threading.Thread(
@@ -121,12 +125,8 @@ class CheckpointSaver:
         )
         self._thread.start()
 
-    def is_saving(self) -> bool:
-        """Whether a save is under way."""
-        return self._thread is not None and self._thread.is_alive()
-
     def give_time(self, seconds: float) -> None:
-        """Waits at most so long for a save under way, whatever comes of it."""
+        """Waits at most so long for a save under way, and ignores its failure."""
         if self._thread is not None:
             self._thread.join(seconds)
 
@@ -150,20 +150,11 @@ class CheckpointSaver:
             self._mark("save")
             write_variables(prefix, fetch())
             self._may_publish()
-            saved = self._store.publish(
-                prefix, meta, self._config.keep_last, self._config.keep_every_steps
-            )
+            keep = self._config.keep_last, self._config.keep_every_steps
+            saved = self._store.publish(prefix, meta, *keep)
             self._on_saved(saved, self._clock() - start, waited)
         except BaseException as error:
             self._error = error
-            for suffix in (".index", ".data-00000-of-00001"):
+            for suffix in SUFFIXES:
                 with contextlib.suppress(OSError):
                     os.unlink(prefix + suffix)
-
-
-class LeftToTheWriter(CheckpointSaver):
-    """What saving is in a process of a pod that does not write: it takes part in the snapshot."""
-
-    def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
-        """Takes the snapshot, which the program of all processes may have a part in."""
-        snapshot()

@@ -171,7 +171,7 @@ class Store:
     def list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
         """One page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        most = int(query.get("maxResults") or 1000)
+        most = int(query.get("maxResults") or 100)  # the real one: 1000
         with self.lock:
             objects = dict(self.objects(bucket))
         entries: dict[str, StoredObject | None] = {}

@@ -11,8 +11,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
-from bigbird_ja.run.file_names import SLOTS, slot_name
+from bigbird_ja.run.checkpoints import SLOTS, CheckpointStore, read_variables, slot_name
 from testkit import killing, pods, synthetic
 from testkit.zygote import Zygote
 from tests.commands.test_pretrain_pod import apart

@@ -183,7 +183,7 @@ def test_a_kill_while_shards_take_their_places(
     build.make_data(request_of(output, num_shards=4))
     replacing = request_of(output, num_shards=2, seed=5, overwrite=True)
     with monkeypatch.context() as patch:
-        patch.setattr("bigbird_ja.storage.transfer.run_all", lambda tasks, *_: [t() for t in tasks])
+        patch.setattr("bigbird_ja.storage.storage.run_all", lambda tasks, *_: [t() for t in tasks])
         stopped(patch, replacing, storage, "rename", after)
     with pytest.raises(BadInput, match="no finished data set"):
         manifest_lib.load(output)

@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.evaluation.fill_mask import fill_mask
 from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.evaluation.mask_filling import fill_mask
 from bigbird_ja.export import huggingface, model_card, parity, source
-from bigbird_ja.train.init_from import load_initial
+from bigbird_ja.train.warm_start import load_initial
 from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")

@@ -1,7 +1,8 @@
-"""Owners are told apart by more than their process id."""
+"""Owners are distinguished by more than their process id."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from bigbird_ja.process import identity
 
-HERE = identity.this_process().as_dict()
+HERE = identity.this_process()
 
 
 @pytest.mark.parametrize(
@@ -19,16 +20,15 @@ HERE = identity.this_process().as_dict()
     [
         ({}, False),
         ({"started": 1}, True),  # the id is used again
-        ({"machine": "another boot"}, False),  # nothing can be told of it
-        ({"pid": "7"}, True),
+        ({"machine": "another boot"}, False),  # its processes cannot be seen from here
         ({"pid": -1}, True),
     ],
 )
 def test_whether_an_owner_has_ended(changes: dict, has_ended: bool) -> None:
-    assert identity.has_ended({**HERE, **changes}) == has_ended
+    assert dataclasses.replace(HERE, **changes).has_ended == has_ended
 
 
-def test_a_dead_process_does_not_run_before_it_is_buried_either() -> None:
+def test_a_killed_process_has_ended_even_before_its_parent_waits_for_it() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert identity.is_running(child.pid)
     child.kill()
@@ -40,7 +40,9 @@ def test_a_dead_process_does_not_run_before_it_is_buried_either() -> None:
     assert not identity.is_running(child.pid)
 
 
-def test_what_is_no_record_of_ours_is_named_all_the_same() -> None:
-    assert not identity.is_here({}) and not identity.has_ended({})
-    assert identity.name({}) == "process ? on host ?"
-    assert str(os.getpid()) in identity.name(HERE)
+def test_a_file_name_can_record_the_owner() -> None:
+    assert identity.from_tag(HERE.tag) == dataclasses.replace(HERE, host="?")
+    assert identity.from_tag("thesis-1-2") is None and identity.from_tag("") is None
+    assert str(os.getpid()) in HERE.name
+    other = dataclasses.replace(HERE, machine="0123456789ab.1")
+    assert other.is_of_another_boot and not HERE.is_of_another_boot

@@ -45,7 +45,7 @@ def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, i
 def save(store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3) -> Meta:
     prefix = str(tmp_path / "scratch" / f"model.ckpt-{step}")
     write_variables(prefix, {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)})
-    meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0)
+    meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
     return store.publish(prefix, meta, keep_last, 0)
 
 

@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage import bucket as bucket_module
-from testkit import ROOT
+from bigbird_ja.storage.bucket import CHUNK
 from testkit.fakes.gcs_process import FakeGcs
 
 MiB = 1 << 20
 
 
-def test_round_trip_and_metadata(bucket: str, fake_gcs: FakeGcs) -> None:
-    path = f"{bucket}/日本/a b+c.json"
-    storage.write_bytes(path, b"{}")
-    assert storage.read_text(path) == "{}"
-    info = storage.stat(path)
-    assert (info.size, info.crc32c) == (2, storage.crc32c_text(b"{}"))
-    assert info.modified > 1.7e9
-    assert storage.exists(path) and storage.exists(f"{bucket}/日本")
-    assert not storage.exists(f"{bucket}/日本/a") and not storage.exists("gs://no-such/x")
-    storage.write_bytes(f"{bucket}/empty", b"")
-    assert storage.read_bytes(f"{bucket}/empty") == b""
-    assert storage.open_read(f"{bucket}/empty").read() == b""
-    assert len([e for e in fake_gcs.log() if "日本/a b+c.json?alt=media" in e["request"]]) == 1
-
-
-def test_missing_things_carry_their_name(bucket: str) -> None:
-    for path in (f"{bucket}/nothing", "gs://no-such-bucket/x"):
-        for action in (storage.read_bytes, storage.open_read, storage.size):
-            with pytest.raises(FileNotFoundError) as caught:
-                action(path)
-            assert caught.value.filename == path
-    assert storage.list_files(f"{bucket}/nowhere") == []
-    with pytest.raises(FileNotFoundError, match="no such bucket"):
-        storage.write_bytes("gs://no-such-bucket/x", b"")
-    storage.delete(f"{bucket}/nothing")
-    with pytest.raises(FileNotFoundError):
-        storage.delete(f"{bucket}/nothing", missing_ok=False)
-
-
 def test_lists_come_in_pages(bucket: str, fake_gcs: FakeGcs) -> None:
-    for n in range(1003):  # the fake's page holds 1000, as the real one's
+    for n in range(103):  # the fake's page holds 100
         fake_gcs.put(f"{bucket}/d/x-{n:05d}", b"")
     for name in ("d/sub/y", "d/", "e"):
         fake_gcs.put(f"{bucket}/{name}", b"")
-    names = [f"x-{n:05d}" for n in range(1003)]
+    names = [f"x-{n:05d}" for n in range(103)]
     assert storage.list_files(f"{bucket}/d") == names
     assert storage.list_files(f"{bucket}/d/") == names
     assert storage.list_tree(f"{bucket}/d") == ["sub/y", *names]
@@ -66,11 +33,11 @@ def test_lists_come_in_pages(bucket: str, fake_gcs: FakeGcs) -> None:
     assert list(stats) == names
     assert stats[names[7]] == storage.stat(f"{bucket}/d/{names[7]}")
     storage.delete_many(f"{bucket}/d/{n}" for n in names[:3])
-    assert len(storage.list_files(f"{bucket}/d")) == 1000
+    assert len(storage.list_files(f"{bucket}/d")) == 100
 
 
 def test_files_of_every_size_come_back_identical(bucket: str, tmp_path: Path) -> None:
-    sizes = [0, 1, 8 * MiB, 8 * MiB + 1, bucket_module.CHUNK, 2 * bucket_module.CHUNK + 5]
+    sizes = [0, 1, 8 * MiB, 8 * MiB + 1, CHUNK, 2 * CHUNK + 5]
     pairs = []
     for n, size in enumerate(sizes):
         source = tmp_path / f"s{n}"
@@ -91,10 +58,7 @@ def test_rename_is_a_copy_by_the_bucket(bucket: str, fake_gcs: FakeGcs) -> None:
     storage.rename(f"{bucket}/a", f"{bucket}/b")
     assert fake_gcs.names(bucket.removeprefix("gs://")) == ["b"]
     assert storage.read_bytes(f"{bucket}/b") == b"content"
-    with pytest.raises(FileNotFoundError):
-        storage.rename(f"{bucket}/a", f"{bucket}/c")
-    with pytest.raises(BadInput):
-        storage.rename(f"{bucket}/b", "/tmp/b")
+    assert len([e for e in fake_gcs.log() if "alt=media" in e["request"]]) == 1
 
 
 def test_a_stream_reads_in_chunks_and_seeks(bucket: str) -> None:
@@ -109,38 +73,6 @@ def test_a_stream_reads_in_chunks_and_seeks(bucket: str) -> None:
         assert file.read() == data
 
 
-def test_what_is_read_whole_is_not_fetched_beyond_its_limit(bucket: str) -> None:
-    path = f"{bucket}/ja.model"
-    storage.write_bytes(path, bytes(100_000))
-    assert storage.read_bytes(path, 100_000) == bytes(100_000)
-    with pytest.raises(BadInput, match=r"ja\.model: more than 99,999 bytes"):
-        storage.read_bytes(path, 99_999)
-
-
-def test_locks_are_created_once_and_swapped_by_their_owner(bucket: str) -> None:
-    path, wins = f"{bucket}/lock", []
-
-    def create(owner: int) -> None:
-        if storage.create_exclusive(path, b"%d" % owner):
-            wins.append(owner)
-
-    threads = [threading.Thread(target=create, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(wins) == 1
-    data, token = storage.read_with_token(path)
-    assert data == b"%d" % wins[0] and token == storage.stat(path).token
-    newer = storage.replace_if(path, b"next", token)
-    assert newer == storage.stat(path).token
-    assert storage.replace_if(path, b"late", token) is None
-    assert storage.delete_if(path, token) is False
-    assert storage.delete_if(path, newer or "") is True
-    assert storage.delete_if(path, newer or "") is False
-    assert storage.replace_if(path, b"gone", newer or "") is None
-
-
 def test_a_name_from_the_bucket_cannot_leave_its_folder(bucket: str, fake_gcs: FakeGcs) -> None:
     fake_gcs.put(f"{bucket}/d/../../evil", b"x")
     for name in storage.list_tree(f"{bucket}/d"):
@@ -151,25 +83,9 @@ def test_a_name_from_the_bucket_cannot_leave_its_folder(bucket: str, fake_gcs: F
 
 
 def test_the_location_is_asked_and_may_be_refused(bucket: str, fake_gcs: FakeGcs) -> None:
-    assert bucket_module.location(bucket + "/x") == "us-central1"
+    assert storage.bucket_location(bucket + "/x") == "us-central1"
     fake_gcs.fault("GET .*/b/b-[^/]*[?]", "status", code=403)
-    assert bucket_module.location(bucket + "/x") is None
-
-
-def test_a_forked_child_has_its_own_client(bucket: str, fake_gcs: FakeGcs) -> None:
-    program = (
-        "import os, sys\n"
-        "from bigbird_ja import storage\n"
-        "path = sys.argv[1]\n"
-        "storage.write_bytes(path, b'parent')\n"
-        "if os.fork() == 0:\n"
-        "    os._exit(0 if storage.read_bytes(path) == b'parent' else 1)\n"
-        "assert storage.read_bytes(path) == b'parent'\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program, f"{bucket}/x"], env=fake_gcs.environ(), cwd=ROOT, check=True
-    )
+    assert storage.bucket_location(bucket + "/x") is None
 
 
 def test_the_environment_is_checked(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,19 +103,6 @@ def test_without_credentials_the_message_says_what_to_do(
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(BadInput, match="gcloud auth application-default login"):
         storage.read_bytes("gs://bucket/x")
-
-
-def test_storage_needs_no_tensorflow(bucket: str, fake_gcs: FakeGcs) -> None:
-    program = (
-        "import sys\n"
-        "from bigbird_ja import storage\n"
-        "assert not any(m.startswith(('google', 'tensorflow', 'numpy')) for m in sys.modules)\n"
-        "storage.write_bytes(sys.argv[1], b'')\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    subprocess.run(
-        [sys.executable, "-c", program, f"{bucket}/x"], env=fake_gcs.environ(), cwd=ROOT, check=True
-    )
 
 
 def test_what_is_stored_is_compared_with_what_was_sent(bucket: str, fake_gcs: FakeGcs) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError, classify
-from bigbird_ja.storage import bucket as bucket_module
-from bigbird_ja.storage import retry, stream
+from bigbird_ja.storage import gcs, retry
+from bigbird_ja.storage.bucket import CHUNK
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.matrix import LARGE, Case, cases, run_case
 
@@ -48,15 +48,17 @@ def test_matrix(
     run_case(case, fake_gcs, f"{bucket}/d", str(tmp_path))
 
 
-def test_a_lasting_fault_is_bounded_and_says_why(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_a_lasting_fault_is_bounded_and_says_why(
+    bucket: str, fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "60")
+    monkeypatch.setenv("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", "0.5")
     fake_gcs.fault(".*", "status", times=-1)
     clock = FakeClock()
-    policy = retry.Policy(deadline=60.0)
     with pytest.raises(StorageError) as caught:
         retry.run(
             f"{bucket}/x",
-            lambda n: storage.bucket.clients.blob(f"{bucket}/x").reload(retry=None),
-            policy,
+            lambda n: gcs.blob(f"{bucket}/x").reload(retry=None),
             clock,
             clock.sleep,
         )
@@ -79,7 +81,9 @@ class FakeClock:
         self.now += seconds
 
 
-def test_delays_double_up_to_a_limit() -> None:
+def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "1000")
+    monkeypatch.setenv("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", "0.5")
     clock, slept = FakeClock(), []
 
     def sleep(seconds: float) -> None:
@@ -90,8 +94,8 @@ def test_delays_double_up_to_a_limit() -> None:
         raise ConnectionResetError
 
     with pytest.raises(StorageError, match="connection lost"):
-        retry.run("gs://b/x", fail, retry.Policy(1000.0, 0.5, 8.0), clock, sleep)
-    limits = [0.5, 1, 2, 4, *[8.0] * len(slept)]
+        retry.run("gs://b/x", fail, clock, sleep)
+    limits = [0.5, 1, 2, 4, 8, 16, *[32.0] * len(slept)]
     assert all(limit / 2 <= s <= limit for s, limit in zip(slept, limits, strict=False))
 
 
@@ -101,7 +105,7 @@ def test_passing_faults_are_said_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "_faults", retry._Faults())
+    monkeypatch.setattr(retry, "_last_fault", -1e18)
     fake_gcs.log(clear=True)
     fake_gcs.fault("/b/b-", "status", times=4)
     with caplog.at_level(logging.WARNING):
@@ -126,7 +130,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     assert head == LARGE[:1000]
     # A download can begin anew: it ends with one version, whole.
     target = str(tmp_path / "t")
-    whole, read = stream.read_range, []
+    whole, read = gcs.read_range, []
 
     def then_replaced(*request: Any) -> bytes:
         data = whole(*request)
@@ -136,7 +140,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
         return data
 
     storage.write_bytes(path, LARGE * 2)  # above one piece of a download
-    monkeypatch.setattr(stream, "read_range", then_replaced)
+    monkeypatch.setattr(gcs, "read_range", then_replaced)
     storage.download(path, target)
     assert storage.read_bytes(target) == LARGE[::-1] * 2
 
@@ -172,7 +176,7 @@ def test_a_broken_upload_goes_on_where_it_stopped(bucket: str, fake_gcs: FakeGcs
     fake_gcs.fault("PUT .*upload_id", "reset", bytes=10 * MiB + 77)
     storage.write_bytes(f"{bucket}/x", LARGE)
     sent = sum(e.get("received", 0) for e in fake_gcs.log() if "upload_id" in e["request"])
-    assert sent < len(LARGE) + bucket_module.CHUNK  # the chunk is sent again, and no more
+    assert sent < len(LARGE) + CHUNK  # the chunk is sent again, and no more
 
 
 def test_many_transfers_end_with_one_cause(

@@ -14,7 +14,7 @@ import yaml
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.commands import status
-from bigbird_ja.evaluation import evaluator
+from bigbird_ja.evaluation import results
 from bigbird_ja.export import model_card
 from bigbird_ja.export.source import Source
 from bigbird_ja.launch import run_files, run_story
@@ -28,7 +28,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import init_from
+from bigbird_ja.train import warm_start
 from testkit import declared
 from tests.report import fake_run
 
@@ -56,7 +56,7 @@ class _Reader:
         return json.dumps(value).encode() + b"\n"
 
 
-_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, {"a": StoredFile(1, "AAAAAA==")}, "0" * 64)
+_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
 _STATE = RunState("r", used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1}).to_json()
 _BEAT = {
     "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
@@ -129,9 +129,9 @@ _READERS = {
     ),
     "hugging face": _Reader(
         "config.json",
-        init_from._HuggingFaceConfig,
+        warm_start._HuggingFaceConfig,
         {"model_type": "big_bird"},
-        lambda f: init_from._hugging_face_config(str(f)),
+        lambda f: warm_start._hugging_face_config(str(f)),
     ),
 }  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_a_report_of_the_utmost_that_the_type_takes(
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
     source = Source("m", Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
     for what, value in declared.utmost(records.Evaluation, _EVALUATION):
-        assert "held-out sequences" in evaluator.as_text(value), what
+        assert "held-out sequences" in results.as_text(value), what
         assert "## Results" in model_card._results(replace(source, evaluation=value)), what
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import signal
 import subprocess
@@ -32,18 +32,16 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
 
 
 def test_what_another_boot_or_machine_left(tmp_path, monkeypatch):
-    def left_by(name: str, machine: str) -> None:
-        (tmp_path / name).mkdir()
-        owner = {**identity.this_process().as_dict(), "machine": machine}
-        (tmp_path / name / "owner.json").write_text(json.dumps(owner))
-
-    left_by("bigbird-ja-1", "another-boot pid:[1]")
-    with scratch_directory(str(tmp_path)):  # a folder that machines may share: who knows
-        assert "bigbird-ja-1" in os.listdir(tmp_path)
+    elsewhere = dataclasses.replace(identity.this_process(), machine="0123456789ab.1").tag
+    left, thesis = tmp_path / f"bigbird-ja-{elsewhere}-x", tmp_path / "bigbird-ja-thesis-1-2-x"
+    left.mkdir()
+    thesis.mkdir()
+    with scratch_directory(str(tmp_path)):  # machines may share this folder: it may be at work
+        assert left.exists()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with scratch_directory():  # this machine's own: it was started anew since
-        assert "bigbird-ja-1" not in os.listdir(tmp_path)
-    left_by("x-1", "another-boot pid:[1]")
+    with scratch_directory():  # this machine's temporary folder: it has been booted since
+        assert not left.exists() and thesis.exists()
+    (tmp_path / f"x-{elsewhere}-x").mkdir()
+    (tmp_path / f"x-{elsewhere}-link").symlink_to(thesis)
     with scratch_directory(str(tmp_path), "x-", is_ours_alone=True):
-        assert "x-1" not in os.listdir(tmp_path)
-    assert os.listdir(tmp_path) == []
+        assert not (tmp_path / f"x-{elsewhere}-x").exists() and thesis.exists()

@@ -50,9 +50,9 @@ def test_it_grows_with_what_makes_it_grow_and_says_what_to_lower() -> None:
     needed = memory.estimate(small, 4)
     assert memory.estimate(small, 8) > 1.8 * needed
     assert memory.estimate(checkpointing, 4) < needed
-    memory.check(small, 4, available=needed)
+    memory.refuse_if_too_large(needed, available=needed)
     with pytest.raises(OutOfMemory, match=r"GB.*global_batch_size.*gradient_checkpointing"):
-        memory.check(small, 4, available=needed // 2)
+        memory.refuse_if_too_large(needed, available=needed // 2)
 
 
 def test_what_there_is_is_less_than_the_machine_has() -> None:

@@ -24,6 +24,12 @@ def make(peak: float | None = None, start: int = 0, before: float = 0.0) -> tupl
     return TrainProgress(pace, start, before, stream, lambda: now[0]), now, stream
 
 
+def measured(progress: TrainProgress, step: int) -> float:
+    """The rate at a step that is logged as soon as it is finished."""
+    progress.finished(step)
+    return progress.measure(step)
+
+
 def metrics(step: int, rate: float) -> dict[str, float]:
     return {"step": step, "loss": 2.5, "masked_lm_accuracy": 0.25, "tokens_per_second": rate}
 
@@ -31,18 +37,31 @@ def metrics(step: int, rate: float) -> dict[str, float]:
 def test_rate_and_eta_follow_the_clock() -> None:
     progress, now, _ = make()
     now[0] += 10.0
-    assert progress.measure(20) == pytest.approx(8000.0)
+    assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
     progress.restart_clock(20)  # an evaluation is no part of the rate
     now[0] += 10.0
-    assert progress.measure(40) == pytest.approx(8000.0)
+    assert measured(progress, 40) == pytest.approx(8000.0)
 
 
-def test_the_line_says_all_that_was_promised() -> None:
+def test_steps_that_arrive_together_share_the_time_of_their_turn() -> None:
+    """Measured when a row was read, all but the first had millions of tokens per second."""
+    progress, now, _ = make()
+    now[0] += 10.0
+    progress.finished(20)
+    assert [progress.measure(step) for step in (5, 10, 15, 20)] == [pytest.approx(8000.0)] * 4
+    now[0] += 5.0
+    progress.finished(30)
+    now[0] += 10.0
+    progress.finished(50)  # two turns since the last logged step
+    assert progress.measure(40) == pytest.approx(20 * 4000 / 10)
+
+
+def test_the_line_holds_all_its_parts() -> None:
     progress, now, stream = make(peak=50e12)
     now[0] += 10.0
-    progress.show(metrics(20, progress.measure(20)))
+    progress.show(metrics(20, measured(progress, 20)))
     line = stream.getvalue()
     for part in (
         "step 20 of 1,000", "2.0%", "loss 2.5000", "accuracy 25.0%", "1,000 tokens/s/core",
@@ -87,9 +106,9 @@ def test_on_a_terminal_the_line_fits_and_messages_stand_above_it(columns: int, m
     progress = TrainProgress(pace, 0, 0.0, clock=lambda: now[0])
     for step in (1_399_800, 1_399_900):
         now[0] += 1000.0
-        progress.show(metrics(step, progress.measure(step)))
+        progress.show(metrics(step, measured(progress, step)))
     console.log("a message")
-    progress.show(metrics(1_400_000, progress.measure(1_400_000)), force=True)
+    progress.show(metrics(1_400_000, measured(progress, 1_400_000)), force=True)
     progress.close()
     console.log("the end")
     message, line, end, rest = terminal.rows()
@@ -113,7 +132,7 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
     progress, now, stream = make()
     for step in range(10, 110, 10):
         now[0] += 0.5
-        progress.show(metrics(step, progress.measure(step)), force=step == 100)
+        progress.show(metrics(step, measured(progress, step)), force=step == 100)
     progress.close()
     lines = stream.getvalue().splitlines()
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, classify
-from bigbird_ja.run.file_names import parameters_of
+from bigbird_ja.run.checkpoints import parameters_of
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, tpu
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn

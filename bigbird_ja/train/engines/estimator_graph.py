@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.run.file_names import SLOTS, STEP, slot_name
+from bigbird_ja.run.checkpoints import SLOTS, STEP, slot_name
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import hosts
 from bigbird_ja.train.step import train_step

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import implementation
-from bigbird_ja.process.errors import OutOfMemory, StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import memory
 from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
@@ -194,7 +194,7 @@ class PjrtEngine:
             return
         there = self._devices.memory_bytes
         if there is not None and needed > there:
-            raise OutOfMemory(memory.message(needed, there, "this device"))
+            raise memory.out_of_memory(needed, there, "this device")
 
     def _read(self) -> Any:
         """This process's part of each global batch, in the thread that feeds."""

@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.run.file_names import SLOTS
+from bigbird_ja.run.checkpoints import SLOTS
 from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
 from bigbird_ja.train.lowered import LoweredStep, Shard, Spec
 

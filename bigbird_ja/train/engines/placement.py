@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bigbird_ja.run.file_names import STEP
+from bigbird_ja.run.checkpoints import STEP
 from bigbird_ja.train.engines.pjrt_step import State, shapes
 from bigbird_ja.train.lowered import LoweredStep, Spec
 

@@ -20,7 +20,7 @@ import jax, numpy as np
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]))
 from jax.sharding import Mesh
-from bigbird_ja.run.file_names import SLOTS, slot_name
+from bigbird_ja.run.checkpoints import SLOTS, slot_name
 from bigbird_ja.train.engines import placement
 from bigbird_ja.train.engines.pjrt_step import AXIS
 from bigbird_ja.train.lowered import LoweredStep, Spec, Traced, shard_of

@@ -1,0 +1,370 @@
+"""MODEL_DIR: opened once, checked before anything is written, locked while a run writes to it.
+
+A run that continues may differ from how it began: in length, and by `--continue_with` in settings.
+The optimiser's state is kept. Where the batch size changes, the order of the data is cut into
+batches of the new size: the next batch begins at the first multiple of that size behind every
+record that was seen, so none is seen twice and less than one batch is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
+from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
+from bigbird_ja.run.records import EventRecord
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import (
+    config_fingerprint,
+    config_to_yaml,
+    flatten,
+    is_free,
+    may_change_in_mid_run,
+)
+from bigbird_ja.storage import outputs
+from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.train.engines.choice import Before
+from bigbird_ja.train.job import Dependencies
+
+LOCK = "lock.json"
+COMPILED = "compiled"  # folder of compiled programs, kept for the next start
+_CHECKPOINT = re.compile(rf"(damaged-|incomplete-)?model\.ckpt-\d+\..*|{STATE}")
+_VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
+_POLL_SECONDS = 0.5
+# What is written before the first step, besides TensorBoard's file.
+_FIRST_FILES = (CONFIG, TOKENIZER, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where training continues."""
+
+    checkpoint: Checkpoint | None
+    interruptions: int  # ends other than `finished`, of the whole run
+    next_batch: int = 0  # of the data's order, in batches of the config
+
+    @classmethod
+    def at(
+        cls, store: CheckpointStore, step: int | None, interruptions: int, next_batch: int
+    ) -> Resumption:
+        """Where another process resumes, from `shared`; the checkpoint is verified here too."""
+        return cls(None if step is None else store.fetch(step), interruptions, next_batch)
+
+    def shared(self) -> dict[str, int | None]:
+        """What the other processes of a pod need to resume at the same place."""
+        step = None if self.checkpoint is None else self.step
+        return {"step": step, "interruptions": self.interruptions, "next_batch": self.next_batch}
+
+    @property
+    def step(self) -> int:
+        """The global step continued from."""
+        return self.checkpoint.meta.step if self.checkpoint else 0
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training before the checkpoint."""
+        return self.checkpoint.meta.train_seconds if self.checkpoint else 0.0
+
+
+class RunDir:
+    """MODEL_DIR as it was when it was opened.
+
+    Args:
+        path: MODEL_DIR, on disk or gs://.
+        files: its files.
+        config: the settings of the run in it; None where there is no run.
+        events: of that run.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        files: Mapping[str, storage.Stat],
+        config: Config | None,
+        events: list[EventRecord],
+    ) -> None:
+        self.path, self.files, self.config, self.events = path, files, config, events
+
+    @classmethod
+    def open(cls, path: str, overwrite: bool = False) -> RunDir:
+        """Reads what is in MODEL_DIR; with `overwrite` only the names.
+
+        Raises:
+            BadInput: it cannot be a folder, or its settings or events cannot be read.
+        """
+        outputs.check_folder_place(path, "--model_dir")
+        run = cls(path, storage.list_stats(path), None, [])
+        if not overwrite:
+            if CONFIG in run.files and run.has_work:
+                run.config = read_config(run.join(CONFIG))
+            run.events = run_log.read_events(path) if run_log.EVENTS in run.files else []
+        return run
+
+    def join(self, name: str) -> str:
+        """The path of a file in MODEL_DIR."""
+        return storage.join(self.path, name)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a checkpoint, good or not, or a logged step is there."""
+        metrics = self.files.get(run_log.METRICS)
+        return self.has_checkpoints or bool(metrics and metrics.size)
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a checkpoint, good or not, is or was there."""
+        return any(_CHECKPOINT.fullmatch(name) for name in self.files)
+
+    def last_start(self) -> EventRecord | None:
+        """The event of the last start of a run, or None."""
+        starts = [e for e in self.events if e["event"] in ("started", "resumed")]
+        return starts[-1] if starts else None
+
+    def engine_before(self) -> Before | None:
+        """What the run was trained by and on; None for a new one."""
+        start = self.last_start() if self.has_work else None
+        if start is None:
+            return None
+        return Before(str(start.get("engine")), str(start.get("environment", {}).get("device")))
+
+    def is_recorded_as_finished(self) -> bool:
+        """Whether the last start of a run was followed by the end `finished`."""
+        known = ("started", "resumed", "finished", "failed", "interrupted")
+        ends = [event["event"] for event in self.events if event["event"] in known]
+        return ends[-1:] == ["finished"]
+
+    # Checks, before anything is written.
+
+    def check_settings(self, config: Config, changed: Collection[str] = ()) -> None:
+        """Refuses settings other than those of the run that is there.
+
+        Args:
+            config: to continue with.
+            changed: keys that may differ: those of `--continue_with`.
+
+        Raises:
+            BadInput: names each setting that differs, and the flag that would change it.
+        """
+        if self.config is None:
+            if changed:
+                raise BadInput(
+                    f"--continue_with: {self.path} holds no run to continue: check --model_dir"
+                )
+            return
+        different = changes(self.config, config)
+        different = {key: value for key, value in different.items() if key not in changed}
+        if not different:
+            return
+        named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
+        if all(map(may_change_in_mid_run, different)):
+            flags = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
+            advice = f"to change them in mid run, {flags}"
+        else:
+            advice = f"to start another run from its weights, --init_from {self.path} with another"
+            advice += " --model_dir"
+        raise BadInput(
+            f"{self.path} holds a run of other settings ({named}): use those; {advice}; or"
+            " --overwrite to move that run aside"
+        )
+
+    def find_resumption(
+        self, store: CheckpointStore, config: Config, data_fingerprint: str, changes_it: bool
+    ) -> Resumption:
+        """The newest good checkpoint, checked against config and data. Call with the lock held.
+
+        Args:
+            store: of MODEL_DIR.
+            config: to continue with; `check_settings` allowed it.
+            data_fingerprint: of the data set.
+            changes_it: with `--continue_with`: the checkpoint may have the settings of before.
+
+        Raises:
+            BadInput: it belongs to another config or data set.
+            StorageError: checkpoints exist and none is good.
+        """
+        checkpoint = store.latest_good()
+        interruptions = _unfinished_starts(self.events)
+        if checkpoint is None:
+            return Resumption(None, interruptions)
+        meta = checkpoint.meta
+        if meta.data_fingerprint != data_fingerprint:
+            raise BadInput(
+                f"{self.path} was trained on other data (fingerprint"
+                f" {meta.data_fingerprint[:12]}, not {data_fingerprint[:12]}): give that"
+                " --data_dir, or another --model_dir, or --overwrite to move that run aside"
+            )
+        earlier = earlier_configs(self.events)
+        if changes_it and self.config is not None:
+            earlier.add(config_fingerprint(self.config))
+        check_config(config, meta, self.join(CONFIG), earlier)
+        return Resumption(
+            checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
+        )
+
+    def check_is_of(self, owner: str, deps: Dependencies) -> None:
+        """In a process of a pod that does not write: MODEL_DIR must be the writer's folder.
+
+        Args:
+            owner: of the writer's lock.
+            deps: of the job.
+
+        Raises:
+            BadInput: it is another folder, where that lock is not seen.
+        """
+        end = deps.clock() + _VISIBLE_SECONDS
+        while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
+            if deps.clock() > end:
+                raise BadInput(
+                    f"{self.path} on this host is not the folder that process 0 writes to: give a"
+                    " --model_dir on gs://, or on a disk that all hosts share"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    # Writing.
+
+    @contextlib.contextmanager
+    def locked(self, deps: Dependencies, overwrite: bool) -> Iterator[tuple[Lease, str]]:
+        """Makes MODEL_DIR and holds its lock; with `overwrite` moves the run in it aside first.
+
+        Yields:
+            The lock, and an empty scratch folder: on the disk of MODEL_DIR, where that is local, so
+            that checkpoints are moved and not copied.
+
+        Raises:
+            BadInput: a trainer is at work there, or what is there cannot be moved aside.
+        """
+        if overwrite and self._check_movable():
+            with self._lease(deps):
+                moved = self._move_aside()
+            deps.log(f"{self.path}: the run that was there is now {moved}")
+        with outputs.new_folder(self.path), self._lease(deps) as lease:
+            self._refuse_another_start()
+            if storage.is_remote(self.path):
+                scratch = scratch_directory()
+            else:
+                storage.clean_temporary(self.path)
+                scratch = scratch_directory(self.path, ".scratch-", is_ours_alone=True)
+            with scratch as folder:
+                yield lease, folder
+
+    @contextlib.contextmanager
+    def _lease(self, deps: Dependencies) -> Iterator[Lease]:
+        busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
+        storage.make_directory(self.path)
+        lease = Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic)
+        holder = lease.acquire()
+        try:
+            if holder:
+                fields = {"from_pid": holder.pid, "from_host": holder.host}
+                run_log.append_event(self.path, "lock_taken_over", deps.clock, **fields)
+            yield lease
+        finally:
+            with contextlib.suppress(Exception):
+                lease.release()
+
+    def _refuse_another_start(self) -> None:
+        """Between opening MODEL_DIR and locking it another process may have trained there."""
+        if not self.events:
+            return
+        before = self.last_start()
+        self.events = run_log.read_events(self.path)
+        if self.last_start() != before:
+            raise BadInput(f"{self.path}: another process has trained here just now: run again")
+
+    def _check_movable(self) -> bool:
+        """Whether there is a run that `--overwrite` has to move aside.
+
+        Raises:
+            BadInput: what is there was not made by `pretrain`, or cannot be renamed.
+        """
+        if not self.has_work:
+            return False
+        advice = "choose another --model_dir, or move it yourself"
+        if storage.is_remote(self.path):
+            raise BadInput(f"{self.path}: a bucket cannot rename: {advice}")
+        for name in (CONFIG, run_log.EVENTS):
+            if name not in self.files:
+                raise BadInput(
+                    f"{self.path}: --overwrite moves only a run of ours aside, and {name} is not"
+                    f" there: {advice}"
+                )
+        real = os.path.realpath(self.path)
+        if os.path.ismount(real) or os.path.commonpath([real, os.getcwd()]) == real:
+            raise BadInput(
+                f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
+                f" or is a mount point: {advice}"
+            )
+        return True
+
+    def _move_aside(self) -> str:
+        """Renames MODEL_DIR; the new name. Call with the lock held."""
+        path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
+        number = 1
+        while os.path.lexists(f"{path}.replaced-{number}"):
+            number += 1
+        moved = f"{path}.replaced-{number}"
+        os.rename(path, moved)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(moved, LOCK))  # ours: nobody trains the old run
+        os.mkdir(path)
+        self.files = {}
+        return moved
+
+    def write_settings(self, config: Config, tokenizer: str) -> None:
+        """Writes the resolved config, where it is another than before, and the tokenizer.
+
+        Args:
+            config: of the run.
+            tokenizer: the data set's file.
+        """
+        if config != self.config:
+            storage.write_text(self.join(CONFIG), config_to_yaml(config))
+        if TOKENIZER not in self.files and storage.exists(tokenizer):
+            storage.write_bytes(self.join(TOKENIZER), storage.read_bytes(tokenizer))
+
+    def remove_new_files(self) -> None:
+        """Removes what a new run has written, which the engine refused before its first step."""
+        for name in storage.list_files(self.path):
+            is_first = name in _FIRST_FILES or name.startswith("events.out.tfevents.")
+            if is_first and name not in self.files:
+                storage.delete(self.join(name))
+        if not storage.is_remote(self.path):
+            with contextlib.suppress(OSError):  # only an empty one goes
+                os.rmdir(self.join(COMPILED))
+
+
+def changes(before: Config, now: Config) -> dict[str, list[Any]]:
+    """Setting -> [old, new] of every change that a run does not accept without a flag."""
+    old, new = flatten(before), flatten(now)
+    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
+
+
+def next_batch(meta: Meta, config: Config) -> int:
+    """The batch of the data's order, in batches of `config`, with which a checkpoint continues."""
+    size = config.training.global_batch_size
+    if meta.global_batch_size == size:
+        return meta.next_batch
+    return -(-meta.next_batch * meta.global_batch_size // size)
+
+
+def _unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
+    """Starts that no `finished` followed: kills leave no line of their own."""
+    count, running = 0, False
+    for event in events:
+        if event.get("event") in ("started", "resumed"):
+            count += running
+            running = True
+        elif event.get("event") == "finished":
+            running = False
+    return count + running

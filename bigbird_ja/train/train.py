@@ -1,0 +1,392 @@
+"""Training, from a job to its last checkpoint; read this file from top to bottom.
+
+`train` refuses what can be refused, locks MODEL_DIR, finds the checkpoint to continue from, and
+hands over to `Trainer`, whose loop is the same for every engine:
+
+    advance -> finite? -> log -> save -> evaluate -> stop?
+
+Saving, heartbeats and the watchdog have threads of their own. In a pod, process 0 writes; the
+others follow it. `train.ends` records how a run ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bigbird_ja.data import verify
+from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
+from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.settings.values import config_fingerprint
+from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
+from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.train import inputs
+from bigbird_ja.train.ends import Ends
+from bigbird_ja.train.engines import Finished, choice
+from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.phases import make_engine
+from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.run_dir import Resumption, RunDir
+from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
+
+HEARTBEAT_SECONDS = 15.0
+METRICS_SYNC_SECONDS = 60.0
+
+
+def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
+    """Trains or resumes to the end.
+
+    Args:
+        job: what to train.
+        run_dir: MODEL_DIR, opened.
+        stop: tells whether someone asked to stop.
+
+    Returns:
+        The `--json` results.
+
+    Raises:
+        CommandError: every other end, recorded in MODEL_DIR once work has begun there; its
+            `results` carry `global_step` and `loss`.
+    """
+    config, pod, deps = job.config, job.pod, job.deps
+    deps.mark("start-up")
+    if not job.overwrite:
+        run_dir.check_settings(config, job.continue_with)
+    guard = inputs.check(job)
+    warm_start = _load_warm_start(job, run_dir)
+    pod.barrier("checked")
+
+    with contextlib.ExitStack() as stack:
+        if pod.is_writer:
+            lease, scratch = stack.enter_context(run_dir.locked(deps, job.overwrite))
+            store = CheckpointStore(job.model_dir, scratch, _reporter(job), deps.mark)
+            resumption = run_dir.find_resumption(
+                store, config, job.manifest.fingerprint, bool(job.continue_with)
+            )
+            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+            if resumption.checkpoint is not None:
+                deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
+            pod.share("start", lambda: {"lease": lease.owner.id, **resumption.shared()})
+        else:
+            lease, start = None, pod.share("start", dict)
+            scratch = stack.enter_context(scratch_directory())
+            run_dir.check_is_of(start.pop("lease"), deps)
+            store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
+            resumption = Resumption.at(store, **start)
+            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+        pod.barrier("ready")
+        trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
+        return trainer.run()
+
+
+def _load_warm_start(job: Job, run_dir: RunDir) -> Mapping[str, Any] | None:
+    """Parameters of `--init_from`, for a fresh start only."""
+    if not job.init_from:
+        return None
+    if not job.overwrite and run_dir.has_checkpoints:
+        job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
+        return None
+    from bigbird_ja.train.warm_start import load_initial
+
+    params, table = load_initial(job.init_from, job.config, job.manifest.tokenizer_sha256)
+    job.deps.log(table)
+    return params
+
+
+def _reporter(job: Job) -> Callable[[str, int, str], None]:
+    """Logs and records checkpoints that are set aside or cleaned up."""
+
+    def report(event: str, step: int, text: str) -> None:
+        job.deps.log(text)
+        fields = {"global_step": step, "message": text}
+        run_log.append_event(job.model_dir, event, job.deps.clock, **fields)
+
+    return report
+
+
+class Trainer:
+    """One process's part of a run, once MODEL_DIR is locked.
+
+    Args:
+        job, run_dir, stop: as of `train`.
+        store: the checkpoints of MODEL_DIR.
+        scratch: an empty local folder.
+        resumption: where training continues.
+        lease: the lock; None in a process that does not write.
+        guard: raises where the data set has changed.
+        warm_start: parameters that replace the random ones of a new run, or None.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        run_dir: RunDir,
+        stop: StopRequest,
+        store: CheckpointStore,
+        scratch: str,
+        resumption: Resumption,
+        lease: Lease | None,
+        guard: DataGuard,
+        warm_start: Mapping[str, Any] | None,
+    ) -> None:
+        self.job, self.config, self.deps, self.pod = job, job.config, job.deps, job.pod
+        self.run_dir, self.stop, self.scratch = run_dir, stop, scratch
+        self.resumption, self.lease, self.guard = resumption, lease, guard
+        self.warm_start = warm_start
+        self.total = self.config.training.num_train_steps
+        self.recorder = Recorder(job, resumption, scratch)
+        self.saver = CheckpointSaver(
+            store,
+            scratch,
+            self.config.checkpoints,
+            self._check_may_publish,
+            self._on_saved,
+            self.deps.mark,
+            self.deps.monotonic,
+            writes=self.pod.is_writer,
+        )
+        self.ends = Ends(job, run_dir, stop, self.recorder, self.saver)
+        stall_seconds = self.config.training.stall_minutes * 60
+        self.watchdog = Watchdog(stall_seconds, self.ends.stalled)
+        self.evaluations = Evaluations(job, stop, self.watchdog.tick)
+        self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
+        self.saved = self.logged = resumption.step  # the last steps that were
+
+    def run(self) -> dict[str, Any]:
+        """Trains, and records the end, whichever it is."""
+        step = self.resumption.step
+        # Ends that come from other threads are recorded as this run's from here on.
+        self.stop.leave = lambda message: self.ends.leave("interrupted", message)
+        self.pod.leave = lambda error: self.ends.leave(error.reason, str(error))
+        if step >= self.total:
+            return self._complete()
+        with self.ends.recorded_failure(is_new=self.resumption.checkpoint is None):
+            self.recorder.started(self.run_dir)
+            reason = "interrupted" if self.stop.is_set() else self._train()
+        self.stop.answered()
+        return self.ends.reached(reason)
+
+    def _complete(self) -> dict[str, Any]:
+        """No step is left: makes up for what a kill after the last step has prevented, the last
+        evaluation and the record of the end."""
+        step, checkpoint = self.resumption.step, self.resumption.checkpoint
+        self.deps.log(
+            f"{self.job.model_dir}: already at step {step:,}: nothing left to do (a larger"
+            " --num_train_steps continues)"
+        )
+        self.evaluations.begin(step)
+        if checkpoint is None or not self.evaluations.is_due(step):
+            is_recorded = self.run_dir.is_recorded_as_finished()
+            return self.ends.reached("finished", is_new=not is_recorded)
+        with self.ends.recorded_failure(), self._threads():
+            parameters = parameters_of(read_variables(checkpoint.prefix))
+            self._evaluate(step, choice.model(self.job.engine, self.config, parameters))
+        if not self.evaluations.is_due(step):
+            return self.ends.reached("finished")
+        self.stop.answered()  # someone asked to stop before it was complete
+        self.evaluations.join()
+        return self.ends.reached("interrupted")
+
+    def _train(self) -> str:
+        """Starts the engine and runs the loop; "finished" or "interrupted"."""
+        self.engine = make_engine(
+            self.job, self.resumption, self.warm_start, self.scratch, self._lengthened
+        )
+        self.profiler = self._profiler()
+        start = self.resumption.step
+        self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
+        self.recorder.open_board()
+        try:
+            with self._threads():
+                self.deps.mark("compile")
+                self.engine.begin()
+                self.ends.has_stepped = True
+                self.deps.mark("session")
+                self.watchdog.tick()
+                reason = self._loop(start)
+                self.recorder.heartbeat(write=True, state="saving")
+                self.saver.wait()
+                if self.profiler is not None:
+                    self.profiler.close()
+                self.engine.close()
+                self.recorder.sync()
+        finally:
+            self.engine.close()
+            self.recorder.close()
+        return reason
+
+    # The loop.
+
+    def _loop(self, start: int) -> str:
+        """Trains from step `start` to the last one.
+
+        Raises:
+            Diverged: a loss or gradient is not finite.
+            CommandError: input, device, saving or the lock failed.
+        """
+        step = start
+        self.evaluations.begin(start)
+        if self.evaluations.is_due(start) and not self._is_over(start):
+            self._evaluate(start, self.engine.forward())
+        self.recorder.began()
+        self.deps.mark("step")
+        while not self._is_over(step):
+            result = self._advance(step)
+            step = result.step
+            self._stepped(step)
+            self._log(result)
+            if step >= self.total or self.schedule.is_due(step):
+                self._save(step)
+            if self.evaluations.is_due(step) and not self._is_over(step):
+                self._evaluate(step, self.engine.forward())
+            if step >= self.total:
+                if self.evaluations.is_due(step):  # someone asked to stop before it was complete
+                    break
+                return "finished"
+        if self.recorder.step > start:  # someone asked to stop: saves what is finished
+            result = self.engine.settle()
+            _check_finite(result)
+            self._stepped(result.step)
+            self._log(result)
+            self._save(result.step)
+        self.saver.wait()
+        self.evaluations.join()
+        return "interrupted"
+
+    def _advance(self, step: int) -> Finished:
+        """One turn of the engine; all dispatched steps are finished where the state is needed."""
+        limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
+        if self.profiler is not None:
+            limit = min(limit, self.profiler.next_edge(step))
+            self.profiler.before(step)
+        limit = self.pod.turn(step, limit, self.engine.ahead)
+        result = self.engine.advance(limit)
+        is_at_end = result.step >= self.total or self._is_over(result.step)
+        if is_at_end or result.step >= limit or self.schedule.is_due(result.step):
+            result = result.then(self.engine.settle())
+        if self.profiler is not None:
+            self.profiler.after(result.step)
+        _check_finite(result)
+        return result
+
+    def _is_over(self, step: int) -> bool:
+        """Whether training stops at `step`, since someone asked."""
+        is_asked = self.stop.is_set()
+        if is_asked:
+            self.stop.answered()
+        return self.pod.stops_at(step, is_asked)
+
+    def _stepped(self, step: int) -> None:
+        self.recorder.stepped(step)
+        self.watchdog.tick()
+        self.saver.poll()
+        self.periodic.poll()
+        self.deps.mark("step")
+
+    def _log(self, result: Finished) -> None:
+        """Logs the steps that are due, and the last one of this process."""
+        every = self.config.training.log_every_steps
+        is_end = result.step >= self.total or self._is_over(result.step)
+        for step in sorted(result.metrics):
+            if step > self.logged and (step % every == 0 or (is_end and step == result.step)):
+                self.recorder.logged(step, dict(result.metrics[step]))
+                self.logged = step
+
+    def _evaluate(self, step: int, model: Any) -> None:
+        """Evaluates on held-out records; left unfinished where someone asks to stop meanwhile, and
+        then made after the restart."""
+        results = self.evaluations.evaluate(step, model)
+        if results is not None:
+            self.recorder.evaluated(step, results)
+
+    # Saving.
+
+    def _save(self, step: int) -> None:
+        """Saves in the background."""
+        if step == self.saved:
+            return
+        self.schedule.saved(step)
+        self.saved = step
+        self.recorder.heartbeat(state="saving")
+        totals, manifest = self.recorder.totals(), self.job.manifest
+        meta = Meta(
+            step=step,
+            config_fingerprint=config_fingerprint(self.config),
+            data_fingerprint=manifest.fingerprint,
+            train_seconds=totals["train_seconds"],
+            tokens_seen=totals["tokens_seen"],
+            interruptions=totals["interruptions"],
+            time=round(self.deps.clock(), 3),
+            next_batch=self.recorder.next_batch(),
+            global_batch_size=self.config.training.global_batch_size,
+            tokenizer_sha256=manifest.tokenizer_sha256,
+        )
+        self.saver.save(meta, self.engine.snapshot)
+        self.watchdog.tick()
+
+    def _check_may_publish(self) -> None:
+        """In the saver's thread: raises where a checkpoint must not become the latest."""
+        if self.lease is not None:
+            self.lease.check()
+        self.guard.check()
+
+    def _on_saved(self, meta: Meta, seconds: float, waited: float) -> None:
+        """In the saver's thread, once a checkpoint is the latest."""
+        self.recorder.heartbeat(state="training")
+        times = {"seconds": round(seconds, 3), "stalled_seconds": round(waited, 3)}
+        self.recorder.event("saved", global_step=meta.step, **times)
+        self.recorder.sync()
+
+    # What the loop needs.
+
+    def _threads(self) -> contextlib.ExitStack:
+        """The watchdog and the periodic tasks; a failure to read names the damaged shard."""
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.watchdog)
+        stack.enter_context(self.periodic)
+        stack.enter_context(verify.named_damage(self.job.manifest, self.job.data_dir))
+        return stack
+
+    def _tasks(self) -> list[Task]:
+        if self.lease is None:
+            return []
+        lease = self.lease
+
+        def beat() -> None:
+            lease.check()  # whoever lost the lock must not write for the process that has it
+            self.recorder.heartbeat(write=True)
+
+        return [
+            Task("lock", RENEW_SECONDS, lease.renew),
+            Task("heartbeat", HEARTBEAT_SECONDS, beat),
+            Task("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
+        ]
+
+    def _profiler(self) -> Any:
+        if not self.job.profile_steps or not self.pod.is_writer:
+            return None
+        from bigbird_ja.train.profiling import Profiler
+
+        first, last = self.job.profile_steps
+        place = self.job.model_dir, self.scratch
+        return Profiler(first, last, self.engine, *place, self.deps.log)
+
+    def _lengthened(self) -> None:
+        """From here on sequences have their full length."""
+        self.recorder.lengthened()
+        self.watchdog.tick()
+
+
+def _check_finite(result: Finished) -> None:
+    if result.first_bad is not None:
+        raise Diverged(
+            f"step {result.first_bad}: loss or gradients are NaN or infinite: the last checkpoint"
+            " is intact; try a lower training.learning_rate, a longer warm-up, or other data"
+        )

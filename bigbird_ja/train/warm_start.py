@@ -1,0 +1,372 @@
+"""The state with which training begins: a checkpoint's, a new run's, or another model's weights.
+
+`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder
+(`model.safetensors`) of a BigBird or a BERT, a MODEL_DIR of ours, and a TensorFlow checkpoint with
+the names of Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights
+are the same. Optimiser state is never taken: that is what resuming does. What a source lacks keeps
+its random first value; a table names the source of each variable, and a warning below it lists what
+stays random.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.model import hf_names
+from bigbird_ja.model.params import (
+    POSITIONS,
+    ParameterSpec,
+    initial_parameters,
+    initial_value,
+    parameter_specs,
+)
+from bigbird_ja.process.console import table
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run.checkpoints import (
+    SLOTS,
+    STEP,
+    Checkpoint,
+    CheckpointStore,
+    read_variables,
+    slot_name,
+    variable_names,
+)
+from bigbird_ja.run.model import CONFIG, load_parameters
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.text import tokenizer
+
+_WEIGHTS = "model.safetensors"
+_MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
+_INITIAL = "random first value"
+_BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+# Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
+# Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
+# have the first layer norm where BERT has it.
+_OTHER_NAMES = (
+    ("cls/predictions/transform/", "transform/"),
+    ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
+    ("cls/predictions/transform/", "cls/predictions/transform/LayerNorm/"),
+    ("bert/encoder/LayerNorm/", "bert/embeddings/LayerNorm/"),
+)
+_NAMES_IN_WARNING = 8
+# Without these a warm start is a mistake, whatever else matched.
+_ESSENTIAL = "bert/encoder/"
+
+
+State = dict[str, np.ndarray]
+
+
+def first_state(
+    config: Config, checkpoint: Checkpoint | None, warm_start: Mapping[str, np.ndarray] | None
+) -> State:
+    """Every variable where training begins, by the names of a checkpoint.
+
+    Args:
+        config: completed by a data set.
+        checkpoint: where training continues, or None.
+        warm_start: parameters that replace the random ones of a new run.
+
+    Raises:
+        BadInput: the checkpoint is of another model.
+    """
+    if checkpoint is None:
+        params: State = initial_parameters(config, config.training.seed)
+        params.update(warm_start or {})
+        slots = {
+            slot_name(name, slot): np.zeros_like(value)
+            for slot in SLOTS
+            for name, value in params.items()
+        }
+        return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
+    state = read_variables(checkpoint.prefix)
+    specs = parameter_specs(config)
+    for name in variable_names(specs):
+        spec = specs.get(name) or specs.get(name.rpartition("/")[0])
+        expected = spec.shape if spec else ()
+        shape = np.shape(state[name]) if name in state else "missing"
+        if shape != expected:
+            raise BadInput(
+                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {expected}"
+            )
+    if int(state[STEP]) == config.training.first_seq_length_steps:
+        return lengthened(config, state)  # a checkpoint of that step was saved before the change
+    return state
+
+
+def lengthened(config: Config, state: Mapping[str, Any]) -> State:
+    """The state at the change from short to whole sequences: the positions of the short ones, which
+    alone were trained, repeated end to end as in Longformer (arXiv:2004.05150, section 5), with
+    AdamW's state of them."""
+    length = config.training.first_seq_length
+    names = (POSITIONS, *(slot_name(POSITIONS, slot) for slot in SLOTS))
+    return {**state, **{name: repeated(state[name][:length], len(state[name])) for name in names}}
+
+
+def repeated(rows: np.ndarray, count: int) -> np.ndarray:
+    """[count, ...]: the rows end to end, again and again."""
+    copies = -(-count // len(rows))
+    return np.tile(rows, (copies, *[1] * (rows.ndim - 1)))[:count]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The variables of another model, by our names where those are known."""
+
+    kind: str
+    values: Mapping[str, np.ndarray]
+    names: Mapping[str, str]  # our name -> the source's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
+
+
+def load_initial(
+    source: str, config: Config, tokenizer_sha256: str = ""
+) -> tuple[dict[str, np.ndarray], str]:
+    """First values from another model.
+
+    Args:
+        source: a folder or a checkpoint's prefix, on disk or gs://.
+        config: of the new run, completed by a data set.
+        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, the word
+            embeddings follow their pieces to other ids.
+
+    Returns:
+        The parameters that the source has, float32 by our names, and for people the table, with a
+        warning where parameters stay random.
+
+    Raises:
+        BadInput: nothing there, not readable, or of another architecture.
+    """
+    specs = parameter_specs(config)
+    model = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
+    taken: dict[str, np.ndarray] = {}
+    rows = []
+    for name, spec in specs.items():
+        value, how = _take(name, spec, model)
+        if value is not None:
+            taken[name] = value
+        rows.append((name, "x".join(map(str, spec.shape)), how))
+    _check(source, model, rows, taken)
+    header = f"first values from {source} ({model.kind}):"
+    text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
+    lacking = [name for name in specs if name not in taken]
+    return taken, text + _warnings(model, config, lacking, len(specs))
+
+
+def _with_our_ids(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
+    """The source with its rows of pieces where the data set's tokenizer has them; what `make-data
+    --tokenizer` added to the source's tokenizer gets random first values."""
+    if not model.settings:  # of Hugging Face's folders alone
+        return model
+    ids = tokenizer.old_ids_in(source, tokenizer_sha256)
+    if ids is None:
+        return model
+    values, names, specs = dict(model.values), dict(model.names), parameter_specs(config)
+    for name in (n for n in _BY_PIECE if n in values):
+        old, count = np.asarray(values[name]), len(values[name])
+        new = initial_value(config, name, specs[name], config.training.seed)
+        places = [(i, k) for i, k in enumerate(ids) if k is not None and k < count]
+        to, at = map(list, zip(*places, strict=True))
+        if len(ids) == len(new) and old.shape[1:] == new.shape[1:]:
+            new[to] = old[at]
+            values[name] = new
+            names[name] = f"{names[name]}: {len(to):,} of {len(ids):,} pieces"
+    return dataclasses.replace(model, values=values, names=names)
+
+
+def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> str:
+    """Lines about parameters that stay random, and about settings that no shape shows and in which
+    the source differs."""
+    lines = []
+    if lacking:
+        named = ", ".join(lacking[:_NAMES_IN_WARNING])
+        more = len(lacking) - _NAMES_IN_WARNING
+        named += f" and {more} more" if more > 0 else ""
+        lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
+    for name, value in model.settings.items():
+        ours = getattr(config.model, name)
+        if value is not None and value != ours:
+            lines.append(
+                f"the source has model.{name}={value}, this config {ours}: use the source's"
+            )
+    return "".join(f"\nwarning: {line}" for line in lines)
+
+
+def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
+    """The value for one parameter, or None, and where it comes from."""
+    value = model.values.get(name)
+    if value is None:
+        return None, f"{_INITIAL} (not in the source)"
+    value = np.asarray(value, np.float32)
+    there = model.names.get(name, name)
+    if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
+        value = value.reshape(spec.shape)  # attention kernels with the head axis split
+    if value.shape == spec.shape:
+        return value, there
+    if name == POSITIONS and value.shape[1:] == spec.shape[1:]:
+        return repeated(value, spec.shape[0]), (
+            f"{there}: {len(value):,} positions "
+            + ("repeated" if len(value) < spec.shape[0] else "cut")
+        )
+    return None, f"{_INITIAL} ({there} has shape {'x'.join(map(str, value.shape))})"
+
+
+def _check(
+    source: str, model: Source, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]
+) -> None:
+    """Refuses a source that lacks a part of the encoder, or holds numbers that are not finite."""
+    lacking = [
+        (name, how) for name, _, how in rows if name not in taken and name.startswith(_ESSENTIAL)
+    ]
+    if lacking:
+        name, how = lacking[0]
+        raise BadInput(
+            f"--init_from {source}: {len(lacking)} variables of the encoder do not fit this config,"
+            f" first {name}: {how.removeprefix(_INITIAL).strip(' ()')}: use the source's model.*"
+            " settings"
+        )
+    for name, value in taken.items():
+        if not np.isfinite(value).all():
+            raise BadInput(
+                f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
+                " numbers: take an earlier checkpoint of that model"
+            )
+
+
+def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Layers after the first in one line each: a table of 200 lines is not read."""
+    shown = []
+    for name, shape, how in rows:
+        if not name.startswith("bert/encoder/layer_"):
+            shown.append((name, shape, how))
+            continue
+        layer = name.split("/")[2]
+        if layer == "layer_0":
+            shown.append((name, shape, how))
+        elif name.endswith("query/kernel"):
+            group = [r for r in rows if r[0].startswith(f"bert/encoder/{layer}/")]
+            shown.append((f"bert/encoder/{layer}/*", f"{len(group)} variables", "as layer_0"))
+    return shown
+
+
+def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
+    if storage.exists(storage.join(source, _WEIGHTS)):
+        return _read_hugging_face(source, specs)
+    if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
+        _, params, meta = load_parameters(source)
+        return Source(f"a run of ours, step {meta.step:,}", params, {})
+    prefix = _checkpoint_prefix(source)
+    if prefix is not None:
+        return _read_google(prefix, specs)
+    if storage.exists(storage.join(source, "pytorch_model.bin")):
+        raise BadInput(
+            f"--init_from {source}: pytorch_model.bin is a pickle, which is never opened: save the"
+            " model with safe_serialization=True, as model.safetensors"
+        )
+    raise BadInput(
+        f"--init_from {source}: neither a Hugging Face folder ({_WEIGHTS}), nor a MODEL_DIR, nor a"
+        " TensorFlow checkpoint (give PREFIX of PREFIX.index)"
+    )
+
+
+@dataclass(frozen=True)
+class _HuggingFaceConfig:
+    """The keys of `config.json` that are read; no shape shows them."""
+
+    model_type: str = "unknown"
+    hidden_act: str | None = None
+    num_attention_heads: decode.Count | None = None
+    layer_norm_eps: float | None = None
+
+
+def _hugging_face_config(source: str) -> _HuggingFaceConfig:
+    path, advice = storage.join(source, "config.json"), "is this a Hugging Face folder?"
+    try:
+        return decode.read_json(path, _HuggingFaceConfig, advice)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: {advice}") from error
+
+
+def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+    except ImportError as error:
+        raise BadInput(
+            "--init_from a Hugging Face folder needs safetensors: pip install"
+            " 'bigbird-ja[huggingface]'"
+        ) from error
+    path = storage.join(source, _WEIGHTS)
+    try:
+        state = load(storage.read_bytes(path, _MOST_WEIGHTS))
+    except (SafetensorError, KeyError) as error:
+        raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
+    config = _hugging_face_config(source)
+    if config.model_type not in ("big_bird", "bert"):
+        raise BadInput(
+            f"--init_from {source}: a {config.model_type} model; a big_bird or bert one is needed"
+        )
+    values, names = {}, {}
+    for name in specs:
+        usual = hf_names.hugging_face_name(name)
+        names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
+        if names[name] in state:
+            value = state[names[name]]
+            values[name] = value.T if hf_names.is_transposed(name) else value
+    settings = dataclasses.asdict(config)
+    kind = settings.pop("model_type")
+    return Source(f"a Hugging Face folder, {kind}", values, names, settings)
+
+
+def _hugging_face_names(usual: str) -> list[str]:
+    """What a parameter may be called: BERT's pooler is a layer deeper, a model that was saved
+    without its heads has no `bert.`, and old ones have the layer norms' names of TensorFlow."""
+    names = [usual, usual.replace("bert.pooler.", "bert.pooler.dense.")]
+    if "LayerNorm" in usual:
+        stem, _, part = usual.rpartition(".")
+        names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
+    return [*names, *(name.removeprefix("bert.") for name in names)]
+
+
+def _checkpoint_prefix(source: str) -> str | None:
+    """The prefix of a TensorFlow checkpoint: given itself, or its .index, or its directory."""
+    prefix = source.removesuffix(".index")
+    if storage.exists(f"{prefix}.index"):
+        return prefix
+    if storage.is_remote(source) or os.path.isdir(source):
+        names = [name for name in storage.list_files(source) if name.endswith(".index")]
+        if len(names) > 1:
+            raise BadInput(
+                f"--init_from {source}: several checkpoints ({', '.join(names[:4])}): give one's"
+                " prefix"
+            )
+        if names:
+            return storage.join(source, names[0].removesuffix(".index"))
+    return None
+
+
+def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
+    directory, base = storage.directory_of(prefix), storage.base_name(prefix)
+    with scratch_directory() as scratch:
+        files = [
+            storage.fetch(storage.join(directory, name), scratch)
+            for name in storage.list_files(directory)
+            if name.startswith(f"{base}.")
+        ]
+        variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
+    names = {}
+    for name in specs:
+        others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
+        known = [other for other in (name, *others) if other in variables]
+        if known:
+            names[name] = known[0]
+    values = {name: variables[other] for name, other in names.items()}
+    return Source("a TensorFlow checkpoint", values, names)

@@ -1,0 +1,129 @@
+"""Files on disk: whole or not at all, honest errors, nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.process import identity
+from bigbird_ja.process.errors import BadInput
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_writes_are_whole_and_obey_the_umask(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.json")
+    old = os.umask(0o027)
+    try:
+        storage.write_bytes(path, b"one")
+        storage.create_exclusive(path + ".lock", b"me")
+    finally:
+        os.umask(old)
+    assert os.stat(path).st_mode & 0o777 == 0o640
+    assert os.stat(path + ".lock").st_mode & 0o777 == 0o640
+    storage.write_text(path, "二")
+    assert storage.read_text(path) == "二"
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "a.json.lock"]
+
+
+def test_a_full_disk_names_the_file_and_is_an_io_error(tmp_path: Path) -> None:
+    program = (
+        "import resource, signal, sys\n"
+        "from bigbird_ja import storage\n"
+        "from bigbird_ja.process.errors import classify\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n"
+        "    storage.write_bytes(sys.argv[1], bytes(100_000))\n"
+        "except OSError as error:\n"
+        "    print(classify(error).status, classify(error))\n"
+    )
+    path = str(tmp_path / "model.data")
+    storage.write_bytes(path, b"last good")
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.startswith(f"74 disk full: {path}")
+    assert storage.read_bytes(path) == b"last good"
+    assert os.listdir(tmp_path) == ["model.data"]
+
+
+def test_a_killed_writer_is_swept_by_the_next_writer_of_that_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    program = (
+        "import os, signal, sys\n"
+        "from bigbird_ja import storage\n"
+        "with storage.writing(sys.argv[1]) as file:\n"
+        "    file.write(b'half'); file.flush()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, check=False)
+    left = os.listdir(tmp_path)
+    assert len(left) == 1 and left[0].startswith(storage.TEMPORARY_PREFIX)  # the second swept
+    assert storage.list_files(str(tmp_path)) == [] and storage.list_tree(str(tmp_path)) == []
+    assert storage.glob(str(tmp_path / "*")) == []
+    storage.write_bytes(str(tmp_path / "other"), b"")
+    assert len(os.listdir(tmp_path)) == 2  # not its business
+    storage.write_bytes(path, b"whole")
+    assert sorted(os.listdir(tmp_path)) == ["a", "other"]
+
+
+def test_clean_temporary_spares_the_living(tmp_path: Path) -> None:
+    here = identity.this_process()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    names = {
+        "dead": f".tmp-a~{dataclasses.replace(here, pid=child.pid).tag}-00",
+        "alive": f".tmp-a~{here.tag}-00",
+        "foreign": f".tmp-a~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00",
+        "old foreign": f".tmp-b~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00",
+    }
+    for name in names.values():
+        (tmp_path / name).write_bytes(b"x")
+    os.utime(tmp_path / names["old foreign"], (0, 0))
+    with storage.writing(str(tmp_path / "open")) as file:
+        file.write(b"y")
+        assert storage.clean_temporary(str(tmp_path), 60.0) == [names["old foreign"]]
+        assert storage.clean_temporary(str(tmp_path)) == [names["dead"]]
+    assert sorted(os.listdir(tmp_path)) == sorted([names["alive"], names["foreign"], "open"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_refusal_is_not_absence(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "x").write_bytes(b"")
+    closed.chmod(0)
+    try:
+        with pytest.raises(PermissionError):
+            storage.exists(str(closed / "x"))
+    finally:
+        closed.chmod(0o700)
+
+
+def test_create_exclusive_where_links_do_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = str(tmp_path / "lock")
+    assert storage.create_exclusive(path, b"1") is True
+    assert storage.create_exclusive(path, b"2") is False
+    assert storage.read_bytes(path) == b"1" and os.listdir(tmp_path) == ["lock"]
+
+
+def test_what_is_read_whole_is_looked_at_first(tmp_path: Path) -> None:
+    path = tmp_path / "ja.model"
+    path.write_bytes(b"model")
+    os.truncate(path, 64 << 30)  # a hole, which no memory holds
+    with pytest.raises(BadInput, match=r"ja\.model: more than 268,435,456 bytes"):
+        storage.read_bytes(str(path))

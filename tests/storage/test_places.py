@@ -1,0 +1,201 @@
+"""Files on disk and on a bucket, by the same functions: what both promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, classify
+from testkit import ROOT
+from testkit.fakes.gcs_process import FakeGcs
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty folder."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    return str(folder) if request.param == "disk" else request.getfixturevalue("bucket") + "/d"
+
+
+def test_round_trip(base: str) -> None:
+    path = f"{base}/日本 a b+c.json"
+    before = storage.exists(path)
+    storage.write_bytes(path, b"{}")
+    storage.write_text(path, "二")
+    assert not before and storage.read_text(path) == "二" and storage.exists(path)
+    assert storage.exists(base) and not storage.exists(path[:-1])
+    info = storage.stat(path)
+    assert info.size == storage.size(path) == 3 and info.modified > 1.7e9
+    assert info.crc32c in (None, storage.crc32c_text("二".encode()))
+    storage.write_bytes(f"{base}/empty", b"")
+    assert storage.read_bytes(f"{base}/empty") == storage.open_read(f"{base}/empty").read() == b""
+    storage.write_bytes(path, b"ab\xff")
+    with pytest.raises(BadInput, match="byte 2"):
+        storage.read_text(path)
+
+
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(base: str) -> None:
+    storage.write_bytes(f"{base}/a", b"old")
+    with pytest.raises(RuntimeError), storage.writing(f"{base}/a") as file:
+        file.write(b"half of the new")
+        raise RuntimeError
+    assert storage.read_bytes(f"{base}/a") == b"old" and storage.list_files(base) == ["a"]
+    with storage.writing(f"{base}/a") as file:
+        file.write(b"new")
+    assert storage.read_bytes(f"{base}/a") == b"new"
+
+
+def test_missing_files_carry_their_name(base: str) -> None:
+    missing = [f"{base}/nowhere/x"] + ["gs://no-such-bucket/x"] * base.startswith("gs://")
+    for path in missing:
+        for action in (storage.read_bytes, storage.open_read, storage.size):
+            with pytest.raises(FileNotFoundError) as caught:
+                action(path)
+            assert caught.value.filename == path
+        storage.delete(path)
+        with pytest.raises(FileNotFoundError):
+            storage.delete(path, missing_ok=False)
+        assert storage.exists(path) is False
+    if path.startswith("gs://no-such") or not path.startswith("gs://"):
+        with pytest.raises(FileNotFoundError) as caught:
+            storage.write_bytes(path, b"")
+        assert caught.value.filename == path
+        end = classify(caught.value)
+        assert isinstance(end, BadInput) and path in str(end)
+    assert storage.list_files(f"{base}/nowhere") == storage.list_tree(f"{base}/nowhere") == []
+
+
+def test_only_one_of_many_creates(base: str) -> None:
+    path, wins = f"{base}/lock", []
+
+    def create(owner: int) -> None:
+        if storage.create_exclusive(path, b"%d" % owner):
+            wins.append(owner)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wins) == 1 and storage.read_bytes(path) == b"%d" % wins[0]
+    assert storage.list_files(base) == ["lock"]
+
+
+def test_compare_and_swap(base: str) -> None:
+    path = f"{base}/lock"
+    storage.write_bytes(path, b"A")
+    data, token = storage.read_with_token(path)
+    assert data == b"A" and storage.stat(path).token == token
+    newer = storage.replace_if(path, b"B", token)
+    assert newer == storage.stat(path).token
+    assert storage.replace_if(path, b"late", token) is None
+    assert storage.delete_if(path, token) is False
+    assert storage.read_bytes(path) == b"B"
+    assert storage.delete_if(path, newer) is True
+    assert storage.replace_if(path, b"D", newer) is None and not storage.exists(path)
+
+
+def test_listing_and_globbing(base: str) -> None:
+    for name in ("b", "a", "d/c", "d/e/f"):
+        storage.make_directory(storage.directory_of(f"{base}/{name}"))
+        storage.write_bytes(f"{base}/{name}", b"")
+    assert storage.list_files(base) == storage.list_files(f"{base}/") == ["a", "b"]
+    assert storage.list_stats(base) == {n: storage.stat(f"{base}/{n}") for n in ("a", "b")}
+    assert storage.list_tree(base) == ["a", "b", "d/c", "d/e/f"]
+    assert storage.glob(f"{base}/[!b]") == [f"{base}/a"] + [f"{base}/d"] * (base[:5] != "gs://")
+    assert storage.glob(f"{base}/?/c") == storage.glob(f"{base}/**/c") == [f"{base}/d/c"]
+    storage.delete_many(f"{base}/{name}" for name in ("a", "b", "gone"))
+    assert storage.list_tree(base) == ["d/c", "d/e/f"]
+    assert storage.clean_temporary(base) == []
+
+
+def test_copies_and_renames(base: str, tmp_path: Path) -> None:
+    source = str(tmp_path / "s")
+    storage.write_bytes(source, os.urandom(3 << 20))
+    storage.upload_many([(source, f"{base}/t{n}") for n in range(3)])
+    storage.rename(f"{base}/t0", f"{base}/t1")
+    storage.download(f"{base}/t1", f"{source}b")
+    fetched = storage.fetch(f"{base}/t1", str(tmp_path))
+    for path in (f"{source}b", fetched):
+        assert storage.read_bytes(path) == storage.read_bytes(source)
+    with pytest.raises(FileNotFoundError):
+        storage.rename(f"{base}/t0", f"{base}/t3")
+    storage.take(source, f"{base}/t2")
+    assert storage.list_files(base) == ["t1", "t2"] and not os.path.exists(source)
+    with pytest.raises(BadInput):
+        storage.rename("gs://b/x", "/tmp/b")
+
+
+def test_what_is_read_whole_is_bounded(base: str) -> None:
+    path = f"{base}/ja.model"
+    storage.write_bytes(path, bytes(100_000))
+    assert storage.read_bytes(path, 100_000) == bytes(100_000)
+    with pytest.raises(BadInput, match=r"ja\.model: more than 99,999 bytes"):
+        storage.read_text(path, 99_999)
+
+
+def test_the_first_failure_of_many_stops_the_others(base: str, tmp_path: Path) -> None:
+    good = str(tmp_path / "s")
+    storage.write_bytes(good, b"x")
+    pairs = [(str(tmp_path / "missing"), f"{base}/t")]
+    pairs += [(good, f"{base}/t{n}") for n in range(300)]
+    with pytest.raises(FileNotFoundError):
+        storage.upload_many(pairs, workers=2)
+    assert len(storage.list_files(base)) < 300
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "/etc/passwd", "a/../../x", "..", "gs://other/x", "a\0b", "", "..\\x", "\\x"],
+)
+def test_names_cannot_leave_their_directory(name: str) -> None:
+    for folder in ("/data", "gs://bucket/data"):
+        with pytest.raises(BadInput):
+            storage.join(folder, name)
+
+
+@given(st.lists(st.text("ab./\\~", min_size=1, max_size=8), min_size=1, max_size=3))
+def test_whatever_is_joined_stays_inside(names: list[str]) -> None:
+    for folder in ("/data/set", "gs://bucket/set"):
+        try:
+            path = storage.join(folder, *names)
+        except BadInput:
+            continue
+        inside = os.path.normpath(path.removeprefix("gs://bucket"))
+        assert inside == "/set" or inside.startswith(("/data/set", "/set/"))
+
+
+def test_joining() -> None:
+    assert storage.join("gs://b/", "a", "c/d") == "gs://b/a/c/d"
+    assert storage.join("d", "a.b") == "d/a.b"
+    assert storage.directory_of("gs://b/a/c") == "gs://b/a" and storage.directory_of("x") == "."
+    assert storage.base_name("gs://b/a/c") == "c"
+
+
+def test_storage_needs_no_tensorflow_and_a_forked_child_has_its_own_client(
+    bucket: str, fake_gcs: FakeGcs
+) -> None:
+    program = (
+        "import os, sys\n"
+        "from bigbird_ja import storage\n"
+        "assert not any(m.startswith(('google', 'tensorflow', 'numpy')) for m in sys.modules)\n"
+        "path = sys.argv[1]\n"
+        "storage.write_bytes(path, b'parent')\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "if os.fork() == 0:\n"
+        "    os._exit(0 if storage.read_bytes(path) == b'parent' else 1)\n"
+        "assert storage.read_bytes(path) == b'parent'\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, f"{bucket}/x"], env=fake_gcs.environ(), cwd=ROOT, check=True
+    )

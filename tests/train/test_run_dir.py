@@ -1,0 +1,119 @@
+"""MODEL_DIR before the first step, and its scratch folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.train import run_dir as run_dir_lib
+from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.run_dir import RunDir, next_batch
+
+DEPS = Dependencies(log=lambda text: None)
+
+
+def config(*sets: str) -> Config:
+    return complete_config(resolve_config(None, sets)[0])
+
+
+def start(directory: Path) -> RunDir:
+    """A run that has logged one step."""
+    directory.mkdir(exist_ok=True)
+    RunDir.open(str(directory)).write_settings(config(), str(directory / "none"))
+    run_log.append_event(str(directory), "started")
+    run_log.append_line(str(directory / run_log.METRICS), {"step": 1, "loss": 1.0, "time": 0.0})
+    return RunDir.open(str(directory))
+
+
+def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
+    RunDir.open(str(tmp_path / "none")).check_settings(config())
+    RunDir.open(str(tmp_path)).write_settings(config(), str(tmp_path / "none"))
+    RunDir.open(str(tmp_path)).check_settings(config("training.seed=1"))
+
+
+def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
+    run = start(tmp_path)
+    run.check_settings(config("training.num_train_steps=7"))
+    with pytest.raises(BadInput, match=r"dtype: bfloat16 -> float32; training\.seed: 12345 -> 1"):
+        run.check_settings(config("training.seed=1", "training.dtype=float32"))
+
+
+def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
+    for number in (1, 2):
+        start(tmp_path / "run")
+        with RunDir.open(str(tmp_path / "run"), overwrite=True).locked(DEPS, overwrite=True):
+            assert (tmp_path / f"run.replaced-{number}" / "config.yaml").exists()
+    assert not RunDir.open(str(tmp_path / "run")).has_work
+
+
+def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_facts(
+    tmp_path: Path,
+) -> None:
+    run = start(tmp_path)
+    run_log.append_event(str(tmp_path), "saved")  # a supervisor's events do no harm
+    with run.locked(DEPS, overwrite=False):
+        pass
+    run_log.append_event(str(tmp_path), "resumed")
+    with (
+        pytest.raises(BadInput, match="another process has trained here"),
+        run.locked(DEPS, overwrite=False),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        ("", 0),
+        ("started saved finished", 0),
+        ("started saved", 1),
+        ("started interrupted resumed failed", 2),
+        ("started finished resumed finished", 0),
+        ("created started preempted resumed finished deleted", 1),
+    ],
+)
+def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
+    assert run_dir_lib._unfinished_starts({"event": name} for name in events.split()) == count
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "new_size", "expected"),
+    [(7, 16, 16, 7), (7, 16, 32, 4), (7, 16, 5, 23), (4, 32, 32, 4), (4, 32, 16, 8)],
+)
+def test_batches_of_another_size_begin_behind_all_that_was_seen(
+    batch: int, size: int, new_size: int, expected: int
+) -> None:
+    meta = Meta(9, "c", "d", 0.0, 0, 0, 0.0, next_batch=batch, global_batch_size=size)
+    assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
+
+
+def test_on_a_bucket_scratch_is_in_the_systems_place(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with RunDir.open(f"{bucket}/model").locked(DEPS, overwrite=False) as (_, scratch):
+        assert Path(scratch).is_relative_to(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_scratch_folders_whose_owner_was_killed_before_it_was_written_are_removed(
+    tmp_path: Path,
+) -> None:
+    for name, files in {
+        "empty": {}, "begun": {"owner.json": ""}, "cut": {"owner.json": '{"pid": 4'},
+        "thesis": {"chapter.txt": "x"}, "both": {"owner.json": "", "chapter.txt": "x"},
+    }.items():  # fmt: skip
+        folder = tmp_path / f".scratch-{name}"
+        folder.mkdir()
+        for file, text in files.items():
+            (folder / file).write_text(text)
+    with RunDir.open(str(tmp_path)).locked(DEPS, overwrite=False) as (_, scratch):
+        assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [".scratch-both", ".scratch-thesis"]

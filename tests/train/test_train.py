@@ -1,0 +1,246 @@
+"""The order of things in a run, with an engine whose steps are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.evaluation import masked_lm, results
+from bigbird_ja.process.errors import Diverged, Interrupted
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.train.engines import Finished, choice
+from bigbird_ja.train.job import Dependencies, Job
+from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.train import train
+from testkit import synthetic
+
+SETTINGS = (
+    "training.num_train_steps=30", "training.log_every_steps=4", "training.eval_every_steps=20",
+    "checkpoints.save_every_steps=7", "checkpoints.save_every_minutes=0",
+    "checkpoints.keep_last=9", "training.warmup_steps=0",
+)  # fmt: skip
+
+
+class Numbers:
+    """An engine that dispatches `ahead` steps before the first one is finished.
+
+    Args:
+        start: the step of its first state.
+        ahead, loop: steps beyond the finished one, and in one turn.
+        bad: the step that is not finite.
+    """
+
+    def __init__(self, start: int, ahead: int, loop: int, bad: int | None) -> None:
+        self.dispatched = self.finished = start
+        self._ahead, self._loop, self._bad = ahead, loop, bad
+
+    ahead = 0
+
+    def begin(self) -> None: ...
+    def close(self) -> None: ...
+
+    def advance(self, limit: int) -> Finished:
+        self.dispatched = min(self.finished + self._loop + self._ahead, limit)
+        return self._finish(max(self.finished + 1, self.dispatched - self._ahead))
+
+    def settle(self) -> Finished:
+        done = self._finish(self.dispatched)
+        return Finished(done.step, {**done.metrics, done.step: metrics(done.step)}, done.first_bad)
+
+    def _finish(self, step: int) -> Finished:
+        steps = range(self.finished + 1, step + 1)
+        self.finished = step
+        logged = {n: metrics(n) for n in steps if n % 4 == 0}
+        return Finished(step, logged, self._bad if self._bad in steps else None)
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        assert self.finished == self.dispatched, "a state that is not settled"
+        values = {"global_step": np.int64(self.dispatched)}
+        return lambda: values
+
+    def forward(self) -> Any:
+        assert self.finished == self.dispatched
+        return self
+
+
+def metrics(step: int) -> dict[str, float]:
+    return {"loss": 1.0 / step, "masked_lm_accuracy": 0.5, "learning_rate": 0.1}
+
+
+class Training:
+    """Runs into one MODEL_DIR, one after the other.
+
+    Args:
+        stop_at: the step at whose end someone asks to stop.
+        stop_in_evaluation: whether someone asks while the first evaluation runs.
+    """
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *settings: str) -> None:
+        self.manifest = synthetic.write(tmp_path / "data")
+        self.data, self.model_dir = str(tmp_path / "data"), str(tmp_path / "model")
+        config, overrides = resolve_config(None, [*SETTINGS, *settings])
+        self.config = complete_config(config, overrides, self.manifest.as_settings())
+        self._monkeypatch = monkeypatch
+        self.ticks: list[int] = []
+
+    def run(
+        self, *, ahead: int = 0, loop: int = 1, bad: int | None = None, evaluates: bool = False,
+        stop_at: int | None = None, stop_in_evaluation: bool = False,
+    ) -> None:  # fmt: skip
+        stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
+        steps = CheckpointStore(self.model_dir).steps()
+        engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
+        self.ticks = []
+
+        def evaluate(model: Any, *_: Any, **how: Any) -> dict[str, Any]:
+            if stop_in_evaluation:
+                stop.ask("SIGTERM")
+            for _ in range(how["max_batches"] or 1):
+                self.ticks.append(engine.finished)
+                how["tick"]()
+            fingerprint = {"data_fingerprint": self.manifest.fingerprint}
+            return {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, **fingerprint}
+
+        def mark(phase: str) -> None:
+            if stop_at is not None and engine.finished >= stop_at:
+                stop.ask("SIGTERM")
+
+        self._monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
+        self._monkeypatch.setattr(results, "write_tensorboard", lambda *args: None)
+        self._monkeypatch.setattr(choice, "start", lambda *args: engine)
+        self._monkeypatch.setattr(choice, "model", lambda *args: engine)
+        job = Job(
+            self.config, self.manifest, self.data, self.model_dir,
+            choice.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
+            deps=Dependencies(mark=mark),
+        )  # fmt: skip
+        train(job, RunDir.open(self.model_dir), stop)
+
+    @property
+    def logged(self) -> list[int]:
+        return [record["step"] for record in run_log.read_metrics(self.model_dir)]
+
+    @property
+    def saved(self) -> list[int]:
+        return CheckpointStore(self.model_dir).steps()
+
+    @property
+    def evaluated(self) -> list[int]:
+        return [record["step"] for record in run_log.read_evaluations(self.model_dir)]
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    return Training(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
+def test_a_run_left_alone(training: Training, ahead: int, loop: int) -> None:
+    training.run(ahead=ahead, loop=loop, evaluates=True)
+    assert training.logged == [4, 8, 12, 16, 20, 24, 28, 30]
+    assert training.saved == [7, 14, 21, 28, 30]
+    assert training.evaluated == [20, 30]
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_request_to_stop_logs_and_saves_the_last_step(training: Training, ahead: int) -> None:
+    with pytest.raises(Interrupted) as stopped:
+        training.run(ahead=ahead, stop_at=9)
+    last = stopped.value.results["global_step"]
+    assert 9 <= last <= 9 + ahead
+    assert training.logged == sorted({4, 8, *([12] if last >= 12 else []), last})
+    assert training.saved == [7, last]
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(
+    training: Training, ahead: int
+) -> None:
+    with pytest.raises(Diverged, match="step 14: "):
+        training.run(ahead=ahead, bad=14)
+    assert training.saved == [7]
+
+
+def test_a_request_before_the_first_step_saves_nothing(training: Training) -> None:
+    with pytest.raises(Interrupted, match="no step was made"):
+        training.run(stop_at=0)
+    assert training.saved == []
+
+
+def test_an_evaluation_takes_no_more_batches_than_it_may(training: Training) -> None:
+    training.config.training.eval_max_batches = 3
+    training.run(evaluates=True)
+    assert training.ticks == [20] * 3 + [30] * 3
+
+
+def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(
+    training: Training,
+) -> None:
+    """In the last one too: "finished" would leave it out for good."""
+    for last in (20, 30):
+        with pytest.raises(Interrupted):
+            training.run(evaluates=True, stop_in_evaluation=True)
+        assert training.saved[-1] == last and last in training.logged
+        assert training.evaluated == ([20] if last == 30 else [])
+        if last == 20:
+            with pytest.raises(Interrupted):
+                training.run(evaluates=True, stop_at=22)
+    training.run(evaluates=True)
+    assert training.evaluated == [20, 30]
+    assert run_log.read_events(training.model_dir)[-1]["event"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("start", "before", "expected"),
+    [
+        (20, [], [20, 30]),  # killed in it
+        (23, [], [23, 30]),  # a device loop ended at 23
+        (20, [20], [30]),
+        (25, [23], [30]),
+        (14, [20], [20, 30]),  # its checkpoint was lost: made again
+    ],
+)
+def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
+    training: Training, start: int, before: list[int], expected: list[int]
+) -> None:
+    with pytest.raises(Interrupted):
+        training.run(stop_at=start)
+    for step in before:
+        line = {
+            "step": step, "time": 1.0, "masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5,
+            "data_fingerprint": training.manifest.fingerprint,
+        }  # fmt: skip
+        run_log.append_eval(training.model_dir, line)
+    training.run(evaluates=True)
+    assert training.evaluated[len(before) :] == expected
+
+
+def test_a_resume_reads_each_file_of_model_dir_once_or_twice(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once before the lock, and what another process may have changed once more behind it."""
+    with pytest.raises(Interrupted):
+        training.run(stop_at=9)
+    reads: dict[str, int] = {}
+    for function in ("read_bytes", "list_stats"):
+        original = getattr(storage, function)
+
+        def counting(path: str, *args: Any, original: Any = original) -> Any:
+            if path.startswith(training.model_dir):
+                name = path.rpartition("/")[2]
+                reads[name] = reads.get(name, 0) + 1
+            return original(path, *args)
+
+        monkeypatch.setattr(storage, function, counting)
+    training.run()
+    lists = reads.pop("model") - 5 * (30 // 7 - 1)  # saving lists too, to remove the oldest
+    assert reads["config.yaml"] == 1 and reads["events.jsonl"] == 2, reads
+    assert reads["metrics.jsonl"] == 1 and lists <= 3, (reads, lists)
