@@ -63,11 +63,6 @@ def _define_card_flags(flags: Flags) -> None:
         "license", "Licence of the weights, as on the Hugging Face hub.", default="other",
         needs=card,
     )  # fmt: skip
-    flags.text("data_license", "Licence of the training text, for the card.", needs=card)
-    flags.number(
-        "cost_usd", None, "What training cost, for the card.", unit="US dollars",
-        low=0.0, high=1e9, none="what the run's events say", needs=card,
-    )  # fmt: skip
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -109,10 +104,7 @@ def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
     from bigbird_ja import __version__
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    names = [
-        "format", "max_position", "parity_sequences", "model_name", "license", "data_license",
-        "cost_usd",
-    ]  # fmt: skip
+    names = ("format", "max_position", "parity_sequences", "model_name", "license")
     return {
         "format_version": FORMAT_VERSION,
         "bigbird_ja": __version__,
@@ -132,13 +124,7 @@ def _fill(local: str, source: Source, args: absl_flags.FlagValues) -> dict[str, 
         return {}
     from bigbird_ja.export import huggingface, model_card
 
-    options = model_card.Options(
-        name=args.model_name,
-        license=args.license,
-        data_license=args.data_license,
-        cost_usd=args.cost_usd,
-        parity_sequences=args.parity_sequences,
-    )
+    options = model_card.Options(args.model_name, args.license, args.parity_sequences)
     return huggingface.fill(local, source, options)
 
 

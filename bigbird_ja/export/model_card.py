@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja.export.source import Source, cost_usd
+from bigbird_ja.export.source import Source
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time
+from bigbird_ja.run import log as run_log
 
 _WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
@@ -21,8 +22,6 @@ class Options:
 
     name: str
     license: str = "other"
-    data_license: str | None = None
-    cost_usd: float | None = None
     parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
 
 
@@ -35,7 +34,7 @@ def text(source: Source, options: Options, report: dict[str, Any]) -> str:
         " attention, Zaheer et al. 2020), pretrained from scratch with bigbird-ja"
         f" {__version__} to fill in masked tokens.",
         _usage(source),
-        _training(source, options),
+        _training(source),
         _results(source),
         _attention(source, report),
         _limits(source, options),
@@ -100,10 +99,10 @@ with the markers of Wiki40b: `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAG
 `_NEWLINE_`."""
 
 
-def _training(source: Source, options: Options) -> str:
+def _training(source: Source) -> str:
     config, meta = source.config, source.meta
     model, training = config.model, config.training
-    cost = options.cost_usd if options.cost_usd is not None else cost_usd(source)
+    cost = run_log.counted_usd(source.events)
     rows = [
         ("parameters", human_count(sum(value.size for value in source.params.values()))),
         (
@@ -131,7 +130,7 @@ def _training(source: Source, options: Options) -> str:
         ("training time", human_time(meta.train_seconds)),
         ("interruptions survived", str(meta.interruptions)),
         ("cost", "not recorded" if cost is None else f"{cost:,.2f} USD"),
-        ("data", _data(source, options)),
+        ("data", _data(source)),
         ("data fingerprint", f"`{meta.data_fingerprint[:16]}`"),
         ("config fingerprint", f"`{meta.config_fingerprint[:16]}`"),
     ]
@@ -139,7 +138,7 @@ def _training(source: Source, options: Options) -> str:
     return f"## Training\n\n| | |\n|---|---|\n{table}"
 
 
-def _data(source: Source, options: Options) -> str:
+def _data(source: Source) -> str:
     names = "Japanese text" if language(source) == "ja" else "text"
     if manifest := source.manifest:
         mixed = [
@@ -148,7 +147,7 @@ def _data(source: Source, options: Options) -> str:
         ]
         used = ", ".join(mixed or manifest.source_names) or names
         names = f"{used}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
-    return f"{names}; licence: {options.data_license or 'not stated'}"
+    return names
 
 
 def _results(source: Source) -> str:

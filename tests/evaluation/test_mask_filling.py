@@ -18,7 +18,7 @@ def _pieces(text, tokenizer):
     return [tokenizer.pieces[i] for i in mask_filling.encode_with_masks(text, tokenizer)]
 
 
-def test_text_without_a_mask_is_encoded_as_ever(tokenizer):
+def test_text_without_a_mask_is_encoded_as_always(tokenizer):
     text = "_START_ARTICLE_ 題_NEWLINE_ 二行目 です"
     assert mask_filling.encode_with_masks(text, tokenizer) == tokenizer.encode(text)
 
@@ -46,11 +46,4 @@ def test_masks_at_the_ends(tokenizer, text):
 def test_candidates_are_the_likeliest_in_order():
     scores = np.log(np.array([0.1, 0.5, 0.05, 0.35], np.float32))
     best = mask_filling.top_candidates(scores, ["a", "b", "c", "d"], 2)
-    assert [c["token"] for c in best] == ["b", "d"]
-    assert best[0]["probability"] == pytest.approx(0.5)
-    assert len(mask_filling.top_candidates(scores, ["a", "b", "c", "d"], 99)) == 4
-
-
-def test_the_text_is_shown_with_the_best_ones():
-    masks = [[{"token": "▁東"}], [{"token": "京"}]]
-    assert mask_filling.filled_text("a[MASK]b[MASK]c", masks) == "a【 東】b【京】c"
+    assert [(c["token"], round(c["probability"], 4)) for c in best] == [("b", 0.5), ("d", 0.35)]

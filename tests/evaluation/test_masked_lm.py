@@ -110,13 +110,6 @@ def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, resu
     assert found["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
 
 
-def test_examples_show_truth_and_guess(result):
-    assert 0 < len(result["examples"]) <= 8
-    assert {"before", "after", "truth", "guess", "probability"} <= result["examples"][0].keys()
-    table = results.examples_as_markdown(result["examples"])
-    assert len(table.splitlines()) == 2 + len(result["examples"])
-
-
 def test_tensorboard_reads_scalars_and_texts(result, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -126,6 +119,9 @@ def test_tensorboard_reads_scalars_and_texts(result, tmp_path):
     tags = events.Tags()["tensors"]
     assert {"eval/masked_lm_loss", "eval/examples", "eval/by_position/00000"} <= set(tags)
     assert events.Tensors("eval/masked_lm_loss")[0].step == 4
+    assert 0 < len(result["examples"]) <= 8
+    table = results.examples_as_markdown(result["examples"])
+    assert len(table.splitlines()) == 2 + len(result["examples"])
 
 
 def test_padding_changes_no_prediction(small_run):
@@ -169,16 +165,6 @@ def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
     assert padded_length(tiny_config(208, **{"model.attention_type": "original_full"}), 89) == 89
 
 
-def test_position_edges_cover_the_sequence():
-    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
-    assert masked_lm.position_edges(3, 8) == [0, 1, 2, 3]
-
-
-def test_distance_edges_double():
-    assert masked_lm.distance_edges(256) == [0, 16, 32, 64, 128, 256]
-    assert masked_lm.distance_edges(100, first=64) == [0, 64, 100]
-
-
 def test_distances_equal_a_search_by_hand():
     random = np.random.default_rng(0)
     ids = random.integers(0, 12, (4, 40))
@@ -194,7 +180,9 @@ def test_distances_equal_a_search_by_hand():
             assert found[row, place] == (min(gaps) if gaps else masked_lm.NO_DISTANCE)
 
 
-def test_summary_counts_everything_once():
+def test_buckets_cover_and_count_everything_once():
+    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
+    assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
     values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])
     columns = {"loss": np.arange(6.0)}
     rows = masked_lm.bucket_means([0, 10, 50, 100], values, columns)

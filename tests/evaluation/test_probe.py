@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigbird_ja.evaluation import probe, results
+from bigbird_ja.evaluation import probe
 from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
@@ -121,12 +121,3 @@ def test_rare_names_of_real_text(real_text_path, tokenizer):
 def test_no_records_and_no_names_give_no_cases(tokenizer):
     oracle = Oracle([], tokenizer.vocab_size)
     assert probe.run(oracle, tokenizer, [], probe.generated_names)["cases"] == 0
-
-
-def test_the_curve_is_a_picture(tmp_path):
-    rows = [
-        {"from": 0, "to": 64, "count": 3, "model": 0.9, "window": 0.9, "unigram": 0.1},
-        {"from": 64, "to": 128, "count": 3, "model": 0.8, "window": 0.1, "unigram": 0.1},
-    ]
-    results.draw_probe({"by_distance": rows, "window_tokens": 64}, str(tmp_path / "p.png"), "names")
-    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -103,17 +103,6 @@ def test_what_a_killed_export_left_goes_with_the_next_one(tmp_path):
     assert len(left) == 2 and left[0].startswith(".tmp-other.") and left[1] == "out"
 
 
-def test_an_export_to_a_bucket_that_was_killed_leaves_no_model_behind(
-    bucket, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    _killed_export(f"{bucket}/out")
-    assert len(os.listdir(tmp_path)) == 1
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    _export(f"{bucket}/other", 1, "one")
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_foreign_folders_and_files_are_not_touched(tmp_path, overwrite):
     (tmp_path / "mine").mkdir()
@@ -222,14 +211,6 @@ def test_an_interrupted_upload_is_continued_by_the_same_command(
     assert not _export(target, step, "new")
     assert storage.list_tree(target) == ["export.json", "sub/a.txt"]
     assert storage.read_text(f"{target}/sub/a.txt") == "new"
-
-
-def test_input_and_output_may_not_overlap(tmp_path):
-    model = tmp_path / "runs/model"
-    model.mkdir(parents=True)
-    for output in (model, tmp_path / "runs", model / "hf"):
-        with pytest.raises(BadInput, match="overlaps with --model_dir"):
-            folder.check(str(output), {"--model_dir": str(model), "--data_dir": None})
 
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
