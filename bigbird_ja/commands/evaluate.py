@@ -7,10 +7,10 @@ Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR, with masks that a
 every model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to
 MODEL_DIR/eval/. A checkpoint that was evaluated on this data before is not evaluated again.
 by_position counts from the start of the sequence; by_distance from the masked token to the nearest
-visible one of the same piece. Of corpora that make-data mixed by weights each has a row of its own.
+visible one of the same piece. Corpora that make-data mixed by weights get a row each.
 
---probe asks whether the long context helps: names stated again thousands of tokens later are masked
-there; filled in by the model, by the same weights with 512 tokens, and by the best constant guess.
+--probe measures whether the long context helps: names that are repeated thousands of tokens later
+are masked there; filled in by the model, by the same weights with 512 tokens, and by the best constant guess.
 
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """

@@ -66,7 +66,7 @@ def _define_card_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Makes the folder, or says that it is there."""
+    """Makes the folder, unless it is there."""
     from bigbird_ja.export import folder
     from bigbird_ja.process.console import log
 

@@ -109,7 +109,7 @@ def evaluate_part(
         return None
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
-    # An unknown piece stands for one character at least.
+    # An unknown piece replaces at least one character.
     characters = None if tokenizer is None else np.maximum(tokenizer.piece_lengths, 1)
     return {
         **summarise(collected, manifest, characters),

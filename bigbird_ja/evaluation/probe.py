@@ -40,7 +40,7 @@ class Case:
     record: int
     input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
     positions: np.ndarray  # int32 [k], the name's tokens
-    ids: np.ndarray  # int32 [k], what stands there
+    ids: np.ndarray  # int32 [k], the name's true pieces
     distance: int  # tokens back to the nearest earlier mention
 
 

@@ -171,7 +171,7 @@ def _everything(output_dir: str) -> set[str]:
 
 
 def _read(output_dir: str, record_name: str) -> tuple[dict[str, Any], set[str]] | None:
-    """What the folder's record says that it is made from, and the files that it names.
+    """What the folder is made from, and its files, by the record in it.
 
     Returns:
         None where there is no record, or a file of that name that no export wrote.

@@ -14,7 +14,7 @@ from bigbird_ja.export.source import Source
 from bigbird_ja.model import hf_names, pattern
 from bigbird_ja.process.errors import BadInput
 
-# transformers' own class points random blocks at block 0; this one follows the recorded plan.
+# transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
 _CODE_FILES = (f"{_CODE}.py", "pattern.py")
 _TASKS = (

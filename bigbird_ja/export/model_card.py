@@ -1,4 +1,4 @@
-"""The generated model card: what the run's own files say, and what they do not say left open."""
+"""The generated model card, from the run's files; what they do not record is left open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several time
 
 @dataclass(frozen=True)
 class Options:
-    """What the card says that no file knows, and how much is compared."""
+    """What the flags state: for the card, and how much is compared."""
 
     name: str
     license: str = "other"
@@ -43,7 +43,7 @@ def text(source: Source, options: Options, report: dict[str, Any]) -> str:
 
 
 def language(source: Source) -> str | None:
-    """The code of the language that the model learned; None where nothing tells.
+    """The code of the language that the model learned; None where it is unknown.
 
     Wiki40b's sources name it. Elsewhere kana do: no other language's vocabulary is made of them.
     """

@@ -1,4 +1,4 @@
-"""What is exported: a checkpoint's model, its tokenizer, and what the run's files say about it."""
+"""What is exported: a checkpoint's model, its tokenizer, and the logs of its run."""
 
 from __future__ import annotations
 
