@@ -10,7 +10,8 @@ by_position counts from the start of the sequence; by_distance from the masked t
 visible one of the same piece. Corpora that make-data mixed by weights get a row each.
 
 --probe measures whether the long context helps: names that are repeated thousands of tokens later
-are masked there; filled in by the model, by the same weights with 512 tokens, and by the best constant guess.
+are masked there, and filled in by the model, by the same weights with 512 tokens, and by the best
+constant guess.
 
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """
