@@ -4,8 +4,8 @@
     python -m scripts.bench_bad_input --share=20                      # one case in twenty
     python -m scripts.bench_bad_input --kind=files --match='export model/config.yaml'
 
-Cases come from the declarations (testkit/hostile: options, files, outputs, streams) and from a list
-of what only a person thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how
+Cases are damaged files and broken streams (testkit/hostile), and a list of what only a person
+thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how
 many ended as they must; exits with 1 unless all did.
 """
 
@@ -24,13 +24,13 @@ from absl import app, flags
 
 from bigbird_ja.process import console, tensorflow_env
 from testkit import bad_inputs, command_line, runs
-from testkit.hostile import files, options, outputs, streams
+from testkit.hostile import files
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import Case, sample_of
 from testkit.hostile.judge import Judge, Verdict
 from testkit.zygote import Zygote
 
-_KINDS = ("list", "options", "files", "outputs", "streams")
+_KINDS = ("list", "files", "streams")
 _KIND = flags.DEFINE_multi_enum("kind", list(_KINDS), list(_KINDS), "Which cases (repeatable).")
 _MATCH = flags.DEFINE_string("match", "", "Only cases whose 'COMMAND NAME' holds this.")
 _SHARE = flags.DEFINE_integer("share", 1, "Tries one case in so many, the same each time.")
@@ -66,10 +66,8 @@ def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
 
 def _try_generated(place: Path, inputs: Path) -> list[Row]:
     makers: dict[str, Callable[[], Iterable[Case]]] = {
-        "options": options.cases,
-        "files": lambda: files.cases(inputs),
-        "outputs": outputs.cases,
-        "streams": streams.cases,
+        "files": lambda: files.file_cases(inputs),
+        "streams": files.stream_cases,
     }
     cases = [
         (kind, case)

@@ -25,8 +25,9 @@ import shlex
 import statistics
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -57,7 +58,7 @@ class Run:
     """
 
     name: str
-    recipe: Mapping[str, Any]
+    recipe: Mapping[str, Any] = field(compare=False)
     seed: int
     steps: int
 
@@ -273,7 +274,8 @@ def draw(path: pathlib.Path, title: str, curves: Mapping[str, Sequence[Sequence[
             ls=("-", "--", ":")[names.index(recipe) % 3],
             label=recipe if name == next(n for n in curves if n.startswith(recipe)) else None,
         )  # fmt: skip
-    axes.set(title=title, xlabel="step", ylabel="masked-LM loss in training")
+    axes.set(xlabel="step", ylabel="masked-LM loss in training")
+    axes.set_title(textwrap.fill(title, 80), fontsize=10)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=110)

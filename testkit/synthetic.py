@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import masking, order, records
+from bigbird_ja.data import masking, order, tfrecords
 
 NAMES = (
     "pad", "bos", "eos", "unk", "cls", "sep", "mask", "article", "section", "paragraph", "newline",
@@ -40,7 +40,8 @@ def write(
         "masked_lm_prob": 0.15, "masking": masking, "mask_unit": mask_unit,
         "word_boundaries": "script", "nsp": nsp, "vocab_size": vocab_size,
         "special_ids": SPECIAL_IDS, "num_readers": readers, "dupe_factor": 1,
-        "input_mask": False, "tokenizer_sha256": "", **manifest_lib.UNKNOWN,
+        "input_mask": False, "tokenizer_sha256": "", "eval_fraction": 0.1, "num_shards": 0,
+        "seed": seed, "corpus": "",
     }  # fmt: skip
     rng = np.random.default_rng(seed)
     for split, counts in (("train", train_counts), ("eval", eval_counts)):
@@ -49,7 +50,7 @@ def write(
         shards, at = [], 0
         for i, count in enumerate(counts):
             name = f"{split}-{i:05d}-of-{len(counts):05d}.tfrecord"
-            data = records.frame(encoded[at : at + count])
+            data = tfrecords.frame(encoded[at : at + count])
             (directory / name).write_bytes(data)
             sha = hashlib.sha256(data).hexdigest()
             shards.append(manifest_lib.Shard(name, count, len(data), sha))
@@ -92,9 +93,9 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
     labels = np.arange(count) % 2
     if values["masking"] == "dynamic":
         packed = np.packbits(starts, axis=1)
-        kind = records.token_dtype(records.token_bytes(values["vocab_size"]))
+        kind = tfrecords.token_dtype(tfrecords.token_bytes(values["vocab_size"]))
         nsp = {"segment_b": middle, "next_sentence_labels": labels} if values["nsp"] else {}
-        return records.encode_dynamic(tokens.astype(kind), packed, nsp)
+        return tfrecords.encode_dynamic(tokens.astype(kind), packed, nsp)
     rule = masking.MaskingRule(
         values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0,
         values["max_predictions_per_seq"], values["masked_lm_prob"], values["mask_unit"],
@@ -104,4 +105,4 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
     in_b = (positions >= middle[:, None]) & (tokens != 0)
     features["segment_ids"] = in_b.astype(np.int32) * values["nsp"]
     features["next_sentence_labels"] = labels[:, None] * values["nsp"]
-    return records.encode_static(features)
+    return tfrecords.encode_static(features)

@@ -214,6 +214,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             use beside the others, or a stray argument.
     """
     args = flags_of(command)
+    arguments = [_with_underscores(word) for word in arguments]
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
@@ -235,6 +236,12 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     for flag in own_flags(args):
         _check_company(args, flag, see)
     return args
+
+
+def _with_underscores(word: str) -> str:
+    """`--seq-length=64` as `--seq_length=64`."""
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value if name[:2] == "--" else word
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:

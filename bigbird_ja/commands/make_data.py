@@ -51,10 +51,6 @@ def define_flags(flags: Flags) -> None:
         "overwrite", "Replaces a data set of ours once the new one is whole, and unfinished work of"
         " other settings.",
     )  # fmt: skip
-    flags.path(
-        "work_dir", "Local directory in which a folder for unfinished work is made.",
-        none="it is OUTPUT_DIR/.make-data, or in the user's cache for gs://",
-    )  # fmt: skip
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -78,7 +74,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build, workers
-    from bigbird_ja.data.spec import spec_of, unasked_fields
+    from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
@@ -102,8 +98,6 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
         output_dir=args.output_dir,
         num_workers=num_workers,
         overwrite=args.overwrite,
-        work_dir=args.work_dir,
-        unasked=unasked_fields(config.make_data),
     )
     return build.make_data(request)
 
@@ -137,7 +131,7 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "fingerprint": manifest.fingerprint,
     }
     if manifest.corpora:
-        results["corpora"] = [vars(row) for row in manifest.portions()]
+        results["corpora"] = manifest.portions()
     return results
 
 
@@ -174,12 +168,12 @@ def corpora_table(manifest: Manifest) -> str:
         return ""
     rows = [
         [
-            row.name,
-            f"{row.weight:g}",
-            f"{row.documents:,}",
-            human_count(row.tokens),
-            f"{row.share:.1%}",
-            f"{row.eval_documents:,}",
+            row["name"],
+            f"{row['weight']:g}",
+            f"{row['documents']:,}",
+            human_count(row["tokens"]),
+            f"{row['share']:.1%}",
+            f"{row['eval_documents']:,}",
         ]
         for row in manifest.portions()
     ]

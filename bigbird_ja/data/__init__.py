@@ -1,12 +1,11 @@
 """From text to batches, in the order in which a document travels.
 
-- What a data set is: `spec`, and with what came out `manifest`.
-- Making: `packing`, `pair_packing` (documents to sequences), `masking`, `records` (a record's
-  bytes), `blocks`, `shards`, `workers`, `work` (what is unfinished, and whose), `build` (all).
-- Records made elsewhere: `adopt`.
-- Checking: `verify` (files), `full_check` (records), `show` (for people).
-- Reading: `order` (which record comes when), `pipeline` (batches).
+- What a data set is: `manifest`.
+- Making: `packing`, `pair_packing` (documents to sequences), `masking`, `tfrecords` (the bytes of a
+  record), `blocks`, `shards`, `workers`, `work` (unfinished work, and whose it is), `build` (all).
+- Checking: `verify` (files), `check` (records).
+- Reading: `order` (which record comes when), `parsing`, `masking_tf`, `pipeline` (batches).
 
-`hashing` is the only source of randomness. NumPy and TensorFlow compute the same in `hashing`,
-`masking`, `order`, `records` and in their twins of the same name with `_tf`.
+`hashing` is the only source of randomness. NumPy and TensorFlow compute the same hashes, masks and
+order.
 """

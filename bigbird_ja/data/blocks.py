@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, masking, packing, pair_packing
-from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS
-from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
@@ -71,67 +70,53 @@ class BlockStats:
     times: Count = 1
 
 
-def cut_mixture(
+def cut_into_blocks(
     corpora: Iterable[tuple[Iterable[Document], float]],
     seq_length: int,
     eval_fraction: float,
     seed: int,
 ) -> Iterator[Block]:
-    """The blocks of some corpora, each given with its weight, as `cut_into_blocks` cuts them."""
-    numbers = {"train": 0, "eval": 0}
-    for corpus, (documents, weight) in enumerate(corpora):
-        for block in cut_into_blocks(documents, seq_length, eval_fraction, seed, weight):
-            yield dataclasses.replace(block, number=numbers[block.split], corpus=corpus)
-            numbers[block.split] += 1
+    """Deals the documents of each corpus to the splits and cuts each split's into blocks.
 
-
-def cut_into_blocks(
-    documents: Iterable[Document],
-    seq_length: int,
-    eval_fraction: float,
-    seed: int,
-    weight: float = 1.0,
-) -> Iterator[Block]:
-    """Deals documents to the splits and cuts each split's into blocks; passes over blank ones.
-
-    An epoch takes each document `weight` times, rounded down, and a share of them, the fraction,
-    once more. Held-out documents are taken once, and are the same ones whatever the weight.
+    An epoch takes each document as often as its corpus's weight, rounded down, and a share of them,
+    the fraction, once more. Held-out documents are taken once, and are the same ones whatever the
+    weight. Blank documents are skipped.
     """
-    limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
-    times, oftener = divmod(_fraction(weight), 1)
-    # In this order what is left over at the end makes blocks.
-    texts: dict[tuple[str, int], list[str]] = {
-        key: [] for key in (("train", int(times)), ("train", int(times) + 1), ("eval", 1))
-    }
-    sizes = dict.fromkeys(texts, 0)
     numbers = {"train": 0, "eval": 0}
+    limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
+    for corpus, (documents, weight) in enumerate(corpora):
+        filled = (document.text for document in documents if document.text.strip())
+        for split, times, texts in _cut_corpus(filled, weight, limit, eval_fraction, seed):
+            yield Block(split, numbers[split], tuple(texts), corpus, times)
+            numbers[split] += 1
 
-    def block(key: tuple[str, int]) -> Block:
-        split, times = key
-        made = Block(split, numbers[split], tuple(texts[key]), times=times)
-        texts[key], sizes[key] = [], 0
-        numbers[split] += 1
-        return made
 
-    index = trained = 0
-    for document in documents:
-        if not document.text.strip():
-            continue
+def _cut_corpus(
+    texts: Iterable[str], weight: float, limit: int, eval_fraction: float, seed: int
+) -> Iterator[tuple[str, int, list[str]]]:
+    """Split, repetitions per epoch and texts of each block of about `limit` characters."""
+    whole, fraction = divmod(_fraction(weight), 1)
+    # In this order the remainders become blocks at the end.
+    keys = (("train", int(whole)), ("train", int(whole) + 1), ("eval", 1))
+    pending: dict[tuple[str, int], list[str]] = {key: [] for key in keys}
+    sizes = dict.fromkeys(keys, 0)
+    trained = 0
+    for index, text in enumerate(texts):
         if is_held_out(index, eval_fraction, seed):
             key = ("eval", 1)
         else:
-            key = ("train", int(times) + _is_drawn(trained, oftener, seed, hashing.MIXTURE))
+            key = ("train", int(whole) + _is_drawn(trained, fraction, seed, hashing.MIXTURE))
             trained += 1
-        index += 1
         if not key[1]:
             continue
-        texts[key].append(document.text)
-        sizes[key] += len(document.text)
+        pending[key].append(text)
+        sizes[key] += len(text)
         if sizes[key] >= limit:
-            yield block(key)
-    for key in texts:
-        if texts[key]:
-            yield block(key)
+            yield (*key, pending[key])
+            pending[key], sizes[key] = [], 0
+    for key in keys:
+        if pending[key]:
+            yield (*key, pending[key])
 
 
 def is_held_out(index: int, fraction: float, seed: int) -> bool:
@@ -261,18 +246,19 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
     return [int(i) for i in np.flatnonzero(starts) if i]
 
 
+@dataclass(frozen=True)
+class _Header:
+    """What a block's file begins with, as JSON after its length; the rows follow."""
+
+    stats: BlockStats
+    crc32c: Count  # of the rows
+
+
 def write_block(path: str, rows: npt.NDArray[Any], stats: BlockStats) -> None:
     """Writes rows and counts as one file, whole or not at all."""
     data = rows.tobytes()
-    header = json.dumps({**vars(stats), "crc32c": google_crc32c.value(data)}).encode()
+    header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
     storage.write_bytes(path, struct.pack("<I", len(header)) + header + data)
-
-
-@dataclass(frozen=True)
-class _Checksum:
-    """The rest of a block's header."""
-
-    crc32c: Count
 
 
 @dataclass(frozen=True)
@@ -294,25 +280,23 @@ class StoredBlock:
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
-    """Opens a block that an earlier run may have written; None where it has to be done again.
+    """Opens a block that an earlier run may have written; None where it has to be packed again.
 
     Args:
         path: of the file.
         row_bytes: bytes of a row.
-        verify: whether to compare the rows with their checksum, which a crash of the machine
-            makes necessary (a killed process does not: the file is renamed when it is whole).
+        verify: whether to compare the rows with their checksum: needed after a crash of the
+            machine (not after a kill, since the file is renamed when it is whole).
     """
     try:
         with open(path, "rb") as file:
             (length,) = struct.unpack("<I", file.read(4))
-            header = file.read(length)
-            stats = decode.decode_json(header, BlockStats, path)
-            stated = decode.decode_json(header, _Checksum, path)
+            header = decode.decode_json(file.read(length), _Header, path)
             size = file.seek(0, 2) - 4 - length
             file.seek(4 + length)
-            is_whole = size == stats.sequences * row_bytes and (
-                not verify or google_crc32c.value(file.read()) == stated.crc32c
+            is_whole = size == header.stats.sequences * row_bytes and (
+                not verify or google_crc32c.value(file.read()) == header.crc32c
             )
     except (OSError, BadInput, struct.error):
         return None
-    return StoredBlock(path, 4 + length, stats) if is_whole else None
+    return StoredBlock(path, 4 + length, header.stats) if is_whole else None

@@ -2,7 +2,7 @@
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
-NumPy and TensorFlow (`hashing_tf`). 32-bit arithmetic modulo 2**32 throughout.
+NumPy and TensorFlow. 32-bit arithmetic modulo 2**32 throughout.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ MASK_UNITS, MASK_ACTION, MASK_RANDOM, MASK_SPAN = 4, 5, 6, 7
 HELD_OUT, SCATTER, NEXT_SENTENCE, MIXTURE = 8, 9, 10, 11
 
 
-def mix(values: Any) -> UInt32:
-    """A bijection of 32-bit integers whose output bits look independent of its input bits."""
-    x = np.asarray(values, dtype=np.uint32)
+def mix(values: Any, bits: Any = np) -> Any:
+    """A bijection of 32-bit integers whose output bits look independent of its input bits.
+
+    Args:
+        values: uint32 array of NumPy, or of TensorFlow.
+        bits: the module with `bitwise_xor` and `right_shift` for it: numpy or tf.bitwise.
+    """
     with np.errstate(over="ignore"):
-        x = x ^ (x >> np.uint32(16))
+        x = bits.bitwise_xor(values, bits.right_shift(values, np.uint32(16)))
         x = x * np.uint32(MULTIPLIER_1)
-        x = x ^ (x >> np.uint32(15))
+        x = bits.bitwise_xor(x, bits.right_shift(x, np.uint32(15)))
         x = x * np.uint32(MULTIPLIER_2)
-        return x ^ (x >> np.uint32(16))
+        return bits.bitwise_xor(x, bits.right_shift(x, np.uint32(16)))
 
 
 def fold(key: Any, value: Any) -> UInt32:
@@ -42,6 +46,15 @@ def fold(key: Any, value: Any) -> UInt32:
     value = np.asarray(value).astype(np.uint32)
     with np.errstate(over="ignore"):
         return mix(key * np.uint32(GOLDEN) + value + np.uint32(1))
+
+
+def fold_tensors(key: Any, value: Any) -> Any:
+    """`fold` of TensorFlow's tensors, or a Python integer as the key, or a NumPy array as value."""
+    import tensorflow as tf
+
+    key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
+    value = tf.cast(value, tf.uint32)
+    return mix(key * np.uint32(GOLDEN) + value + np.uint32(1), tf.bitwise)
 
 
 def seed_key(seed: int, purpose: int) -> int:
@@ -60,3 +73,10 @@ def sort_keys(key: Any, ids: Any) -> npt.NDArray[np.int64]:
     """Unique sortable keys: the hash in the upper 32 bits, the id in the lower 31."""
     ids = np.asarray(ids, dtype=np.int64)
     return (fold(key, ids).astype(np.int64) << 31) | ids
+
+
+def tensor_permutation(key: Any, ids: Any) -> Any:
+    """`permutation` of an int64 tensor."""
+    import tensorflow as tf
+
+    return tf.argsort(tf.cast(fold_tensors(key, ids), tf.int64) * (1 << 31) + ids)

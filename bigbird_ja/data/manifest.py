@@ -1,7 +1,10 @@
 """`DATA_DIR/manifest.json`: the single source of truth about a data set.
 
-Written last and by rename, so a directory with a manifest is a complete data set. Everything that
-reads records takes lengths, ids, counts and checksums from here and from nowhere else.
+It is written last and by rename, so a directory with a manifest is a complete data set. Everything
+that reads records takes lengths, ids, counts and checksums from here and from nowhere else.
+
+`DataSpec` is every choice that changes a byte; `Manifest` adds the counts and checksums of what
+was made.
 """
 
 from __future__ import annotations
@@ -9,35 +12,186 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+import numpy as np
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.data import masking, order
-from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.data import order, tfrecords
+from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import MakeDataConfig
+from bigbird_ja.settings.values import predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 
+if TYPE_CHECKING:
+    from bigbird_ja.text.corpus import Corpus
+    from bigbird_ja.text.tokenizer import Tokenizer
+
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
-VERSION = 1
+SPLITS = ("train", "eval")
+SHORTEST_SEQUENCE = 8
+# Histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last: or more.
+LENGTH_BINS = 25
+MOST_FRAGMENTS = 64
 
-# Said for people; two data sets that differ in these alone are the same data.
-_NOT_CONTENT = ("fingerprint", "created_by", "sources")
+# Keys that are for people: two data sets that differ in these alone are the same data.
+_NOT_CONTENT = ("created_by", "sources")
 _ADVICE = "make the data again"
 
-# The choices of the spec that stand at the top of the file too, where people look for them.
-_SHOWN_FIRST = (
-    "seq_length", "max_predictions_per_seq", "masked_lm_prob", "masking", "mask_unit",
-    "word_boundaries", "nsp", "vocab_size", "special_ids",
-)  # fmt: skip
+_Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Sha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
-# What cannot be known of records that were made elsewhere.
-UNKNOWN: dict[str, Any] = {"eval_fraction": 0.0, "num_shards": 0, "seed": 0, "corpus": ""}
+
+class Portion(TypedDict):
+    """One corpus of several that are mixed."""
+
+    sha256: str  # its fingerprint
+    weight: Annotated[float, Meta(gt=0)]  # how often an epoch takes each document
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """Every choice that changes a byte; neither workers nor paths do. Picklable."""
+
+    seq_length: _Positive  # tokens per record
+    max_predictions_per_seq: _Positive
+    masked_lm_prob: Annotated[float, Meta(gt=0, lt=1)]
+    masking: Literal["dynamic", "static"]
+    mask_unit: Literal["subword", "whole_word", "span"]
+    word_boundaries: Literal["script", "mecab"]
+    nsp: bool
+    vocab_size: _Positive
+    special_ids: dict[str, _Id]  # pad, cls, sep, mask and the others that are never predicted
+    dupe_factor: _Positive  # copies with other masks: 1 for dynamic
+    eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
+    num_shards: _Id  # of the train split, as requested; 0: by size
+    seed: int
+    input_mask: bool  # static records also hold `input_mask`
+    tokenizer_sha256: _Sha256  # empty: records that no tokenizer made
+    corpus: str  # fingerprint
+    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills a record's end."""
+        return self.special_ids["pad"]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in a dynamic record."""
+        return tfrecords.token_bytes(self.vocab_size)
+
+    @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """One packed sequence, before it becomes records."""
+        return np.dtype(
+            [
+                ("tokens", tfrecords.token_dtype(self.token_bytes), (self.seq_length,)),
+                ("word_starts", "u1", (-(-self.seq_length // 8),)),
+                ("segment_b", "<i4"),
+                ("label", "u1"),
+            ]
+        )
+
+    @property
+    def record_bytes(self) -> int:
+        """About how long a record is."""
+        if self.masking == "dynamic":
+            return self.row_dtype.itemsize + 80
+        arrays = 4 + self.input_mask
+        return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
+
+    def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
+        """How records are masked; the arguments override the data set's (dynamic data only).
+
+        Raises:
+            BadInput: another unit or rate for records whose targets were drawn when they were made.
+        """
+        if self.masking == "static" and max_predictions not in (None, self.max_predictions_per_seq):
+            raise BadInput(
+                "training.masked_lm_prob: the data set's masks are static"
+                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking=dynamic"
+            )
+        if self.masking == "static" and mask_unit not in (None, self.mask_unit):
+            raise BadInput(
+                f"data.mask_unit={mask_unit}: the data set's masks are static"
+                f" ({self.mask_unit}): leave it out, or make the data with --masking=dynamic"
+            )
+        return MaskingRule(
+            vocab_size=self.vocab_size,
+            special_ids=tuple(sorted(set(self.special_ids.values()))),
+            mask_id=self.special_ids["mask"],
+            pad_id=self.pad_id,
+            max_predictions=max_predictions or self.max_predictions_per_seq,
+            prob=self.masked_lm_prob,
+            unit=mask_unit or self.mask_unit,
+        )
+
+    def differences(self, stored: DataSpec) -> list[str]:
+        """How the spec of a data set differs from this one, in words of the command's flags."""
+        names = {
+            "tokenizer_sha256": "--tokenizer (another model)",
+            "corpus": "--input (other text)",
+        }
+        implied = ("special_ids", "vocab_size", "mixture")
+        result = []
+        for each in dataclasses.fields(DataSpec):
+            before, after = getattr(stored, each.name), getattr(self, each.name)
+            if before != after and each.name not in implied:
+                flag = f"--{each.name} ({before} there, {after} requested)"
+                result.append(names.get(each.name, flag))
+        if stored.corpus == self.corpus and stored.mixture != self.mixture:
+            before, after = _weights(stored.mixture), _weights(self.mixture)
+            result.append(f"--input (weights {before} there, {after} requested)")
+        return result
+
+
+def _weights(mixture: tuple[Portion, ...]) -> str:
+    return ", ".join(f"{portion['weight']:g}" for portion in mixture) or "none"
+
+
+def spec_of(
+    config: MakeDataConfig, tokenizer: Tokenizer, corpus: Corpus, input_mask: bool = False
+) -> DataSpec:
+    """Joins the config's section with what the tokenizer and the corpus are.
+
+    Raises:
+        BadInput: settings that no data can have.
+    """
+    if config.seq_length < SHORTEST_SEQUENCE:
+        raise BadInput(f"--seq_length={config.seq_length}: at least {SHORTEST_SEQUENCE}")
+    max_predictions = predictions_of(config)
+    if max_predictions > config.seq_length:
+        raise BadInput(
+            f"--max_predictions_per_seq={max_predictions} is more than"
+            f" --seq_length={config.seq_length}: lower it"
+        )
+    if input_mask and config.masking == "dynamic":
+        raise BadInput("--input_mask is for --masking=static: dynamic records hold no masks")
+    if tokenizer.special.pad != 0:
+        raise BadInput(
+            f"{tokenizer.source}: the padding piece has id {tokenizer.special.pad}, not 0: train a"
+            " tokenizer with `bigbird-ja tokenize`"
+        )
+    chosen = {**vars(config), "max_predictions_per_seq": max_predictions}
+    if config.masking == "dynamic":
+        chosen["dupe_factor"] = 1
+    names = {each.name for each in dataclasses.fields(DataSpec)}
+    return DataSpec(
+        **{name: value for name, value in chosen.items() if name in names},
+        input_mask=input_mask,
+        vocab_size=tokenizer.vocab_size,
+        special_ids=dataclasses.asdict(tokenizer.special),
+        tokenizer_sha256=tokenizer.sha256,
+        corpus=corpus.fingerprint,
+        mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +201,7 @@ class Shard:
     name: str  # file name inside the data directory
     records: Count
     bytes: Count
-    sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex, of the whole file
+    sha256: _Sha256  # of the whole file
     crc32c: str = ""  # base64 of the big-endian CRC32C, as Cloud Storage states it
 
 
@@ -56,15 +210,15 @@ class Split:
     """Counts of the train or the eval records (static: every copy counts as a record)."""
 
     documents: Count = 0  # as often as weights take each; static copies do not count
-    tokens: Count = 0  # of these; [CLS], [SEP] and padding not counted
+    tokens: Count = 0  # of these documents; [CLS], [SEP] and padding do not count
     sequences: Count = 0
     used_positions: Count = 0  # positions that are not padding
     predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What an epoch takes from one corpus, every time counted."""
+class Share:
+    """What an epoch takes from one of several corpora, counting every repetition."""
 
     documents: Count
     tokens: Count
@@ -73,22 +227,17 @@ class Taken:
 
 @dataclass(frozen=True)
 class MixedCorpus:
-    """One of several corpora that are mixed, and what came of it."""
+    """One of several corpora that are mixed, and its share of both splits."""
 
     name: str  # as it was given; not content, for text may move
     sha256: str
     weight: float
-    train: Taken
-    eval: Taken
-
-
-# Histograms: documents of [2**i, 2**(i+1)) tokens; sequences of i fragments, the last: or more.
-LENGTH_BINS = 25
-MOST_FRAGMENTS = 64
+    train: Share
+    eval: Share
 
 
 class Statistics(TypedDict, total=False):
-    """Said for people. Lists are histograms, by powers of two and by number."""
+    """For people. Lists are histograms, by powers of two and by number."""
 
     document_tokens: list[Count]
     documents_per_sequence: list[Count]
@@ -96,24 +245,9 @@ class Statistics(TypedDict, total=False):
     tokenizer_changes: dict[str, str]  # special piece -> how another project's model got it
 
 
-@dataclass(frozen=True)
-class PortionOf:
-    """What one of several mixed corpora is in an epoch, for people and `--json`."""
-
-    name: str  # fit to be published
-    weight: float
-    documents: int  # of an epoch, as the next two
-    tokens: int
-    sequences: int
-    share: float  # of the tokens of an epoch
-    eval_documents: int
-    eval_tokens: int
-    eval_sequences: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
-    """What a data set is: the spec that it was made by, and what came out."""
+    """What a data set is: the spec that it was made by, and what was made."""
 
     num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole ones
     train: Split
@@ -121,7 +255,6 @@ class Manifest(DataSpec):
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
     corpora: tuple[MixedCorpus, ...] = ()  # in the order of `mixture`; empty: one corpus
-    adopted: bool = False  # records were made elsewhere
     statistics: Statistics = field(default_factory=lambda: Statistics())
     sources: tuple[str, ...] = ()
     created_by: str = ""
@@ -133,27 +266,12 @@ class Manifest(DataSpec):
 
     @property
     def corpus_names(self) -> tuple[str, ...]:
-        """The mixed corpora without the folders that they lay in, but where only these differ."""
+        """The mixed corpora without their folders, unless only these tell them apart."""
         names = [corpus.name for corpus in self.corpora]
         short = [_published(name) for name in names]
         return tuple(
             one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)
         )
-
-    def portions(self) -> list[PortionOf]:
-        """The mixed corpora in their order; empty where all text is one."""
-        return [
-            PortionOf(
-                name,
-                corpus.weight,
-                **vars(corpus.train),
-                share=corpus.train.tokens / max(1, self.train.tokens),
-                eval_documents=corpus.eval.documents,
-                eval_tokens=corpus.eval.tokens,
-                eval_sequences=corpus.eval.sequences,
-            )
-            for name, corpus in zip(self.corpus_names, self.corpora, strict=True)
-        ]
 
     @property
     def documents(self) -> int:
@@ -184,7 +302,10 @@ class Manifest(DataSpec):
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
-        return _digest(_as_dict(self))
+        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
+        for corpus in values["corpora"]:
+            del corpus["name"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def as_settings(self) -> dict[str, Any]:
         """The values of the settings in `FIXED_BY_DATA`."""
@@ -202,6 +323,19 @@ class Manifest(DataSpec):
         """The shards of `train` or `eval`."""
         return {"train": self.train_shards, "eval": self.eval_shards}[split]
 
+    def portions(self) -> list[dict[str, Any]]:
+        """The mixed corpora for people and `--json`; empty where all text is one corpus."""
+        return [
+            {
+                "name": name,
+                "weight": corpus.weight,
+                **vars(corpus.train),
+                "share": corpus.train.tokens / max(1, self.train.tokens),  # of an epoch's tokens
+                **{f"eval_{key}": value for key, value in vars(corpus.eval).items()},
+            }
+            for name, corpus in zip(self.corpus_names, self.corpora, strict=True)
+        ]
+
 
 def _published(source: str) -> str:
     return source if source.startswith("tfds:") else storage.base_name(source.rstrip("/"))
@@ -209,7 +343,11 @@ def _published(source: str) -> str:
 
 def to_json(manifest: Manifest) -> str:
     """The text of `manifest.json`, the same for the same data set."""
-    values = {**_as_dict(manifest), "fingerprint": manifest.fingerprint}
+    values = {
+        "format_version": decode.FORMAT_VERSION,
+        **dataclasses.asdict(manifest),
+        "fingerprint": manifest.fingerprint,
+    }
     return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
 
 
@@ -217,42 +355,24 @@ def from_json(data: bytes, where: str) -> Manifest:
     """Reads what `to_json` wrote.
 
     Raises:
-        BadInput: not a manifest, another version, or changed by hand.
+        BadInput: not a manifest, of another format, or changed by hand.
     """
     raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
-    if raw.get("version") != VERSION:
-        raise BadInput(
-            f"{where}: version {raw.get('version')}, this program reads {VERSION}: {_ADVICE}"
-        )
-    settings = decode.convert(raw.get("settings"), dict[str, Any], f"{where}: settings", _ADVICE)
-    unknown = UNKNOWN if raw.get("adopted") is True else {}
-    manifest = decode.convert({**unknown, **settings, **raw}, Manifest, where, _ADVICE)
-    _check_shards(manifest, where)
-    if lacking := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
-        raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(lacking))}: {_ADVICE}")
-    if manifest.masking_version > masking.NEWEST_VERSION:
-        raise BadInput(
-            f"{where}: masked by version {manifest.masking_version} of the rule, this program knows"
-            f" versions up to {masking.NEWEST_VERSION}: use a newer bigbird-ja"
-        )
-    if raw.get("fingerprint") != _digest(raw):
-        raise BadInput(f"{where}: was changed after it was written: {_ADVICE}")
-    if raw["fingerprint"] != manifest.fingerprint:
-        raise BadInput(f"{where}: says what this program does not know: use a newer bigbird-ja")
-    return manifest
-
-
-def _check_shards(manifest: Manifest, where: str) -> None:
-    names = [shard.name for shard in manifest.train_shards + manifest.eval_shards]
-    for name in names:
-        storage.check_inside(name)
+    decode.check_format(str(raw.get("format_version", "")), where, _ADVICE)
+    manifest = decode.convert(raw, Manifest, where, _ADVICE)
+    names = [storage.check_inside(s.name) for s in manifest.train_shards + manifest.eval_shards]
     if len(set(names)) < len(names):
         raise BadInput(f"{where}: names a shard twice: {_ADVICE}")
+    if missing := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
+        raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(missing))}: {_ADVICE}")
     try:
         counts = tuple(shard.records for shard in manifest.train_shards)
         order.Layout(counts, manifest.num_readers, seed=0, window=1)
     except ValueError as error:
         raise BadInput(f"{where}: {error}: {_ADVICE}") from error
+    if json.loads(to_json(manifest)) != raw:
+        raise BadInput(f"{where}: was changed after it was written: {_ADVICE}")
+    return manifest
 
 
 def load(data_dir: str) -> Manifest:
@@ -267,75 +387,11 @@ def load(data_dir: str) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
-            f" with --output_dir={data_dir} (for records made elsewhere: `check-data --adopt`)"
+            f" with --output_dir={data_dir}"
         ) from error
     return from_json(data, path)
-
-
-@dataclass(frozen=True)
-class _Named:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Claims:
-    """What a manifest of any version says of who made which shards."""
-
-    created_by: str
-    train_shards: list[_Named]
-    eval_shards: list[_Named]
-    adopted: bool = False
-
-
-def shards_to_replace(data_dir: str) -> set[str]:
-    """The names of the shards that `make-data` wrote to a directory with a manifest.
-
-    Raises:
-        BadInput: the data set there is not one that `make-data` made.
-    """
-    path = storage.join(data_dir, FILE_NAME)
-    advice = "nothing is replaced that make-data did not make: choose another --output_dir"
-    claims = decode.read_json(path, _Claims, advice)
-    if claims.adopted or not claims.created_by.startswith("bigbird-ja"):
-        raise BadInput(f"{path}: the records were made elsewhere: {advice}")
-    return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}
 
 
 def save(manifest: Manifest, data_dir: str) -> None:
     """Writes `manifest.json` atomically; everything it names must be there already."""
     storage.write_text(storage.join(data_dir, FILE_NAME), to_json(manifest))
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    counted = {key: value for key, value in values.items() if key not in _NOT_CONTENT}
-    if "corpora" in counted:
-        counted["corpora"] = [
-            {key: value for key, value in corpus.items() if key != "name"}
-            for corpus in counted["corpora"]
-        ]
-    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
-
-
-def _as_dict(manifest: Manifest) -> dict[str, Any]:
-    spec = manifest.spec_values()
-    corpora = [dataclasses.asdict(corpus) for corpus in manifest.corpora]
-    return {
-        "version": VERSION,
-        **{key: spec[key] for key in _SHOWN_FIRST},
-        "num_readers": manifest.num_readers,
-        "train": dataclasses.asdict(manifest.train),
-        "eval": dataclasses.asdict(manifest.eval),
-        "train_shards": [dataclasses.asdict(shard) for shard in manifest.train_shards],
-        "eval_shards": [dataclasses.asdict(shard) for shard in manifest.eval_shards],
-        "tokenizer_sha256": manifest.tokenizer_sha256,
-        "dupe_factor": manifest.dupe_factor,
-        "input_mask": manifest.input_mask,
-        "document_ids": not manifest.adopted,  # whether static records hold them
-        "token_bytes": 2 if manifest.adopted else manifest.token_bytes,  # of dynamic records
-        "adopted": manifest.adopted,
-        "settings": {} if manifest.adopted else spec,
-        "statistics": manifest.statistics,
-        **({"corpora": corpora} if corpora else {}),  # left out, for the earlier fingerprints
-        "sources": list(manifest.sources),
-        "created_by": manifest.created_by,
-    }

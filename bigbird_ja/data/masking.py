@@ -1,25 +1,25 @@
-"""Which tokens are predicted, and what stands in their place: the rule, in NumPy.
-
-The same rule as TensorFlow ops is in `masking_tf`; both give the same targets, bit for bit, for the
-same (seed, epoch, record). Here it writes static records, whose copies count as epochs.
+"""Which tokens are predicted, and what stands in their place.
 
 The rule, for a record of n ordinary tokens (neither special nor padding):
 
 - predicted are k = min(max_predictions, max(1, round(prob * n))) of them, drawn by unit: a subword,
   a word, or a span of words (each word but the first of a run joins the one before with 1/2);
 - units are taken whole in a random order until k tokens are reached. A last word that does not fit
-  whole is taken all the same, and as many of the words drawn first give up their places to it.
+  whole is taken all the same, and as many tokens of the words drawn first give up their places.
   Whether a word is first or last in a random order has nothing to do with its length, so words of
-  every length are predicted at the same rate. (A word longer than k is left out; cut if it is
-  alone.) Version 1 of the rule left out every last word that did not fit, which predicts long words
-  too rarely: 12.4 % of words of 16 tokens at 512 positions. Data sets say which version is theirs,
-  and one that says nothing has version 1: a run that began on it goes on with the same masks;
+  every length are predicted at the same rate. (A word longer than k is left out; cut if it is the
+  only one.)
 - of the predicted, 80 % become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et al. 2019,
   arXiv:1810.04805).
+
+The rule is written once, for arrays of NumPy (here: static records, whose copies count as epochs)
+and of TensorFlow (`masking_tf`: dynamic masks). `Arrays` holds what the two libraries do otherwise.
+Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,8 @@ from bigbird_ja.data import hashing
 
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
-NEWEST_VERSION = 2  # of the rule: what new data sets get
+
+Array = Any  # of NumPy or TensorFlow
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class MaskingRule:
     max_predictions: int
     prob: float
     unit: str  # subword | whole_word | span
-    version: int = NEWEST_VERSION  # 1: a last word that does not fit is left out
 
     @property
     def special_prefix(self) -> int:
@@ -78,23 +78,108 @@ class MaskRate:
         return self.first + (self.last - self.first) * (min(step, self.steps) / self.steps)
 
 
-def position_bits(seq_length: int) -> int:
-    """Bits that hold a position."""
-    return max(1, (seq_length - 1).bit_length())
+class Arrays:
+    """What NumPy and TensorFlow do otherwise: here NumPy's, in a subclass TensorFlow's.
+
+    Arrays are [rows, columns]; reductions keep both axes.
+    """
+
+    xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
+    bits: Any = np  # has `right_shift`
+    fold = staticmethod(hashing.fold)
+
+    def cast(self, values: Array, kind: str) -> Array:
+        """The values in another type."""
+        return np.asarray(values).astype(kind)
+
+    def gather(self, values: Array, index: Array) -> Array:
+        """The values (rows) with some indices."""
+        return values[index]
+
+    def nonzero(self, values: Array) -> tuple[Array, Array]:
+        """Row and column of each true value, row by row."""
+        row, column = np.nonzero(values)
+        return row, column
+
+    def count(self, values: Array) -> Array:
+        """int [rows, 1]: how many are true."""
+        return values.sum(1, keepdims=True)
+
+    def any(self, values: Array) -> Array:
+        """bool [rows, 1]."""
+        return values.any(1, keepdims=True)
+
+    def max(self, values: Array) -> Array:
+        """[rows, 1]."""
+        return values.max(1, keepdims=True)
+
+    def min(self, values: Array) -> Array:
+        """[rows, 1]."""
+        return values.min(1, keepdims=True)
+
+    def running_count(self, values: Array) -> Array:
+        """int32: how many of a row are true up to each place, that one included."""
+        return np.cumsum(values, axis=1, dtype=np.int32)
+
+    def nth_highest(self, values: Array, more: Array, n: int) -> Array:
+        """[rows, 1]: of `values` and `more`, side by side."""
+        both = np.concatenate([values, more], axis=1)
+        place = both.shape[1] - n
+        return np.partition(both, place, axis=1)[:, place : place + 1]
+
+    def at_column(self, values: Array, column: Array) -> Array:
+        """[rows, 1]: of each row the value in the column of [rows, 1]."""
+        return np.take_along_axis(values, column, 1)
+
+    def replace_rows(
+        self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
+    ) -> Array:
+        """`values` with the rows in which `where` [rows, 1] is true replaced by `by(*arguments)`,
+        which gets those rows alone."""
+        rows = np.flatnonzero(where)
+        values[rows] = by(*(argument[rows] for argument in arguments))
+        return values
+
+    def count_up(self, like: Array) -> Array:
+        """0, 1, ... as many as `like` has."""
+        return np.arange(len(like))
+
+    def at(self, values: Array, row: Array, column: Array) -> Array:
+        """The values at some places."""
+        return values[row, column]
+
+    def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
+        """`values` with other ones at some places."""
+        result = values.copy()
+        result[row, column] = by
+        return result
+
+    def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
+        """[rows of `like`, n]: values at their places, elsewhere 0."""
+        result = np.zeros((len(like), n), values.dtype)
+        result[row, column] = values
+        return result
 
 
-def is_ordinary(tokens: npt.NDArray[Any], rule: MaskingRule) -> npt.NDArray[np.bool_]:
+NUMPY = Arrays()
+
+
+def is_ordinary(tokens: Array, rule: MaskingRule, arrays: Arrays = NUMPY) -> Array:
     """bool, of the shape of `tokens`: neither special nor padding."""
     ordinary = tokens >= rule.special_prefix
     for special in rule.other_special:
-        ordinary &= tokens != special
+        ordinary = ordinary & arrays.xp.not_equal(tokens, special)
     return ordinary
 
 
-def num_predictions(num_ordinary: npt.NDArray[Any], rule: MaskingRule) -> npt.NDArray[np.int64]:
-    """How many tokens are predicted, at most; 0 where none can be."""
-    wanted = np.clip(np.rint(num_ordinary * rule.prob), 1, rule.max_predictions)
-    return np.minimum(wanted, num_ordinary).astype(np.int64)
+def num_predictions(
+    num_ordinary: Array, rule: MaskingRule, arrays: Arrays = NUMPY, prob: Any = None
+) -> Array:
+    """int32: how many tokens are predicted, at most; 0 where none can be. Halves round to even."""
+    share = rule.prob if prob is None else prob
+    wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
+    clipped = arrays.xp.minimum(arrays.xp.maximum(wanted, 1), rule.max_predictions)
+    return arrays.xp.minimum(clipped, arrays.cast(num_ordinary, "int32"))
 
 
 def mask(
@@ -105,7 +190,7 @@ def mask(
     seed: int,
     rule: MaskingRule,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Draws the targets of a batch.
+    """Draws the targets of a batch with NumPy; see `mask_arrays`.
 
     Args:
         tokens: int [b, S].
@@ -113,151 +198,161 @@ def mask(
         epoch, record: int [b] (or one number for all).
         seed: of the masks.
         rule: the rest.
+    """
+    tokens = np.asarray(tokens, dtype=np.int32)
+    epoch, record = (np.broadcast_to(each, len(tokens)) for each in (epoch, record))
+    return mask_arrays(NUMPY, tokens, word_starts, epoch, record, seed, rule)
+
+
+def mask_arrays(
+    arrays: Arrays,
+    tokens: Array,
+    word_starts: Array,
+    epoch: Array,
+    record: Array,
+    seed: int,
+    rule: MaskingRule,
+    prob: Array | None = None,
+) -> dict[str, Array]:
+    """Draws the targets of a batch.
+
+    Args:
+        arrays: the library.
+        tokens: int32 [b, S], S static.
+        word_starts: bool [b, S].
+        epoch, record: int64 [b].
+        seed: of the masks.
+        rule: the rest.
+        prob: float64, in place of the rule's.
 
     Returns:
         `input_ids` int32 [b, S]; `masked_lm_positions` (ascending, then 0), `masked_lm_ids` int32
         [b, P]; `masked_lm_weights` float32 [b, P] (1 for a prediction, then 0).
     """
-    tokens = np.asarray(tokens, dtype=np.int32)
-    rows = len(tokens)
-    ordinary = is_ordinary(tokens, rule)
-    budget = num_predictions(ordinary.sum(1), rule)
-    units, words = _units_and_words(word_starts, ordinary, epoch, record, seed, rule)
-    keys = _priorities(units, ordinary, _row_key(seed, hashing.MASK_UNITS, epoch, record))
-    chosen = _chosen(keys, words, budget, rule)
-    row, position = np.nonzero(chosen)
-    counts = chosen.sum(1)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = (rows, rule.max_predictions)
-    positions, ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    weights = np.zeros(shape, np.float32)
-    positions[row, place] = position
-    ids[row, place] = tokens[row, position]
-    weights[row, place] = 1.0
-    masked = tokens.copy()
-    masked[row, position] = _replacements(tokens, row, position, epoch, record, seed, rule)
-    return {
-        "input_ids": masked,
-        "masked_lm_positions": positions,
-        "masked_lm_ids": ids,
-        "masked_lm_weights": weights,
-    }
 
+    def key(purpose: int) -> Array:
+        """uint32 [b, 1]."""
+        return arrays.fold(arrays.fold(hashing.seed_key(seed, purpose), epoch), record)[:, None]
 
-def _row_key(seed: int, purpose: int, epoch: Any, record: Any) -> npt.NDArray[np.uint32]:
-    """uint32 [b, 1] (or [1, 1])."""
-    key = hashing.fold(hashing.fold(hashing.seed_key(seed, purpose), epoch), record)
-    return np.reshape(key, (-1, 1))
+    def draw(purpose: int) -> Array:
+        """int64 [predictions]: 32 random bits for each predicted position."""
+        bits = arrays.fold(arrays.gather(key(purpose)[:, 0], row), position)
+        return arrays.cast(bits, "int64")
 
-
-def _units_and_words(
-    word_starts: npt.NDArray[np.bool_],
-    ordinary: npt.NDArray[np.bool_],
-    epoch: Any,
-    record: Any,
-    seed: int,
-    rule: MaskingRule,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """int32 [b, S] each: the unit and the word that a token belongs to."""
-    positions = np.broadcast_to(np.arange(ordinary.shape[1], dtype=np.int32), ordinary.shape)
-    if rule.unit == "subword":
-        return positions, positions
-    breaks = ~ordinary
-    breaks[:, 1:] |= ~ordinary[:, :-1]
-    breaks[:, 0] = True
-    starts = word_starts | breaks
-    words = np.cumsum(starts, axis=1, dtype=np.int32)
-    if rule.unit == "whole_word":
-        return words, words
-    coins = hashing.fold(_row_key(seed, hashing.MASK_SPAN, epoch, record), positions)
-    starts = breaks | (word_starts & (coins < np.uint32(2**31)))
-    return np.cumsum(starts, axis=1, dtype=np.int32), words
-
-
-def _priorities(
-    units: npt.NDArray[np.int32], ordinary: npt.NDArray[np.bool_], row_key: npt.NDArray[np.uint32]
-) -> npt.NDArray[np.int64]:
-    """int64 [b, S]: highest first; the hash of the unit, then earlier positions; -1 is never taken.
-
-    A unit's tokens follow each other in this order, even where two units have the same hash.
-    """
-    length = units.shape[1]
-    bits = position_bits(length)
-    drawn = hashing.fold(row_key, units) >> np.uint32(hash_shift(length))
-    late = np.arange(length - 1, -1, -1, dtype=np.int64)
-    return np.where(ordinary, (drawn.astype(np.int64) << bits) | late, -1)
-
-
-def hash_shift(seq_length: int) -> int:
-    """Bits dropped from a unit's hash, so that hash and position fit 31 bits where they can."""
-    bits = position_bits(seq_length)
-    return bits + 1 if bits <= 16 else 0
-
-
-def _chosen(
-    keys: npt.NDArray[np.int64],
-    words: npt.NDArray[np.int32],
-    budget: npt.NDArray[np.int64],
-    rule: MaskingRule,
-) -> npt.NDArray[np.bool_]:
-    """bool [b, S]: which tokens are predicted, at most `budget` of a row."""
-    length = keys.shape[1]
-    most = min(rule.max_predictions + 1, length)
-    first = np.sort(np.partition(keys, length - most, axis=1)[:, length - most :], axis=1)[:, ::-1]
-    chosen = keys >= _nth(first, budget)[:, None]
-    if rule.unit == "subword":
-        return chosen
-    following = np.where(chosen, -1, keys).max(1)
-    in_word = (words == _word_at(words, following)) & (keys >= 0) & (following >= 0)[:, None]
-    inside = (in_word & chosen).sum(1)  # tokens of the word that the budget cuts
-    whole = chosen & ~in_word
-    left_out = np.where((inside > 0) & whole.any(1), whole.T, chosen.T).T
-    if rule.version == 1:
-        return left_out
-    size = in_word.sum(1)
-    fits = (inside > 0) & (size <= budget)
-    giving = _nth(first, np.where(fits, size - inside, 0))
-    gives = (words == _word_at(words, giving)) & (keys >= 0) & (giving <= keys.max(1))[:, None]
-    lowest = np.where(gives, keys, np.iinfo(np.int64).max).min(1)
-    displaced = (whole | in_word) & (keys < lowest[:, None])
-    return np.where(fits[:, None], displaced, left_out)
-
-
-def _nth(ordered: npt.NDArray[np.int64], count: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """int64 [b]: the priority of token number `count` (from 1) of each row, above all for 0.
-
-    Args:
-        ordered: int64 [b, n], the highest priorities, descending.
-        count: int [b], at most n.
-    """
-    nth = ordered[np.arange(len(ordered)), np.maximum(count - 1, 0)]
-    return np.where(count > 0, nth, np.iinfo(np.int64).max)
-
-
-def _word_at(words: npt.NDArray[np.int32], key: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """int32 [b, 1]: the word of the token with this priority."""
-    length = words.shape[1]
-    late = np.maximum(key, 0) & ((1 << position_bits(length)) - 1)
-    return np.take_along_axis(words, np.maximum(length - 1 - late, 0)[:, None], 1)
-
-
-def _replacements(
-    tokens: npt.NDArray[np.int32],
-    row: npt.NDArray[np.int64],
-    position: npt.NDArray[np.int64],
-    epoch: Any,
-    record: Any,
-    seed: int,
-    rule: MaskingRule,
-) -> npt.NDArray[np.int32]:
-    """int32 [predictions]: what stands at the predicted positions."""
-
-    def draw(purpose: int) -> npt.NDArray[np.uint32]:
-        keys = np.broadcast_to(_row_key(seed, purpose, epoch, record), (len(tokens), 1))
-        return hashing.fold(keys[row, 0], position)
+    xp = arrays.xp
+    ordinary = is_ordinary(tokens, rule, arrays)
+    budget = num_predictions(arrays.count(ordinary), rule, arrays, prob)
+    units, words = _units_and_words(arrays, word_starts, ordinary, key, rule)
+    priorities = _priorities(arrays, units, ordinary, key(hashing.MASK_UNITS))
+    chosen = _chosen(arrays, priorities, words, budget, rule)
+    row, position = arrays.nonzero(chosen)  # row by row, positions ascending
+    counts = arrays.cast(arrays.count(chosen)[:, 0], "int64")
+    slot = arrays.count_up(row) - arrays.gather(xp.cumsum(counts) - counts, row)
+    labels = arrays.at(tokens, row, position)
 
     ordinary_ids = rule.ordinary_ids()
     action = draw(hashing.MASK_ACTION)
-    randoms = ordinary_ids[draw(hashing.MASK_RANDOM).astype(np.int64) % len(ordinary_ids)]
-    kept_or_random = np.where(action < RANDOM_BELOW, randoms, tokens[row, position])
-    return np.where(action < MASK_BELOW, rule.mask_id, kept_or_random).astype(np.int32)
+    randoms = arrays.gather(ordinary_ids, draw(hashing.MASK_RANDOM) % len(ordinary_ids))
+    kept_or_random = xp.where(action < RANDOM_BELOW, randoms, labels)
+    replaced = xp.where(action < MASK_BELOW, np.int32(rule.mask_id), kept_or_random)
+
+    def laid_out(values: Array) -> Array:
+        return arrays.scatter(row, slot, values, tokens, rule.max_predictions)
+
+    return {
+        "input_ids": arrays.replace(tokens, row, position, replaced),
+        "masked_lm_positions": laid_out(arrays.cast(position, "int32")),
+        "masked_lm_ids": laid_out(labels),
+        "masked_lm_weights": laid_out(xp.ones_like(labels, "float32")),
+    }
+
+
+def _units_and_words(
+    arrays: Arrays,
+    word_starts: Array,
+    ordinary: Array,
+    key: Callable[[int], Array],
+    rule: MaskingRule,
+) -> tuple[Array, Array]:
+    """int32 [b, S] (or [1, S]) each: the unit and the word that a token belongs to."""
+    positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
+    if rule.unit == "subword":
+        return positions, positions
+    special = ~ordinary
+    after_special = arrays.xp.pad(special[:, :-1], [[0, 0], [1, 0]], constant_values=True)
+    breaks = special | after_special
+    words = arrays.running_count(word_starts | breaks)
+    if rule.unit == "whole_word":
+        return words, words
+    coins = arrays.fold(key(hashing.MASK_SPAN), positions)
+    is_head = arrays.bits.right_shift(coins, np.uint32(31)) < np.uint32(1)
+    return arrays.running_count(breaks | (word_starts & is_head)), words
+
+
+def _position_bits(seq_length: int) -> int:
+    """Bits that hold a position."""
+    return max(1, (seq_length - 1).bit_length())
+
+
+def _priorities(arrays: Arrays, units: Array, ordinary: Array, key: Array) -> Array:
+    """int32 or int64 [b, S]: highest first; the hash of the unit, then earlier positions; -1 is
+    never taken.
+
+    A unit's tokens follow each other in this order, even where two units have the same hash. Bits
+    of the hash are dropped so that hash and position fit 31 bits, where enough remain.
+    """
+    length = ordinary.shape[1]
+    bits = _position_bits(length)
+    shift, kind = (bits + 1, "int32") if bits <= 16 else (0, "int64")
+    drawn = arrays.bits.right_shift(arrays.fold(key, units), np.uint32(shift))
+    late = np.arange(length - 1, -1, -1, dtype=kind)
+    return arrays.xp.where(ordinary, arrays.cast(drawn, kind) * (1 << bits) + late, -1)
+
+
+def _chosen(
+    arrays: Arrays, priorities: Array, words: Array, budget: Array, rule: MaskingRule
+) -> Array:
+    """bool [b, S]: which tokens are predicted, at most `budget` [b, 1] of a row."""
+    xp = arrays.xp
+    highest = np.iinfo(np.int32 if "int32" in str(priorities.dtype) else np.int64).max
+    most = rule.max_predictions
+
+    def nth(priorities: Array, count: Array) -> Array:
+        """[b, 1]: the priority of token number `count` (from 1) of each row, above all for 0.
+
+        Rows are filled up with priorities above all others, so that n is the same for all.
+        """
+        is_above = np.arange(most, dtype=np.int32)[None, :] < most - count
+        more = arrays.cast(xp.where(is_above, highest, -1), priorities.dtype)
+        return arrays.nth_highest(priorities, more, most)
+
+    def in_word_of(priorities: Array, words: Array, priority: Array) -> Array:
+        """bool [b, S]: the ordinary tokens of the word that has the token of this priority."""
+        length = words.shape[1]
+        late = xp.maximum(priority, 0) % (1 << _position_bits(length))
+        column = arrays.cast(xp.maximum(length - 1 - late, 0), "int32")
+        return xp.equal(words, arrays.at_column(words, column)) & (priorities >= 0)
+
+    def whole_words(
+        priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
+    ) -> Array:
+        """The choice for rows whose budget ends within a word, `in_word`."""
+        whole = chosen & ~in_word
+        left_out = xp.where(arrays.any(whole), whole, chosen)
+        size = arrays.cast(arrays.count(in_word), "int32")
+        fits = size <= budget
+        excess = size - arrays.cast(arrays.count(in_word & chosen), "int32")
+        giving = nth(priorities, xp.where(fits, excess, 0))
+        gives = in_word_of(priorities, words, giving) & (giving < highest)
+        lowest_giving = arrays.min(xp.where(gives, priorities, highest))
+        return xp.where(fits, (whole | in_word) & (priorities < lowest_giving), left_out)
+
+    chosen = priorities >= nth(priorities, budget)
+    if rule.unit == "subword":
+        return chosen
+    following = arrays.max(xp.where(chosen, -1, priorities))
+    in_word = in_word_of(priorities, words, following) & (following >= 0)
+    is_cut = arrays.any(in_word & chosen)
+    return arrays.replace_rows(
+        chosen, is_cut, whole_words, (priorities, words, budget, chosen, in_word)
+    )

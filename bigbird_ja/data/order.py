@@ -10,7 +10,7 @@ order of its own, `window` at a time, mixing the records of a window by a statel
 Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
 records that its positions ask for.
 
-Nothing here reads a file. `order_tf` computes the same in TensorFlow (a test compares them).
+Nothing here reads a file. `pipeline` computes the same in TensorFlow (a test compares them).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import masking_tf, order, order_tf, records_tf
+from bigbird_ja.data import hashing, masking_tf, order, parsing
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, MaskRate
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
@@ -134,7 +134,7 @@ def _window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(records, epoch, record id), each [records of the window], in the order of delivery."""
-    shards = order_tf.window_shards(layout, window, reader)
+    shards = window_shards(layout, window, reader)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
     files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
@@ -145,11 +145,61 @@ def _window(
     is_there = tf.reshape(places < counts[:, None], [-1])
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
-    sequence = order_tf.record_order(layout, epoch, ids)
+    sequence = record_order(layout, epoch, ids)
     # Strings are copied once more, not twice: first the order, then the records.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)
     return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)
+
+
+# --- the order of `order` inside the graph, so that no list of the future is needed ---
+
+
+def window_shards(layout: order.Layout, window: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
+    """`order.window_shards`: int64 [shards of the window]."""
+    epoch = window // layout.windows_per_epoch
+    shards = reader_shards(layout, epoch, reader)
+    each, windows = layout.shards_per_reader, layout.windows_per_epoch
+    j = window % layout.windows_per_epoch
+    return shards[each * j // windows : each * (j + 1) // windows]
+
+
+def reader_shards(layout: order.Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
+    """`order.reader_shards`: int64 [shards_per_reader]."""
+    dealt = _dealt(layout, epoch, reader)
+    return tf.gather(dealt, _permutation(layout, hashing.READER_ORDER, epoch, dealt))
+
+
+def record_order(layout: order.Layout, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """The order in which the records of a window are delivered, as indices into `ids` (int64)."""
+    return _permutation(layout, hashing.RECORD_ORDER, epoch, ids)
+
+
+def _permutation(layout: order.Layout, purpose: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    key = hashing.fold_tensors(hashing.seed_key(layout.seed, purpose), epoch)
+    return hashing.tensor_permutation(key, ids)
+
+
+def _dealt(layout: order.Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
+    num_shards, each = len(layout.counts), layout.shards_per_reader
+    every = tf.range(num_shards, dtype=tf.int64)
+    if layout.num_readers == 1:
+        return every
+    shuffled = _permutation(layout, hashing.SHARD_ORDER, epoch, every)
+    shortest = min(layout.counts)
+    is_longer = tf.gather(tf.constant(layout.counts, tf.int64), shuffled) > shortest
+    longer = tf.cast(tf.boolean_mask(shuffled, is_longer), tf.int64)
+    shorter = tf.cast(tf.boolean_mask(shuffled, ~is_longer), tf.int64)
+    readers = tf.range(layout.num_readers, dtype=tf.int64)
+    extra = order.quota(layout, epoch, readers) - each * shortest
+    before = tf.gather(tf.cumsum(extra, exclusive=True), reader)
+    extra = tf.gather(extra, reader)
+    first = reader * each - before
+    dealt = [longer[before : before + extra], shorter[first : first + each - extra]]
+    return tf.ensure_shape(tf.concat(dealt, 0), [each])
+
+
+# --- reading, parsing, masking ---
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
@@ -184,11 +234,11 @@ def to_features(
     """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
     `prob` as of `masking_tf.mask`, `seq_length` as of `batches`."""
     if manifest.masking == "static":
-        features = records_tf.parse_static(manifest, serialized)
+        features = parsing.parse_static(manifest, serialized)
     else:
-        parsed = records_tf.parse_dynamic(manifest, serialized)
+        parsed = parsing.parse_dynamic(manifest, serialized)
         if seq_length is not None:
-            parsed = records_tf.cut(manifest, parsed, seq_length)
+            parsed = parsing.cut(manifest, parsed, seq_length)
             epoch, record = _of_pieces(epoch, record, manifest.seq_length // seq_length)
         features = masking_tf.mask(
             parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule, prob
@@ -197,7 +247,7 @@ def to_features(
         for name in ("next_sentence_labels", "corpus_ids"):
             if name in parsed:
                 features[name] = parsed[name]
-    features["document_ids"] = records_tf.document_ids(manifest, features["input_ids"])
+    features["document_ids"] = parsing.document_ids(manifest, features["input_ids"])
     return features
 
 

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.data import hashing, masking, order, records
+from bigbird_ja.data import hashing, masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import Manifest, MixedCorpus, Shard, Split, Taken
-from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.data.manifest import DataSpec, Manifest, MixedCorpus, Shard, Share, Split
 from bigbird_ja.text.corpus import Corpus
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.
@@ -124,12 +123,12 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
     copy, row = plan.located(items)
     predictions = 0
     with storage.writing(path) as file:
-        content = records.Summed(file)
+        content = tfrecords.Summed(file)
         for at in range(0, len(items), _ROWS_AT_ONCE):
             part = slice(at, at + _ROWS_AT_ONCE)
             rows, corpora = _gather(plan, row[part], spec)
             encoded, predicted = _encode(rows, corpora, copy[part], row[part], spec)
-            content.write(records.frame(encoded))
+            content.write(tfrecords.frame(encoded))
             predictions += predicted
     name = plan.name(shard)
     return MadeShard(Shard(name, len(items), **content.sums()), predictions)
@@ -148,11 +147,11 @@ def _encode(
             numbers = {"segment_b": rows["segment_b"], "next_sentence_labels": rows["label"]}
         if spec.mixture:
             numbers["corpus_ids"] = corpora
-        return records.encode_dynamic(rows["tokens"], rows["word_starts"], numbers), 0
+        return tfrecords.encode_dynamic(rows["tokens"], rows["word_starts"], numbers), 0
     features = static_features(rows, copy, row, spec)
     if spec.mixture:
         features["corpus_ids"] = corpora[:, None]
-    return records.encode_static(features), int(features["masked_lm_weights"].sum())
+    return tfrecords.encode_static(features), int(features["masked_lm_weights"].sum())
 
 
 def static_features(
@@ -208,25 +207,25 @@ def manifest_of(
     made: Sequence[Sequence[MadeShard]],
 ) -> Manifest:
     """The manifest of finished shards, from the counts of their blocks."""
-    splits = [_split_of(plan, m, spec) for plan, m in zip(plans, made, strict=True)]
-    stats = [block.stats for plan in plans for block in plan.blocks]
+    train, evaluation = plans
+    counts = [_counts(plan) for plan in plans]
+    if spec.masking == "static":
+        for count, shards in zip(counts, made, strict=True):
+            count["predictions"] = sum(m.predictions for m in shards)
     shard_lists = [tuple(m.shard for m in each) for each in made]
+    corpora = tuple(
+        MixedCorpus(name=part.name, **portion, train=_share(train, i), eval=_share(evaluation, i))
+        for i, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False))
+    )
+    stats = [block.stats for plan in plans for block in plan.blocks]
     return Manifest(
         **vars(spec),
         num_readers=order.choose_num_readers([shard.records for shard in shard_lists[0]]),
-        train=splits[0],
-        eval=splits[1],
+        train=Split(**counts[0]),
+        eval=Split(**counts[1]),
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
-        corpora=tuple(
-            MixedCorpus(
-                name=part.name,
-                **portion,
-                train=_taken(plans[0], number),
-                eval=_taken(plans[1], number),
-            )
-            for number, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False))
-        ),
+        corpora=corpora,
         statistics={
             "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
             "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
@@ -237,32 +236,24 @@ def manifest_of(
     )
 
 
-def _split_of(plan: SplitPlan, made: Sequence[MadeShard], spec: DataSpec) -> Split:
-    stats = [block.stats for block in plan.blocks]
-    if spec.masking == "static":
-        predictions = sum(m.predictions for m in made)
-    else:
-        predictions = sum(s.predictions * s.times for s in stats)
-    return Split(
-        documents=sum(s.documents * s.times for s in stats),
-        tokens=sum(s.tokens * s.times for s in stats),
-        sequences=plan.num_records,
-        used_positions=sum(s.used_positions * s.times for s in stats) * plan.copies,
-        predictions=predictions,
-    )
+def _counts(plan: SplitPlan, corpus: int | None = None) -> dict[str, int]:
+    """The fields of `Split`, of one of the corpora that are mixed or of all."""
+    stats = [b.stats for b in plan.blocks if corpus in (None, b.stats.corpus)]
+    counts = {
+        name: sum(getattr(s, name) * s.times for s in stats)
+        for name in ("documents", "tokens", "sequences", "used_positions", "predictions")
+    }
+    counts["sequences"] *= plan.copies
+    counts["used_positions"] *= plan.copies
+    return counts
 
 
-def _taken(plan: SplitPlan, corpus: int) -> Taken:
-    """What an epoch of a split takes from one of the corpora that are mixed."""
-    stats = [block.stats for block in plan.blocks if block.stats.corpus == corpus]
-    return Taken(
-        documents=sum(s.documents * s.times for s in stats),
-        tokens=sum(s.tokens * s.times for s in stats),
-        sequences=sum(s.sequences * s.times for s in stats) * plan.copies,
-    )
+def _share(plan: SplitPlan, corpus: int) -> Share:
+    counts = _counts(plan, corpus)
+    return Share(counts["documents"], counts["tokens"], counts["sequences"])
 
 
 def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:
-    """The sum of histograms that count so many times each."""
+    """The sum of histograms, each times a number."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
     return [sum(column) for column in zip(*scaled, strict=True)]

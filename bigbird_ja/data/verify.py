@@ -1,7 +1,7 @@
 """Is a data set what its manifest says? One listing, compared with the manifest.
 
 `fast_check` looks before work begins, `DataGuard` while a run reads, `named_damage` when reading
-has failed. None of them parses a record: that is `full_check`.
+has failed. None of them parses a record: that is `check`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.console import human_bytes, log
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
 
-SPLITS = ("train", "eval")
 _CHUNK = 1 << 20
 _SAID_FROM = 4 << 30  # bytes that take seconds to read
 _OTHER = "is not the file that was made (its checksum differs)"
@@ -113,7 +112,7 @@ def _is_content(path: str, shard: Shard) -> bool:
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     """What is wrong with the data set's tokenizer.model, or None."""
-    if not manifest.tokenizer_sha256:  # adopted without one
+    if not manifest.tokenizer_sha256:  # made without one
         return None
     try:
         data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))

@@ -1,12 +1,12 @@
 """Unfinished work of `make-data`: where it lies, whose it is, how it becomes a data set.
 
 `OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised; `owned.json`, which names
-the shards in OUTPUT_DIR that are ours; and `ready/`, where shards wait until all are finished. A
-folder of this machine holds packed blocks and notes on finished shards: the same one, unless the
-output is on gs:// or `--work_dir` is given.
+the shards in OUTPUT_DIR that are ours; and `ready/`, where shards wait until all are finished.
+Packed blocks and notes on finished shards lie in a folder of this machine: the same one, or one in
+the user's cache for an output on gs://.
 
-Nothing is removed but what is named here, in folders that say by their `settings.json` that this
-program made them. A data set that is replaced stays whole until the new one is.
+Nothing is removed but what is named here, in folders whose `settings.json` shows that this program
+made them. A data set that is replaced stays whole until the new one is.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import json
 import os
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data.manifest import DataSpec
 from bigbird_ja.data.shards import MadeShard
-from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
@@ -31,7 +33,7 @@ from bigbird_ja.storage.lease import Lease, held
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
 _SETTINGS, _BLOCKS, _OWNED = "settings.json", "blocks.json", "owned.json"
-# What our files in each part of a work folder are called.
+# The files of ours in each part of a work folder.
 _OURS = {
     "": (_SETTINGS, _BLOCKS, _OWNED),
     "blocks": (".block",),
@@ -41,7 +43,7 @@ _OURS = {
 
 
 def exclusive(directory: str) -> AbstractContextManager[Lease]:
-    """Holds the directory's lease; its `check` is to be asked before the manifest is written.
+    """Holds the directory's lease; `check` it before the manifest is written.
 
     Raises:
         BadInput: another process holds it.
@@ -61,11 +63,15 @@ class Work:
         ready: where finished shards wait, beside the output.
     """
 
-    def __init__(self, output_dir: str, work_dir: str | None) -> None:
+    def __init__(self, output_dir: str) -> None:
         self._output = output_dir
         self._beside = storage.join(output_dir, NAME)
-        self.local = _local_folder(output_dir, work_dir)
         self.ready = storage.join(self._beside, "ready")
+        self.local = self._beside
+        if storage.is_remote(output_dir):
+            cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+            digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
+            self.local = os.path.join(cache, "bigbird-ja", f"make-data-{digest[:16]}")
 
     def begun(self) -> DataSpec | None:
         """The spec of the work that an earlier run left, or None.
@@ -73,34 +79,34 @@ class Work:
         Raises:
             BadInput: something else stands where work is to lie.
         """
-        found = None
-        for folder in (self.local, self._beside):  # the one beside the output is decisive
-            found = _spec_in(folder) or found
-        return found
+        local = _spec_in(self.local)
+        return _spec_in(self._beside) or local  # the one beside the output is decisive
 
     def open(self, spec: DataSpec, owned: Collection[str]) -> None:
-        """Creates the folders, or takes up those that are there.
+        """Creates the folders, or uses those that are there.
 
         Args:
             spec: what the shards depend on.
-            owned: shards in the output that are ours: what stands there until it is replaced.
+            owned: shards of ours in the output, which stay until they are replaced.
         """
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: what is beside the output is of other settings
-        text = json.dumps(spec.spec_values(), ensure_ascii=False, indent=1)
+        settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
+        text = json.dumps(settings, ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self._beside, self.local)):
             storage.make_directory(folder)
             if folder == self._beside:
                 self._note_owned(owned)
             storage.write_text(storage.join(folder, _SETTINGS), text)
-        for part in ("blocks", "shards"):
-            storage.make_directory(os.path.join(self.local, part))
-            storage.clean_temporary(os.path.join(self.local, part))
-        storage.make_directory(self.ready)
-        storage.clean_temporary(self.ready)
+        for folder in (
+            *(os.path.join(self.local, part) for part in ("blocks", "shards")),
+            self.ready,
+        ):
+            storage.make_directory(folder)
+            storage.clean_temporary(folder)
 
     def remove(self) -> None:
-        """Removes what this program put into the folders, and those that are empty then."""
+        """Removes the files of this program from the folders, and the folders left empty."""
         for folder in dict.fromkeys((self.local, self._beside)):
             if _spec_in(folder) is not None:
                 _remove_ours(folder)
@@ -122,7 +128,7 @@ class Work:
         storage.write_text(os.path.join(self.local, _BLOCKS), json.dumps(numbers))
 
     def forget_blocks(self) -> None:
-        """Has the blocks looked through, and packed anew where they are damaged."""
+        """Makes the next packing check every block, and pack the damaged ones again."""
         storage.delete(os.path.join(self.local, _BLOCKS))
 
     # --- shards ---
@@ -137,42 +143,36 @@ class Work:
         storage.write_text(self.scratch(f"{made.shard.name}.json"), json.dumps(values))
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Those of the shards `names` that are noted and there, ready or in their place."""
-        there = [storage.list_stats(self._output), storage.list_stats(self.ready)]
-        found = {}
+        """Those of the shards `names` that are noted and exist, ready or in place."""
+        listings = [storage.list_stats(self._output), storage.list_stats(self.ready)]
+        finished = {}
         for name in names:
-            made = self._noted(name)
-            sizes = [stats[name].size for stats in there if name in stats]
-            if made is not None and made.shard.name == name and made.shard.bytes in sizes:
-                found[name] = made
-        return found
-
-    def _noted(self, name: str) -> MadeShard | None:
-        with contextlib.suppress(FileNotFoundError, BadInput):
-            return decode.read_json(self.scratch(f"{name}.json"), MadeShard)
-        return None
+            with contextlib.suppress(FileNotFoundError, BadInput):
+                made = decode.read_json(self.scratch(f"{name}.json"), MadeShard)
+                sizes = [listing[name].size for listing in listings if name in listing]
+                if made.shard.name == name and made.shard.bytes in sizes:
+                    finished[name] = made
+        return finished
 
     # --- what is ours in the output ---
 
     def owned(self) -> set[str]:
-        """The shards in the output that are ours, as far as this work knows."""
-        found: set[str] = set()
-        with contextlib.suppress(FileNotFoundError):
+        """The shards of ours in the output, as far as this work knows."""
+        try:
             path = storage.join(self._beside, _OWNED)
-            found.update(decode.read_json(path, list[str], "remove it"))
-        # Earlier versions had no list, but a note on each shard that they had put in its place.
-        notes = storage.list_files(os.path.join(self.local, "shards"))
-        return found.union(n.removesuffix(".json") for n in notes if n.endswith(".tfrecord.json"))
+            return set(decode.read_json(path, list[str], "remove it"))
+        except FileNotFoundError:
+            return set()
 
     def _note_owned(self, names: Collection[str]) -> None:
         path = storage.join(self._beside, _OWNED)
         storage.write_text(path, json.dumps(sorted(names)))
 
     def put_in_place(self, names: Collection[str]) -> None:
-        """Moves the shards `names` from `ready` to the output, in place of the ones that are ours.
+        """Moves the shards `names` from `ready` to the output, replacing shards of ours.
 
-        From here on the output holds no finished data set, until a manifest is written. A kill at
-        any instant leaves what the same command can continue.
+        From here on the output holds no finished data set until a manifest is written. After a
+        kill at any instant the same command can continue.
         """
         owned = self.owned() | set(names)
         self._note_owned(owned)
@@ -184,47 +184,35 @@ class Work:
             if n in ready
         ]
         storage.run_all(moves)
-        there = set(storage.list_files(self._output))
-        gone = (owned & there) - set(names)
-        storage.delete_many(storage.join(self._output, storage.check_inside(n)) for n in gone)
-
-
-def _local_folder(output_dir: str, work_dir: str | None) -> str:
-    """A folder of this machine that no other output has."""
-    if work_dir is None and not storage.is_remote(output_dir):
-        return os.path.join(output_dir, NAME)
-    place = output_dir.rstrip("/")
-    if not storage.is_remote(place):
-        place = os.path.realpath(place)
-    name = f"make-data-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
-    if work_dir is not None:
-        return os.path.join(work_dir, name)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "bigbird-ja", name)
+        stale = (owned & set(storage.list_files(self._output))) - set(names)
+        storage.delete_many(storage.join(self._output, storage.check_inside(n)) for n in stale)
 
 
 def _spec_in(folder: str) -> DataSpec | None:
-    """What `settings.json` of a work folder says; None where the folder is missing or empty.
+    """The spec in `settings.json` of a work folder; None where the folder is missing or empty.
 
     Raises:
-        BadInput: it is not a folder of ours.
+        BadInput: it is not a folder of ours, or of another version.
     """
     if not storage.is_remote(folder) and (
         os.path.islink(folder) or (os.path.exists(folder) and not os.path.isdir(folder))
     ):
         raise BadInput(f"{folder}: not a folder that make-data made: move it away")
+    path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
-        return decode.read_json(storage.join(folder, _SETTINGS), DataSpec, "remove the folder")
+        settings = decode.read_json(path, dict[str, Any], advice)
     except (FileNotFoundError, NotADirectoryError):
         if storage.list_tree(folder):
             raise BadInput(
                 f"{folder}: holds files and no {_SETTINGS} of make-data: move it away"
             ) from None
         return None
+    decode.check_format(str(settings.get("format_version", "")), path, advice)
+    return decode.convert(settings.get("spec"), DataSpec, path, advice)
 
 
 def _remove_ours(folder: str) -> None:
-    """The marker goes last, so that a kill leaves a folder that is still known as ours."""
+    """Removes our files; `settings.json` last, so that after a kill the folder is still ours."""
     for part, endings in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
         if not storage.is_remote(directory) and os.path.islink(directory):
@@ -235,5 +223,33 @@ def _remove_ours(folder: str) -> None:
         if not part:
             storage.delete(storage.join(directory, _SETTINGS))
         if not storage.is_remote(directory):
-            with contextlib.suppress(OSError):  # something of another make is in it
+            with contextlib.suppress(OSError):  # it holds other files
                 os.rmdir(directory)
+
+
+@dataclass(frozen=True)
+class _ShardName:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """The part of a manifest, of this format or another, that says who made which shards."""
+
+    created_by: str
+    train_shards: list[_ShardName]
+    eval_shards: list[_ShardName]
+
+
+def shards_to_replace(data_dir: str) -> set[str]:
+    """The names of the shards that `make-data` wrote to a directory with a manifest.
+
+    Raises:
+        BadInput: the data set there is not one that `make-data` made.
+    """
+    path = storage.join(data_dir, manifest_lib.FILE_NAME)
+    advice = "nothing is replaced that make-data did not make: choose another --output_dir"
+    claims = decode.read_json(path, _Claims, advice)
+    if not claims.created_by.startswith("bigbird-ja"):
+        raise BadInput(f"{path}: the records were made elsewhere: {advice}")
+    return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}

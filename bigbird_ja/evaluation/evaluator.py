@@ -135,8 +135,7 @@ class Evaluator:
                 f"{self._data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
                 f" {self.model_dir} takes {settings.max_position_embeddings:,}"
             )
-        trained = model.tokenizer.sha256 if model.tokenizer else ""
-        made = manifest.tokenizer_sha256
+        trained, made = model.tokenizer_sha256, manifest.tokenizer_sha256
         if trained and made and trained != made:
             raise BadInput(
                 f"{self._data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
@@ -175,7 +174,7 @@ class Evaluator:
 
     def _run_probe(self, model: TrainedModel, request: ProbeRequest) -> dict[str, Any]:
         from bigbird_ja.data import pipeline
-        from bigbird_ja.data.records_tf import document_ids
+        from bigbird_ja.data.parsing import document_ids
         from bigbird_ja.evaluation import probe
         from bigbird_ja.evaluation.forward import Forward
 

@@ -42,7 +42,8 @@ class TrainedModel:
     config: Config
     params: dict[str, np.ndarray]
     step: int
-    tokenizer: Tokenizer | None  # None: the run's data set has none
+    tokenizer: Tokenizer | None  # None: MODEL_DIR holds none
+    tokenizer_sha256: str  # of the one it was trained with; empty where unknown
     data_fingerprint: str | None  # of the data that it was trained on; None: an export
 
 
@@ -62,13 +63,14 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         config, params, meta = load_parameters(folder, step)
         has_tokenizer = storage.exists(storage.join(folder, RUN_TOKENIZER))
         tokenizer = load_tokenizer(folder, config, meta) if has_tokenizer else None
-        return TrainedModel(config, params, meta.step, tokenizer, meta.data_fingerprint)
+        sha256 = tokenizer.sha256 if tokenizer else meta.tokenizer_sha256
+        return TrainedModel(config, params, meta.step, tokenizer, sha256, meta.data_fingerprint)
     if step is not None:
         raise BadInput(f"--step: {folder} is an export, of one step: leave it out")
     config = _read_config(folder)
     params = _read_weights(folder, config)
     tokenizer = tokenizer_lib.load(storage.join(folder, _TOKENIZER))
-    return TrainedModel(config, params, _read_step(folder), tokenizer, None)
+    return TrainedModel(config, params, _read_step(folder), tokenizer, tokenizer.sha256, None)
 
 
 def pattern_settings(config: Config) -> dict[str, Any]:

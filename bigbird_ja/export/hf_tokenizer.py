@@ -130,7 +130,7 @@ def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
 
 
 def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[str, Any]:
-    scores = model_proto.scores(tokenizer.model_bytes)
+    scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
     if settings.model_type == model_proto.UNIGRAM:
         return {
             "type": "Unigram",

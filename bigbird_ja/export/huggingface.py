@@ -12,6 +12,7 @@ from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
 from bigbird_ja.model import hf_names, pattern
+from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.process.errors import BadInput
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
@@ -46,7 +47,7 @@ def model_config(source: Source) -> dict[str, Any]:
         # Ours drops nothing there; Hugging Face's would, in fine-tuning.
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": model.max_position_embeddings,
-        "type_vocab_size": model.type_vocab_size,
+        "type_vocab_size": SEGMENTS,
         "initializer_range": model.initializer_range,
         "layer_norm_eps": model.layer_norm_eps,
         "attention_type": "block_sparse" if is_sparse else "original_full",

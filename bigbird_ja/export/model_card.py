@@ -142,7 +142,7 @@ def _data(source: Source) -> str:
     names = "Japanese text" if language(source) == "ja" else "text"
     if manifest := source.manifest:
         mixed = [
-            f"{row.name} ({row.weight:g} times per epoch, {row.share:.1%} of the tokens)"
+            f"{row['name']} ({row['weight']:g} times per epoch, {row['share']:.1%} of the tokens)"
             for row in manifest.portions()
         ]
         used = ", ".join(mixed or manifest.source_names) or names

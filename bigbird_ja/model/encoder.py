@@ -8,7 +8,7 @@ from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import dropout, fold_in
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
-from bigbird_ja.model.params import PAD_ID
+from bigbird_ja.model.params import PAD_ID, SEGMENTS
 from bigbird_ja.model.recompute import recompute
 from bigbird_ja.settings.schema import Config
 
@@ -101,7 +101,7 @@ def embed(
         words = tf.gather(params["bert/embeddings/word_embeddings"], input_ids)
         # A handful of rows: a matmul is cheaper than a gather, and its gradient than a scatter.
         segments = tf.matmul(
-            tf.one_hot(tf.reshape(segment_ids, [-1]), model.type_vocab_size),
+            tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS),
             params["bert/embeddings/token_type_embeddings"],
         )
         positions = params["bert/embeddings/position_embeddings"][:length]

@@ -17,6 +17,7 @@ from bigbird_ja.settings.schema import Config
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
+SEGMENTS = 2  # rows of the segment table: A and B
 POSITIONS = "bert/embeddings/position_embeddings"
 
 
@@ -40,7 +41,7 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     assert model.vocab_size is not None and model.max_position_embeddings is not None
     for name, rows in (
         ("word_embeddings", model.vocab_size),
-        ("token_type_embeddings", model.type_vocab_size),
+        ("token_type_embeddings", SEGMENTS),
         ("position_embeddings", model.max_position_embeddings),
     ):
         specs[f"bert/embeddings/{name}"] = ParameterSpec((rows, hidden), "normal", decay=True)

@@ -19,23 +19,20 @@ class TokenizeConfig:
     """How the SentencePiece model is trained."""
 
     vocab_size: int = option(
-        32000, "Pieces of the vocabulary, special ones included.",
-        unit="pieces", fixed_by_data=True, low=16, high=10_000_000,
+        32000, "Pieces of the vocabulary, special ones included.", unit="pieces",
+        fixed_by_data=True, low=16, high=10_000_000,
     )  # fmt: skip
-    model_type: str = option(
-        "unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"),
-    )  # fmt: skip
+    model_type: str = option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
     character_coverage: float = option(
-        0.9995, "Share of the text's characters that get a piece of their own.",
-        low=0.98, high=1.0,
+        0.9995, "Share of the text's characters that get a piece of their own.", low=0.98, high=1.0,
     )  # fmt: skip
     max_sentence_length: int = option(
-        16384, "Longest line to train on; longer ones are split, never dropped.",
-        unit="bytes", low=16, high=2**31 - 1,
+        16384, "Longest line to train on; longer ones are split, never dropped.", unit="bytes",
+        low=16, high=2**31 - 1,
     )  # fmt: skip
     max_sentences: int = option(
-        2_000_000, "Lines to train on, drawn from the whole corpus; 0 is all.",
-        unit="lines", low=0, high=_STEPS,
+        2_000_000, "Lines to train on, drawn from the whole corpus; 0 is all.", unit="lines", low=0,
+        high=_STEPS,
     )  # fmt: skip
 
 
@@ -44,8 +41,8 @@ class MakeDataConfig:
     """How records are made; in a run, how those of its data set were made."""
 
     seq_length: int = option(
-        4096, "Length of a sequence, [CLS] and [SEP] included.",
-        unit="tokens", fixed_by_data=True, low=8, high=1_000_000,
+        4096, "Length of a sequence, [CLS] and [SEP] included.", unit="tokens", fixed_by_data=True,
+        low=8, high=1_000_000,
     )  # fmt: skip
     masking: str = option(
         "dynamic", "dynamic: targets are drawn while training, anew in each epoch; static: they are"
@@ -80,8 +77,8 @@ class MakeDataConfig:
         0, "Train shards; 0 chooses by size, a multiple of 32.", unit="files", low=0, high=100_000,
     )  # fmt: skip
     seed: int = option(
-        12345, "Of shuffling, held-out documents and static masks.", low=-(2**63), high=2**64 - 1
-    )
+        12345, "Of shuffling, held-out documents and static masks.", low=-(2**63), high=2**64 - 1,
+    )  # fmt: skip
 
 
 @dataclass
@@ -92,15 +89,8 @@ class ModelConfig:
         None, "Rows of the embedding table.", unit="pieces", low=1, high=10_000_000,
         none="from the data set",
     )  # fmt: skip
-    hidden_size: int = option(
-        768,
-        "Width of the encoder.",
-        low=1,
-        high=65536,
-    )
-    num_layers: int = option(
-        12, "Layers of the encoder.", unit="layers", low=1, high=1000,
-    )  # fmt: skip
+    hidden_size: int = option(768, "Width of the encoder.", low=1, high=65536)
+    num_layers: int = option(12, "Layers of the encoder.", unit="layers", low=1, high=1000)
     num_attention_heads: int = option(
         12, "Attention heads of a layer; they divide hidden_size.", unit="heads", low=1, high=1024,
     )  # fmt: skip
@@ -115,37 +105,27 @@ class ModelConfig:
         None, "Rows of the position table: the longest sequence that the model takes.",
         unit="tokens", low=1, high=10_000_000, none="the data's seq_length",
     )  # fmt: skip
-    type_vocab_size: int = option(
-        2,
-        "Rows of the segment table.",
-        low=1,
-        high=1024,
-    )
     hidden_dropout_prob: float = option(
-        0.1, "Dropout of hidden states; block-sparse attention weights get none.",
-        low=0.0, high=0.9,
+        0.1, "Dropout of hidden states; block-sparse attention weights get none.", low=0.0,
+        high=0.9,
     )  # fmt: skip
     initializer_range: float = option(
-        0.02, "Standard deviation of the truncated normal that weights start from.",
-        low=0.0, high=10.0,
+        0.02, "Standard deviation of the truncated normal that weights start from.", low=0.0,
+        high=10.0,
     )  # fmt: skip
     initializer: str = option(
         "normal", "mimetic: attention sees neighbours from the first step.",
         choices=("normal", "mimetic"),
     )  # fmt: skip
     layer_norm_eps: float = option(
-        1e-12,
-        "Added to the variance in layer norms.",
-        low=0.0,
-        high=1.0,
-    )
+        1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0,
+    )  # fmt: skip
     attention_type: str = option(
         "block_sparse", "Block-sparse, full, or full under the sparse mask (for comparisons).",
         choices=("block_sparse", "original_full", "simulated_sparse"),
     )  # fmt: skip
     block_size: int = option(
-        64, "Tokens of an attention block.", unit="tokens", low=1, high=4096,
-        only_with=_IN_BLOCKS,
+        64, "Tokens of an attention block.", unit="tokens", low=1, high=4096, only_with=_IN_BLOCKS,
     )  # fmt: skip
     num_random_blocks: int = option(
         3, "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
@@ -162,8 +142,7 @@ class ModelConfig:
     attention_implementation: str = option(
         "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
         " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e,"
-        " v6e).",
-        choices=("auto", "xla", "kernel"), changeable=True,
+        " v6e).", choices=("auto", "xla", "kernel"), changeable=True,
         only_with="model.attention_type=block_sparse",
     )  # fmt: skip
     attend_across_documents: bool = option(
@@ -183,8 +162,8 @@ class DataConfig:
         8, "Shards that are mixed with each other.", unit="shards", low=1, high=100_000,
     )  # fmt: skip
     seed: int = option(
-        12345, "Of the order of records and of dynamic masks.", low=-(2**63), high=2**64 - 1
-    )
+        12345, "Of the order of records and of dynamic masks.", low=-(2**63), high=2**64 - 1,
+    )  # fmt: skip
 
 
 @dataclass
@@ -192,25 +171,20 @@ class TrainingConfig:
     """The optimiser and its schedule. One optimiser step is one `global_step`."""
 
     num_train_steps: int = option(
-        1_400_000, "Steps in all; a larger number continues a finished run.",
-        unit="steps", low=1, high=_STEPS, changeable=True,
+        1_400_000, "Steps in all; a larger number continues a finished run.", unit="steps", low=1,
+        high=_STEPS, changeable=True,
     )  # fmt: skip
     global_batch_size: int = option(
-        16, "Sequences of a step, over all cores and micro-batches.", unit="sequences",
-        low=1, high=1_000_000,
+        16, "Sequences of a step, over all cores and micro-batches.", unit="sequences", low=1,
+        high=1_000_000,
     )  # fmt: skip
     gradient_accumulation_steps: int = option(
         1, "Micro-batches of a step on each core.", low=1, high=100_000,
     )  # fmt: skip
-    learning_rate: float = option(
-        1e-4,
-        "Peak of the learning rate.",
-        low=0.0,
-        high=10.0,
-    )
+    learning_rate: float = option(1e-4, "Peak of the learning rate.", low=0.0, high=10.0)
     warmup_steps: int = option(
-        10_000, "Steps in which the learning rate rises to its peak.", unit="steps",
-        low=0, high=_STEPS,
+        10_000, "Steps in which the learning rate rises to its peak.", unit="steps", low=0,
+        high=_STEPS,
     )  # fmt: skip
     schedule: str = option(
         "linear", "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the"
@@ -228,18 +202,10 @@ class TrainingConfig:
     weight_decay: float = option(
         0.01, "Decoupled decay (AdamW); not of biases and layer norms.", low=0.0, high=10.0,
     )  # fmt: skip
-    adam_beta1: float = option(
-        0.9, "Decay of the running mean of gradients.", low=0.0, below=1.0,
-    )  # fmt: skip
     adam_beta2: float = option(
         0.999, "Decay of the running mean of squared gradients.", low=0.0, below=1.0,
     )  # fmt: skip
-    adam_epsilon: float = option(
-        1e-6,
-        "Added to the root of the mean square.",
-        above=0.0,
-        high=1.0,
-    )
+    adam_epsilon: float = option(1e-6, "Added to the root of the mean square.", above=0.0, high=1.0)
     clip_norm: float = option(
         1.0, "Largest global norm of the gradients; 0 is off.", low=0.0, high=1e9,
     )  # fmt: skip
@@ -254,10 +220,6 @@ class TrainingConfig:
     final_masked_lm_prob: float | None = option(
         None, "Share that training.masked_lm_prob goes to in a line.", above=0.0, below=1.0,
         none="training.masked_lm_prob, at every step",
-    )  # fmt: skip
-    masked_lm_prob_steps: int | None = option(
-        None, "Step from which on the share is training.final_masked_lm_prob.", unit="steps",
-        low=1, high=_STEPS, none="training.num_train_steps",
     )  # fmt: skip
     first_seq_length: int | None = option(
         None, "Length of a sequence at first: each record is cut into as many sequences as it holds"
@@ -274,28 +236,24 @@ class TrainingConfig:
     )  # fmt: skip
     optimizer_sharding: bool = option(
         False, "Each device keeps its part of AdamW's state and makes that part of the update"
-        " (ZeRO-1): less memory; needs the engine pjrt.",
-        changeable=True,
+        " (ZeRO-1): less memory; needs the engine pjrt.", changeable=True,
     )  # fmt: skip
     gradient_sum_dtype: str = option(
         "float32", "In which gradients are summed over the devices; bfloat16 halves what their"
         " links carry, and needs the engine pjrt.", choices=("float32", "bfloat16"),
     )  # fmt: skip
-    seed: int = option(
-        12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX,
-    )  # fmt: skip
+    seed: int = option(12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX)
     log_every_steps: int = option(
         100, "Between two lines of metrics.jsonl.", unit="steps", low=1, high=_STEPS,
         changeable=True,
     )  # fmt: skip
     eval_every_steps: int = option(
-        10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps",
-        low=1, high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
+        10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps", low=1,
+        high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
     )  # fmt: skip
     eval_max_batches: int | None = option(
         None, "Longest evaluation in training; a batch has 16,384 tokens.", unit="batches", low=1,
-        high=10**9, none="all held-out records", changeable=True,
-        needs_flag="mode=train_and_eval",
+        high=10**9, none="all held-out records", changeable=True, needs_flag="mode=train_and_eval",
     )  # fmt: skip
     max_loop_seconds: float = option(
         15.0, "Longest device loop of the engine estimator; SIGTERM is answered between loops.",
@@ -320,8 +278,7 @@ class CheckpointsConfig:
         changeable=True,
     )  # fmt: skip
     keep_last: int = option(
-        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000,
-        changeable=True,
+        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000, changeable=True,
     )  # fmt: skip
     keep_every_steps: int = option(
         100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
@@ -343,10 +300,6 @@ class TpuConfig:
     )  # fmt: skip
     zone: str | None = option(
         None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
-    )  # fmt: skip
-    project: str | None = option(
-        None, "Google Cloud project of the TPU.", none="the VM's own", changeable=True,
-        needs_flag="use_tpu", filled=True,
     )  # fmt: skip
 
 
@@ -406,7 +359,7 @@ PLAN_SETTINGS: tuple[str, ...] = (
     ),
     *_all_but(
         "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
-        "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
+        "weight_decay", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
         "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
     ),
     *_all_but("checkpoints", "save_every_steps"),

@@ -33,11 +33,6 @@ def validate_config(config: Config) -> None:
             f"training.final_masked_lm_prob={training.final_masked_lm_prob}: where the share of"
             " predicted tokens begins is not said: set training.masked_lm_prob too"
         )
-    if training.final_masked_lm_prob is None and training.masked_lm_prob_steps is not None:
-        raise BadInput(
-            f"training.masked_lm_prob_steps={training.masked_lm_prob_steps} has no effect without"
-            " training.final_masked_lm_prob: add that, or leave it out"
-        )
     if training.first_seq_length is None and training.first_seq_length_steps is not None:
         raise BadInput(
             f"training.first_seq_length_steps={training.first_seq_length_steps} has no effect"
@@ -66,11 +61,6 @@ def validate_on_data(config: Config) -> None:
         raise BadInput(
             "model.attend_across_documents=false hides segment B from segment A: there is no next"
             " sentence to predict: leave it at true, or make the data without --nsp"
-        )
-    if data.nsp and model.type_vocab_size < 2:
-        raise BadInput(
-            f"model.type_vocab_size={model.type_vocab_size}: next-sentence prediction has two"
-            " segments: leave it at 2, or make the data without --nsp"
         )
     if length is None:
         return

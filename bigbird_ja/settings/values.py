@@ -50,14 +50,13 @@ def config_to_yaml(config: Config) -> str:
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
-    """The share of tokens to predict at step 0, at the step from which on it stays, and that step;
-    None where training takes the data set's."""
+    """The share of tokens to predict at step 0 and at the last step, and the number of steps; None
+    where training takes the data set's."""
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob
     if first is None:
         return None
-    steps = training.masked_lm_prob_steps or training.num_train_steps
-    return first, first if last is None else last, steps
+    return first, first if last is None else last, training.num_train_steps
 
 
 def train_predictions(config: Config) -> int:

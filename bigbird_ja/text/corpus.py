@@ -17,17 +17,21 @@ from dataclasses import dataclass
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.option import Option, shortened
 from bigbird_ja.text import arrow_source, file_source, tfds_source
 from bigbird_ja.text.arrow_source import ArrowSource
 from bigbird_ja.text.file_source import BLANK_LINE, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
-from bigbird_ja.text.weights import split_weight
 
 Source = FileSource | ArrowSource | TfdsSource
 SUFFIXES = (*file_source.SUFFIXES, *arrow_source.SUFFIXES)
 
-# Text files that are looked into for the warning: enough to see how a corpus was written.
-_FILES_LOOKED_INTO = 16
+WEIGHT = Option(
+    "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
+    low=0.0001, high=1000.0,
+)  # fmt: skip
+# Text files that are read for the warning: enough to see how a corpus was written.
+_FILES_READ = 16
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Part:
     Attributes:
         name: as the user wrote it.
         opened: its sources, in order.
-        weight: times that an epoch is to take its documents; None where nothing was said.
+        weight: how often an epoch takes its documents; None where the user gave none.
     """
 
     name: str
@@ -96,14 +100,9 @@ class Corpus:
         return _sha256(digest for digests in self._digests for digest in digests)
 
     @property
-    def is_weighted(self) -> bool:
-        """Whether any part has a weight: then each is a corpus of its own."""
-        return any(part.weight is not None for part in self.parts)
-
-    @property
     def weights(self) -> list[tuple[str, float]]:
-        """Fingerprint and weight of each part, 1 where none was said; empty if all are one."""
-        if not self.is_weighted:
+        """Fingerprint and weight (by default 1) of each part; empty if no part has a weight."""
+        if all(part.weight is None for part in self.parts):
             return []
         weights = [1.0 if part.weight is None else part.weight for part in self.parts]
         return list(zip(map(_sha256, self._digests), weights, strict=True))
@@ -113,13 +112,13 @@ class Corpus:
         return [[source.digest() for source in part.opened] for part in self.parts]
 
     def warnings(self) -> list[str]:
-        """What is likely not meant: text files that are a single document each."""
+        """Likely mistakes: text files that are a single document each."""
         texts = [
             source
             for source in self._opened
             if isinstance(source, FileSource) and source.is_text and not source.is_by_line
         ]
-        lines = {t.path: t.lines_of_single_document() for t in texts[:_FILES_LOOKED_INTO]}
+        lines = {t.path: t.lines_of_single_document() for t in texts[:_FILES_READ]}
         single = [path for path, count in lines.items() if count]
         if not single:
             return []
@@ -154,7 +153,7 @@ def open_corpus(
         raise BadInput("no --input: give a corpus, such as --input=corpus.jsonl")
     parts: list[Part] = []
     for source in sources:
-        place, weight = split_weight(source, SUFFIXES, tfds_source.PREFIX)
+        place, weight = split_weight(source)
         if weight is not None and not takes_weights:
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
         parts.append(Part(place, _open(place, tfds_data_dir, txt_documents, text_field), weight))
@@ -175,6 +174,38 @@ def open_corpus(
     return Corpus(parts)
 
 
+def split_weight(source: str) -> tuple[str, float | None]:
+    """A source and the weight that was written after it, as in SRC=WEIGHT; None without one.
+
+    A path may hold "=" itself. What exists, or ends as files or folders do, is a path.
+
+    Raises:
+        BadInput: the weight is no number, or out of range.
+    """
+    path_ends = (*SUFFIXES, "/")
+    place, _, weight = source.rpartition("=")
+    if not place or source.endswith(path_ends) or os.path.lexists(source):
+        return source, None
+    try:
+        return place, WEIGHT.read(weight, "")
+    except BadInput as error:
+        is_meant = place.endswith(path_ends) or place.startswith(tfds_source.PREFIX)
+        if not (is_meant or _is_number(weight) or os.path.lexists(place)):
+            return source, None
+        raise BadInput(
+            f"--input {shortened(source)}: {error}: write SRC=WEIGHT, such as news.jsonl=0.5 (a"
+            " path that ends in = and a number itself: PATH=1)"
+        ) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _sha256(digests: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for one in digests:
@@ -193,7 +224,7 @@ def _open(
 def _has_text(source: Source) -> bool:
     """Whether there is any text; reads files up to their first.
 
-    A TFDS split is only asked for its size: a process that leaves TensorFlow's iterator over a
+    Of a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
     """
     if not isinstance(source, TfdsSource):

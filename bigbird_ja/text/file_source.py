@@ -2,15 +2,15 @@
 
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
 `.txt`: documents with a blank line between them, the line breaks inside one kept as "\\n"; or,
-where it is said, each line is a document. Line breaks of both may be \\n, \\r\\n or \\r, mixed.
+with `txt_documents=line`, each line is a document. Line breaks may be \\n, \\r\\n or \\r, mixed.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,29 +24,10 @@ SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("",
 TEXT_FIELD = "text"
 BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
 
-# A document is handled whole, so that one has to end; lines of ten megabytes are common enough.
+# A document is held in memory whole, so its length is bounded; lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
-
-_NEWLINE = rb"(?:\r\n|\r(?!\n)|\n)"
-_WIDE_SPACE = "\u3000".encode()  # an ideographic space is white space, too
-_BLANK = rb"(?:[ \t]|" + _WIDE_SPACE + rb")*"
-_BLANK_BYTES = b" \t" + _WIDE_SPACE  # bytes of which no other character consists
-_BLANK_LINES = re.compile(_NEWLINE + rb"(?:" + _BLANK + _NEWLINE + rb")+")
-_BOM = b"\xef\xbb\xbf"
-
-
-class _Line:
-    """The line in which chunks of text end: where it starts, and how long it is so far."""
-
-    start = _at = 0
-
-    def add(self, chunk: bytes) -> int:
-        """Its length after one more chunk."""
-        if last := max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1:
-            self.start = self._at + last
-        self._at += len(chunk)
-        return self._at - self.start
+_WHITE = " \t\u3000"  # an ideographic space is white space, too
 
 
 @dataclass(frozen=True)
@@ -59,7 +40,7 @@ class FileSource:
 
     @property
     def label(self) -> str:
-        """What it is called in messages and manifests."""
+        """Its name in messages and manifests."""
         return self.path
 
     @property
@@ -78,82 +59,42 @@ class FileSource:
         Raises:
             BadInput: naming the file and the line.
         """
-        for offset, record in self._records():
-            yield self._text(offset, record)
+        records = _lines(self.path) if self.is_by_line else _paragraphs(self.path)
+        for line, record in records:
+            if not record or record.isspace():
+                continue
+            if self.is_text:
+                yield record
+                continue
+            try:
+                yield _text_of_json(record, self.text_field)
+            except BadInput as error:
+                raise BadInput(f"{self.path} line {line}: {error}") from error
 
     def digest(self) -> bytes:
-        """SHA-256 of the bytes of the file, and of how they are read where that is not plain.
-
-        A .txt file that could be a .jsonl one (it begins with "{") must not count as that. All
-        others need no mark, so fingerprints of earlier versions stay valid. A line that is too long
-        ends it: a file of terabytes that a copy left unfinished is not hashed to its end.
-        """
-        digest = hashlib.sha256()
-        if self.is_text and self.txt_documents != BLANK_LINE:
-            digest.update(f"txt_documents={self.txt_documents}\0".encode())
-        elif self.is_text and self._begins_with(b"{"):
-            digest.update(b"txt\0")
-        elif not self.is_text and self.text_field != TEXT_FIELD:
-            digest.update(f"text_field={self.text_field}\0".encode())
-        line = _Line()
+        """SHA-256 of how the file is read and of its bytes."""
+        how = f"txt={self.txt_documents}" if self.is_text else f"jsonl={self.text_field}"
+        digest = hashlib.sha256(f"{how}\0".encode())
         with storage.open_read(self.path) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
-                if not self.path.endswith((".gz", ".zst")) and line.add(chunk) > MAX_DOCUMENT_BYTES:
-                    self._refuse_long(line.start)
         return digest.digest()
 
     def lines_of_single_document(self) -> int:
         """Lines in the first megabyte, if there are several and no blank one among them; else 0."""
-        with _open(self.path) as stream:
-            head = next(_chunks(self.path, stream), b"")
-        text = _trimmed(head)
-        if _BLANK_LINES.search(text):
-            return 0
-        lines = len(re.findall(_NEWLINE, text)) + 1
-        return lines if lines > 1 else 0
-
-    def _begins_with(self, character: bytes) -> bool:
-        with _open(self.path) as stream:
-            for chunk in _chunks(self.path, stream):
-                if chunk := chunk.removeprefix(_BOM).lstrip():
-                    return chunk.startswith(character)
-        return False
-
-    def _records(self) -> Iterator[tuple[int, bytes]]:
-        """Offset and bytes of each document, blank ones left out."""
-        with _open(self.path) as stream:
-            chunks = _chunks(self.path, stream)
-            for offset, record in _lines(chunks) if self.is_by_line else _paragraphs(chunks):
-                if len(record) > MAX_DOCUMENT_BYTES:
-                    self._refuse_long(offset)
-                if offset == 0 and record.startswith(_BOM):
-                    record, offset = record[len(_BOM) :], len(_BOM)
-                if record and not record.isspace():
-                    yield offset, record
-
-    def _refuse_long(self, offset: int) -> None:
-        what = "line" if self.is_by_line else "document (blank lines separate them)"
-        raise BadInput(
-            f"{self.path} line {_line_of(self.path, offset)}: a {what} longer than"
-            f" {MAX_DOCUMENT_BYTES >> 20} MB: split it"
-        )
-
-    def _text(self, offset: int, record: bytes) -> str:
-        try:
-            content = record.decode()
-        except UnicodeDecodeError as error:
-            line = _line_of(self.path, offset + error.start)
-            raise BadInput(
-                f"{self.path} line {line}: not UTF-8 (byte 0x{record[error.start]:02x}): convert"
-                " the file"
-            ) from error
-        if self.is_text:
-            return content.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
-        try:
-            return _text_of_json(content, self.text_field)
-        except BadInput as error:
-            raise BadInput(f"{self.path} line {_line_of(self.path, offset)}: {error}") from error
+        count = size = 0
+        ended = False
+        for _, line in _lines(self.path):
+            size += len(line.encode())
+            if size > _CHUNK:
+                break
+            if not line.strip(_WHITE):
+                ended = count > 0
+            elif ended:
+                return 0  # text after a blank line
+            else:
+                count += 1
+        return count if count > 1 else 0
 
 
 def check_readable(path: str) -> None:
@@ -191,10 +132,35 @@ def _import_pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text of each line, without its line break.
+
+    Raises:
+        BadInput: not UTF-8, too long a line, or a damaged compressed file.
+    """
+    # Bytes that are not UTF-8 become lone surrogates, so that their line is known.
+    with (
+        _open(path) as stream,
+        io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
+    ):
+        number = 0
+        while line := _read_line(path, text):
+            number += 1
+            try:
+                is_long = len(line) > MAX_DOCUMENT_BYTES or len(line.encode()) > MAX_DOCUMENT_BYTES
+            except UnicodeEncodeError as error:
+                byte = ord(line[error.start]) - 0xDC00
+                raise BadInput(
+                    f"{path} line {number}: not UTF-8 (byte 0x{byte:02x}): convert the file"
+                ) from error
+            if is_long:
+                _refuse_long(path, number, "line")
+            yield number, line.removesuffix("\n")
+
+
+def _read_line(path: str, text: io.TextIOWrapper) -> str:
     try:
-        while chunk := stream.read(_CHUNK):
-            yield chunk
+        return text.readline(MAX_DOCUMENT_BYTES + 2)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BadInput(
             f"{path}: damaged or truncated gzip file ({error}): fetch or write it again"
@@ -207,81 +173,28 @@ def _chunks(path: str, stream: IO[bytes]) -> Iterator[bytes]:
         ) from error
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each line."""
-    at = 0
-    pending: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        if b"\r" in chunk:  # \r\n makes a blank line more, and those do not count
-            chunk = chunk.replace(b"\r", b"\n")
-        *whole, rest = chunk.split(b"\n")
-        for line in whole:
-            if pending:
-                line = b"".join([*pending, line])
-                pending = []
-            yield at, line
-            at += len(line) + 1
-        pending.append(rest)
-        size = len(rest) if whole else size + len(rest)
-        if size > MAX_DOCUMENT_BYTES:
-            break
-    yield at, b"".join(pending)
+def _paragraphs(path: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each run of lines without a blank one."""
+    pending: list[str] = []
+    first = size = 0
+    for number, line in _lines(path):
+        if line.strip(_WHITE):
+            if not pending:
+                first, size = number, 0
+            pending.append(line)
+            size += len(line.encode()) + 1
+            if size > MAX_DOCUMENT_BYTES:
+                _refuse_long(path, first, "document (blank lines separate them)")
+        elif pending:
+            yield first, "\n".join(pending)
+            pending = []
+    if pending:
+        yield first, "\n".join(pending)
 
 
-def _paragraphs(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Offset and bytes of each run of lines without a blank one.
-
-    Each byte is looked at once, but for the white space at the end of a chunk: what comes next
-    decides whether that is a blank line. White space at the end of the file stays with the last
-    document.
-    """
-    at = 0  # where `pending` begins
-    pending: list[bytes] = []  # of a document, without a blank line
-    tail: list[bytes] = []  # white space that follows it
-    ended: tuple[int, list[bytes]] | None = None  # the document before, and blank lines after it
-    size = 0
-    for chunk in chunks:
-        tail.append(chunk)
-        size += len(chunk)
-        if size > MAX_DOCUMENT_BYTES + _CHUNK:
-            break
-        if not chunk.strip(_BLANK_BYTES):
-            continue
-        text = b"".join(tail)
-        done = 0
-        for blank in _BLANK_LINES.finditer(text):
-            document = b"".join([*pending, text[done : blank.start()]])
-            if document or ended is None:
-                if ended:
-                    yield ended[0], ended[1][0]
-                ended = (at, [document, blank[0]])
-            else:
-                ended[1].append(blank[0][1:])  # its first line break ended what was there already
-            done = blank.end()
-            at += len(document) + done - blank.start()
-            pending, size = [], len(text) - done
-        keep = len(text.rstrip(b"\r\n" + _BLANK_BYTES))
-        if ended and keep > done:
-            yield ended[0], ended[1][0]
-            ended = None
-        elif done:  # the last line break stays: more blank lines may follow it
-            done, at = done - 1, at - 1
-        pending.append(text[done : max(done, keep)])
-        tail = [text[max(done, keep) :]]
-    rest = b"".join([*pending, *tail])
-    if ended and rest in (b"\n", b"\r", b"\r\n"):
-        yield ended[0], b"".join([*ended[1], rest[1:]])
-        return
-    if ended:
-        yield ended[0], ended[1][0]
-    yield at, rest
-
-
-def _trimmed(text: bytes) -> bytes:
-    """Text without the white space at both ends, and without a byte order mark."""
-    text = text.removeprefix(_BOM).rstrip(b"\r\n" + _BLANK_BYTES)
-    return text[re.match(_BLANK + rb"(?:[\r\n]" + _BLANK + rb")*", text).end() :]  # type: ignore[union-attr]
+def _refuse_long(path: str, line: int, what: str) -> None:
+    limit = MAX_DOCUMENT_BYTES >> 20
+    raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB: split it")
 
 
 def _text_of_json(content: str, field: str) -> str:
@@ -308,15 +221,3 @@ def _text_of_json(content: str, field: str) -> str:
                 f"a lone surrogate \\u{ord(text[error.start]):x} is no character: correct the line"
             ) from error
     return text
-
-
-def _line_of(path: str, offset: int) -> int:
-    """The line, from 1, of a byte; only for messages, so the file is read again."""
-    line, last = 1, b""
-    with _open(path) as stream:
-        while offset > 0 and (chunk := stream.read(min(_CHUNK, offset))):
-            offset -= len(chunk)
-            line += chunk.count(b"\n") + chunk.count(b"\r") - chunk.count(b"\r\n")
-            line -= last == b"\r" and chunk[:1] == b"\n"
-            last = chunk[-1:]
-    return line

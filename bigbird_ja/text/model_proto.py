@@ -1,14 +1,16 @@
-"""A SentencePiece `.model` file read as the protocol buffer it is, without generated classes.
+"""A SentencePiece `.model` file as the protocol buffer it is: pieces, scores, settings.
 
-The classes that come with SentencePiece 0.2.3 need protobuf 5, TensorFlow 2.15 needs protobuf 4.
-Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
+The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
+messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
@@ -16,17 +18,44 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of p
 # Scores become multiples of this many nats: see `round_scores`.
 SCORE_STEP = 1 / 64
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Fields of ModelProto, of SentencePiece, of TrainerSpec, of NormalizerSpec.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_PIECE, _SCORE, _KIND = 1, 2, 3
-_MODEL_TYPE = 3
-_NAME, _CHARSMAP, _DUMMY_PREFIX, _EXTRA_WHITESPACE = 1, 2, 3, 4
+_F = descriptor_pb2.FieldDescriptorProto
+# Field, number, type. The specs are declared as bytes, so that they are kept byte for byte.
+_MESSAGES: dict[str, tuple[tuple[str, int, Any], ...]] = {
+    "Piece": (("name", 1, _F.TYPE_STRING), ("score", 2, _F.TYPE_FLOAT), ("kind", 3, _F.TYPE_INT32)),
+    "Model": (
+        ("pieces", 1, _F.TYPE_MESSAGE), ("trainer", 2, _F.TYPE_BYTES),
+        ("normalizer", 3, _F.TYPE_BYTES),
+    ),
+    "Trainer": (("model_type", 3, _F.TYPE_INT32),),
+    "Normalizer": (
+        ("name", 1, _F.TYPE_STRING), ("charsmap", 2, _F.TYPE_BYTES),
+        ("add_dummy_prefix", 3, _F.TYPE_BOOL), ("remove_extra_whitespaces", 4, _F.TYPE_BOOL),
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def _class_of(message: str) -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="bigbird_ja/sentencepiece.proto", package="bigbird_ja", syntax="proto2"
+    )
+    for name, fields in _MESSAGES.items():
+        added = file.message_type.add(name=name)
+        for field, number, kind in fields:
+            is_message = kind == _F.TYPE_MESSAGE
+            added.field.add(
+                name=field, number=number, type=kind,
+                label=_F.LABEL_REPEATED if is_message else _F.LABEL_OPTIONAL,
+                type_name=".bigbird_ja.Piece" if is_message else None,
+            )  # fmt: skip
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bigbird_ja.{message}"))
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """What a model says about itself, as far as others have to repeat it."""
+    """The settings of a model that other implementations have to repeat."""
 
     model_type: int  # UNIGRAM or BPE
     normalization: str  # name of the rules, such as nmt_nfkc
@@ -36,37 +65,21 @@ class ModelSettings:
 
 
 def settings(model: bytes) -> ModelSettings:
-    """Reads the settings of a serialised model.
+    """Reads the settings of a serialised model."""
+    parsed = _class_of("Model").FromString(model)
+    trainer = _class_of("Trainer").FromString(parsed.trainer)
+    normalizer = _class_of("Normalizer").FromString(parsed.normalizer)
 
-    Raises:
-        ValueError: not a serialised message.
-    """
-    parts: dict[int, dict[int, int | bytes]] = {_TRAINER: {}, _NORMALIZER: {}}
-    for number, value, _ in _fields(model, 0, len(model)):
-        if number in parts and isinstance(value, bytes):
-            parts[number] = {n: v for n, v, _ in _fields(value, 0, len(value))}
-    normalizer = parts[_NORMALIZER]
-    charsmap = normalizer.get(_CHARSMAP, b"")
-    name = normalizer.get(_NAME, b"")
+    def flag(name: str) -> bool:
+        return bool(getattr(normalizer, name)) if normalizer.HasField(name) else True
+
     return ModelSettings(
-        model_type=int(parts[_TRAINER].get(_MODEL_TYPE, UNIGRAM)),
-        normalization=name.decode() if isinstance(name, bytes) else "",
-        charsmap=charsmap if isinstance(charsmap, bytes) else b"",
-        add_dummy_prefix=bool(normalizer.get(_DUMMY_PREFIX, 1)),
-        remove_extra_whitespaces=bool(normalizer.get(_EXTRA_WHITESPACE, 1)),
+        model_type=trainer.model_type or UNIGRAM,
+        normalization=normalizer.name,
+        charsmap=normalizer.charsmap,
+        add_dummy_prefix=flag("add_dummy_prefix"),
+        remove_extra_whitespaces=flag("remove_extra_whitespaces"),
     )
-
-
-def scores(model: bytes) -> list[float]:
-    """The score of each piece: a log-probability (unigram) or minus its merge's rank (BPE)."""
-    found = []
-    for number, value, start in _fields(model, 0, len(model)):
-        if number == _PIECES and isinstance(value, bytes):
-            parts = {n: v for n, v, _ in _fields(model, start, start + len(value))}
-            score = parts.get(_SCORE, b"\0\0\0\0")
-            assert isinstance(score, bytes)
-            found.append(float(struct.unpack("<f", score)[0]))
-    return found
 
 
 @dataclass(frozen=True)
@@ -74,48 +87,23 @@ class Piece:
     """One piece of a vocabulary; its id is its place."""
 
     name: str
-    score: float
+    score: float  # a log-probability (unigram) or minus its merge's rank (BPE)
     kind: int  # NORMAL, CONTROL, ...
 
 
 def pieces(model: bytes) -> list[Piece]:
     """All pieces, in the order of their ids."""
-    found = []
-    for number, value, start in _fields(model, 0, len(model)):
-        if number == _PIECES and isinstance(value, bytes):
-            parts = {n: v for n, v, _ in _fields(model, start, start + len(value))}
-            name, score = parts.get(_PIECE, b""), parts.get(_SCORE, b"\0\0\0\0")
-            assert isinstance(name, bytes) and isinstance(score, bytes)
-            kind = int(parts.get(_KIND, NORMAL))
-            found.append(Piece(name.decode(), float(struct.unpack("<f", score)[0]), kind))
-    return found
+    parsed = _class_of("Model").FromString(model)
+    return [Piece(piece.name, piece.score, piece.kind or NORMAL) for piece in parsed.pieces]
 
 
 def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
     """The same model with another vocabulary, in the order of its ids."""
-    made = bytearray()
+    parsed = _class_of("Model").FromString(model)
+    del parsed.pieces[:]
     for piece in pieces:
-        name = piece.name.encode()
-        body = _key(_PIECE, _BYTES) + _as_varint(len(name)) + name
-        body += _key(_SCORE, _FIXED32) + struct.pack("<f", piece.score)
-        body += _key(_KIND, _VARINT) + _as_varint(piece.kind)
-        made += _key(_PIECES, _BYTES) + _as_varint(len(body)) + body
-    for number, value, _ in _fields(model, 0, len(model)):
-        if number != _PIECES and isinstance(value, bytes):  # the others are messages, too
-            made += _key(number, _BYTES) + _as_varint(len(value)) + value
-    return bytes(made)
-
-
-def _key(number: int, kind: int) -> bytes:
-    return _as_varint(number << 3 | kind)
-
-
-def _as_varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 127:
-        made.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*made, value])
+        parsed.pieces.add(name=piece.name, score=piece.score, kind=piece.kind)
+    return bytes(parsed.SerializeToString())
 
 
 def round_scores(model: bytes) -> bytes:
@@ -129,48 +117,8 @@ def round_scores(model: bytes) -> bytes:
     """
     if settings(model).model_type != UNIGRAM:
         return model
-    rounded = bytearray(model)
-    for number, value, start in _fields(model, 0, len(model)):
-        if number != _PIECES or not isinstance(value, bytes):
-            continue
-        for inner, score, place in _fields(model, start, start + len(value)):
-            if inner == _SCORE and isinstance(score, bytes):
-                (number_read,) = struct.unpack("<f", score)
-                nearest = round(number_read / SCORE_STEP) * SCORE_STEP
-                rounded[place : place + 4] = struct.pack("<f", nearest)
-    return bytes(rounded)
-
-
-def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int | bytes, int]]:
-    """(field number, value, where the value's bytes start) of one message's fields."""
-    at = start
-    while at < end:
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield key >> 3, value, at
-            continue
-        if kind == _BYTES:
-            size, at = _varint(data, at)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise ValueError(f"not a serialised message (wire type {kind} at byte {at})")
-        if at + size > end:
-            raise ValueError(f"not a serialised message (cut off at byte {at})")
-        yield key >> 3, data[at : at + size], at
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that starts at byte `at`, and where it ends."""
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
-    raise ValueError("not a serialised message (ends within a number)")
+    parsed = _class_of("Model").FromString(model)
+    for piece in parsed.pieces:
+        if piece.HasField("score"):
+            piece.score = round(piece.score / SCORE_STEP) * SCORE_STEP
+    return bytes(parsed.SerializeToString())

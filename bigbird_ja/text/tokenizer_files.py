@@ -41,6 +41,7 @@ class Record:
     unknown_rate: decode.Amount
     longest_piece: str
     seconds: decode.Amount
+    format_version: str
     replaces: str = ""  # SHA-256 of our model that stood there before
 
 
@@ -62,7 +63,7 @@ class Files:
 
     @property
     def record(self) -> str:
-        """What is known about it."""
+        """The record."""
         return f"{self.prefix}.json"
 
     def read_record(self) -> Record | None:
@@ -70,7 +71,9 @@ class Files:
         if not storage.exists(self.record):
             return None
         try:
-            return decode.decode_json(storage.read_bytes(self.record), Record, self.record)
+            record = decode.decode_json(storage.read_bytes(self.record), Record, self.record)
+            decode.check_format(record.format_version, self.record, "train it again")
+            return record
         except BadInput:
             return None
 
@@ -97,12 +100,10 @@ class Files:
         there = self.read_record()
         if there is None or overwrite:
             return None
-        # What an earlier version did not know, it did as the default says.
-        known = {**dataclasses.asdict(TokenizeConfig()), **there.settings}
         differing = [
-            f"{key} was {known.get(key)}, is {value}"
+            f"{key} was {there.settings.get(key)}, is {value}"
             for key, value in dataclasses.asdict(settings).items()
-            if known.get(key) != value
+            if there.settings.get(key) != value
         ]
         if there.corpus_fingerprint != corpus_fingerprint:
             differing.append("the corpus is another one")
@@ -117,6 +118,7 @@ class Files:
     def write(self, tokenizer: Tokenizer, record: Mapping[str, Any]) -> Record:
         """Writes all three; `record` is a `Record` but for what the model says of itself."""
         made = Record(
+            format_version=decode.FORMAT_VERSION,
             **record,
             vocab_size=tokenizer.vocab_size,
             special_ids=dataclasses.asdict(tokenizer.special),
@@ -124,24 +126,21 @@ class Files:
             model_sha256=tokenizer.sha256,
             replaces=self._sha256(),
         )
-        values = dataclasses.asdict(made)
-        if not made.replaces:
-            del values["replaces"]
-        text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
         outputs.write(self.record, text.encode())
         outputs.write(self.vocab, tokenizer.vocabulary_text().encode())
         outputs.write(self.model, tokenizer.model_bytes)
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
-        """Refuses a model that is not the one that its record, where there is one, tells of.
+        """Refuses a model other than the one that its record, if there is one, describes.
 
         A flipped bit seldom makes a model unreadable: it makes another tokenizer.
         """
         there = self.read_record()
         if there is not None and there.model_sha256 != tokenizer.sha256:
             raise BadInput(
-                f"{self.model}: not the model that {self.record} tells of: restore it from a copy,"
+                f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
                 f" or remove {self.record} where you have put another model there"
             )
 

@@ -1,7 +1,8 @@
 """Trains a SentencePiece model: streamed text in, model bytes and statistics out.
 
-SentencePiece trains in a child process. Its C++ code does not see signals, so in this process
-Ctrl-C would wait for hours; a child can be stopped at once, and its log tells how far it is.
+SentencePiece trains in a child process, which is this module run as a program. Its C++ code does
+not see signals, so in this process Ctrl-C would wait for hours; a child can be stopped at once, and
+its log shows the progress.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage.scratch import scratch_directory
-from bigbird_ja.text import model_proto, sentences, tokenizer_child
+from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
 
@@ -36,13 +37,16 @@ _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 # times the vocabulary, with two steps of expectation maximisation in each round.
 _SHRINKING, _MARGIN, _STEPS_PER_ROUND = 0.75, 1.1, 2
 
+_CHILD = "bigbird_ja.text.tokenizer_training"
+_REFUSED_STATUS = 3  # of a child that has written SentencePiece's refusal to its path + ".error"
+
 _EM = re.compile(r"EM sub_iter=\d+ size=(\d+)")
 _MERGES = re.compile(r"Added: .* size=(\d+)")
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model and what is known about it."""
+    """A model, and the lines for its statistics."""
 
     tokenizer: Tokenizer
     lines: int  # trained on
@@ -147,7 +151,7 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
 
 
 def statistics(trained: Trained) -> dict[str, object]:
-    """What the model makes of a sample of the lines it was trained on."""
+    """Statistics of the model on a sample of the lines it was trained on."""
     tokenizer = trained.tokenizer
     ids = tokenizer.encode_arrays(trained.statistics_lines, num_threads=os.cpu_count() or 1)
     tokens = sum(map(len, ids))
@@ -175,15 +179,15 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
         path = os.path.join(scratch, "model")
         header = {"path": path, "arguments": trainer_arguments(settings)}
         child = subprocess.Popen(
-            [sys.executable, "-m", tokenizer_child.__name__],
+            [sys.executable, "-m", _CHILD],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         last: deque[str] = deque(maxlen=20)
-        untold: list[OSError] = []
+        log_errors: list[OSError] = []
         follower = threading.Thread(
-            target=_follow, args=(child, settings, last, untold), daemon=True
+            target=_follow, args=(child, settings, last, log_errors), daemon=True
         )
         follower.start()
         assert child.stdin is not None
@@ -191,8 +195,8 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
             _feed(child.stdin, header, text)
             status = child.wait()
         follower.join()
-        if untold:
-            raise untold[0]
+        if log_errors:
+            raise log_errors[0]
         if status:
             _fail(status, path, settings, last)
         with open(path, "rb") as file:
@@ -213,15 +217,15 @@ def _follow(
     child: subprocess.Popen[bytes],
     settings: TokenizeConfig,
     last: deque[str],
-    untold: list[OSError],
+    log_errors: list[OSError],
 ) -> None:
-    """Turns SentencePiece's log into a progress line, in a thread; ends the child and notes the
-    error where nobody reads it any more."""
+    """Turns SentencePiece's log into a progress line, in a thread. If that cannot be written, ends
+    the child and notes the error."""
     assert child.stderr is not None
     try:
         _show_progress(child.stderr, settings, last)
     except OSError as error:
-        untold.append(error)
+        log_errors.append(error)
         child.kill()
 
 
@@ -231,13 +235,13 @@ def _show_progress(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]
     for raw in stderr:
         line = raw.decode(errors="replace").rstrip()
         last.append(line)
-        if found := _EM.search(line):
-            progress = progress or Progress(_em_steps(int(found[1]), settings), "EM steps")
+        if match := _EM.search(line):
+            progress = progress or Progress(_em_steps(int(match[1]), settings), "EM steps")
             progress.update()
-        elif found := _MERGES.search(line):
+        elif match := _MERGES.search(line):
             progress = progress or Progress(settings.vocab_size, "pieces")
-            progress.update(int(found[1]) - done)
-            done = int(found[1])
+            progress.update(int(match[1]) - done)
+            done = int(match[1])
     if progress:
         progress.close()
 
@@ -250,30 +254,52 @@ def _em_steps(candidates: int, settings: TokenizeConfig) -> int:
     return steps
 
 
+def _train_as_child() -> int:
+    """Trains on standard input, a line of JSON with `path` and `arguments`, then the text.
+
+    Writes the model to `path`, or SentencePiece's refusal to `path` + ".error".
+    """
+    import sentencepiece
+
+    children.be_a_child()
+    header = json.loads(sys.stdin.buffer.readline())
+    text = (line[:-1].decode() for line in sys.stdin.buffer)
+    try:
+        with open(header["path"], "wb") as model:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=text, model_writer=model, **header["arguments"]
+            )
+    except RuntimeError as error:
+        with open(f"{header['path']}.error", "w", encoding="utf-8") as file:
+            file.write(str(error))
+        return _REFUSED_STATUS
+    return 0
+
+
 def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str]) -> None:
-    """Raises what the child's status, its refusal and the last lines of its log say."""
-    if status != tokenizer_child.REFUSED:
+    """Raises the error of the child's status, its refusal or the last lines of its log."""
+    if status != _REFUSED_STATUS:
         to_do = (
             "train on less text with a smaller --max_sentences"
             f" (now {settings.max_sentences or 'all'})"
         )
         raise children.error_from_exit(status, last, "SentencePiece", to_do)
-    with open(path + tokenizer_child.ERROR_SUFFIX, encoding="utf-8") as file:
+    with open(f"{path}.error", encoding="utf-8") as file:
         message = file.read()
     raise classify(RuntimeError(message)) or BadInput(_explain(message, settings))
 
 
 def _explain(message: str, settings: TokenizeConfig) -> str:
-    """SentencePiece's refusal in words that a person can act on."""
-    if found := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
+    """SentencePiece's refusal as advice that a person can act on."""
+    if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return (
             f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
-            f" --vocab_size={found[1]} or less, or give more text"
+            f" --vocab_size={match[1]} or less, or give more text"
         )
-    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
+    if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return (
             f"--vocab_size={settings.vocab_size} is too small: the corpus's characters and the"
-            f" special pieces alone need {found[1]}: use more, or a lower --character_coverage"
+            f" special pieces alone need {match[1]}: use more, or a lower --character_coverage"
         )
     return (
         f"SentencePiece cannot train on this corpus with --vocab_size={settings.vocab_size}:"
@@ -290,3 +316,7 @@ def _check(tokenizer: Tokenizer, settings: TokenizeConfig) -> None:
     names = tuple(tokenizer.pieces[: len(SPECIAL_PIECES)])
     if names != SPECIAL_PIECES:
         raise RuntimeError(f"special pieces came out as {names}")
+
+
+if __name__ == "__main__":
+    sys.exit(_train_as_child())

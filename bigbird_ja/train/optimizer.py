@@ -19,6 +19,7 @@ from bigbird_ja.settings.schema import TrainingConfig
 
 Tensors = dict[str, tf.Tensor]
 
+_BETA1 = 0.9  # decay of the running mean of gradients
 _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
 
 
@@ -63,7 +64,7 @@ def update(
         The new parameters and slots.
     """
     count = tf.cast(global_step, tf.float32) + 1.0
-    beta1, beta2 = training.adam_beta1, training.adam_beta2
+    beta1, beta2 = _BETA1, training.adam_beta2
     rate, epsilon = learning_rate, training.adam_epsilon
     if training.update_rule == "adamw":
         # m_hat / (sqrt(v_hat) + epsilon), with both corrections drawn out of the loop over weights.

@@ -76,12 +76,6 @@ def good_arguments(command: str) -> list[str]:
     return GOOD[command].split(" ") if GOOD[command] else []
 
 
-def with_flag(command: str, name: str, value: str) -> tuple[str, ...]:
-    """The good invocation with one flag set to a value, in place of its own."""
-    kept = [word for word in good_arguments(command) if word.split("=")[0] != f"--{name}"]
-    return (*kept, f"--{name}={value}")
-
-
 def sample_of(cases: Iterator[Case], share: int, seed: int) -> list[Case]:
     """About one in `share` of the cases, drawn by their names: new cases move no others."""
 

@@ -15,9 +15,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS
 
 NO_SETTINGS = (
-    "sample", "check-data", "evaluate", "fill-mask", "report", "export", "status", "down",
+    "demo", "sample", "check-data", "evaluate", "fill-mask", "report", "export", "status", "down",
 )  # fmt: skip
-NO_NUMBERS = ("nan", "inf", "-inf", "1e999", "1e30", "-1e30", "9" * 5000, "x", "", "１２", "1_0")
 
 
 def flags_of(command: str) -> list[Any]:
@@ -61,31 +60,6 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
         assert command_flags.default_text(flag) not in ("none", "")
     for name in (*about.needs, *about.excludes, *about.unless, *about.option.needs_flag.split()):
         assert not name or name.partition("=")[0] in {known.name for known in flags_of(command)}
-
-
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [p for p in all_flags() if declared(p.values[1]).option.kind in (int, float)],
-)
-def test_no_number_out_of_range_passes(command: str, flag: Any) -> None:
-    for value in NO_NUMBERS:
-        said = refusal(command, *enough(command), f"--{flag.name}={value}")
-        assert said.startswith(f"--{flag.name}=")
-
-
-@pytest.mark.parametrize(
-    ("command", "flag"),
-    [
-        ("launch", "--max_cost=nan"), ("launch", "--max_cost=0"), ("launch", "--max_hours=-1"),
-        ("launch", "--stall_minutes=nan"), ("plan", "--tokens=nan"), ("plan", "--epochs=inf"),
-        ("pretrain", "--num_train_steps=1e30"), ("make-data", "--seed=99999999999999999999"),
-        ("make-data", "--masked_lm_prob=nan"), ("sample", "--documents=0"),
-        ("tokenize", "--character_coverage=-1"), ("report", "--interval=0"),
-        ("down", "--timeout_minutes=nan"), ("fill-mask", "--top_k=-1"),
-    ],
-)  # fmt: skip
-def test_numbers_that_used_to_pass(command: str, flag: str) -> None:
-    assert "must lie between" in refusal(command, *enough(command), flag)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +126,6 @@ def test_a_setting_whose_flag_a_command_does_not_have_is_refused(command: str, k
         command_flags.resolve(parse(command, *words))
 
 
-@pytest.mark.parametrize("command", NO_SETTINGS)
-def test_settings_are_refused_where_they_are_not_used(command: str) -> None:
-    for flag in ("--set=model.num_layers=6", "--config=base-4096"):
-        name = flag.split("=")[0]
-        assert f"unknown flag {name}" in refusal(command, *enough(command), flag)
-
-
 def test_every_other_command_says_which_settings_it_uses() -> None:
     using = [n for n in main.COMMANDS if getattr(main.load_command(n), "SETTINGS", ())]
     assert set(using) == set(main.COMMANDS) - set(NO_SETTINGS)
@@ -192,20 +159,11 @@ def test_unknown_flags_name_near_ones_by_letters_and_meaning() -> None:
     assert "--set" not in refusal("report", "--batch_size=3").replace("--help", "")
 
 
-@pytest.mark.parametrize("word", ["--flagfile=x", "-flagfile", "--flagfile"])
-def test_no_file_of_flags_is_read(word: str) -> None:
-    assert "unknown flag" in refusal("plan", word)
-
-
-@pytest.mark.parametrize("value", ["maybe", "2", "", "nan"])
-def test_a_switch_is_on_or_off(value: str) -> None:
-    assert refusal("preflight", f"--cache={value}").startswith("--cache=")
-    assert parse("preflight", "--nocache").cache is False
-
-
-def test_an_empty_path_is_refused() -> None:
-    assert "--plot is empty" in refusal("plan", "--plot=")
-    assert "--config is empty" in refusal("plan", "--config=")
+def test_hyphens_stand_for_underscores_in_names_alone() -> None:
+    args = parse("make-data", *enough("make-data"), "--seq-length=64", "--nonsp")
+    assert args.seq_length == 64 and args.nsp is False
+    args = parse("fill-mask", *enough("fill-mask", "text"), "--top-k", "3", "--text=a-b")
+    assert (args.top_k, args.text) == (3, "a-b")
 
 
 def test_stray_words_are_refused_but_for_the_one_that_a_command_takes() -> None:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.data import build
 from tests.data import making
-from tests.data.test_adopt import write_classic
 
 
 @pytest.fixture(scope="module", params=["dynamic", "static"])
@@ -27,12 +27,9 @@ def run(capsys, *arguments):
     return status, json.loads(captured.out), captured
 
 
-def test_all_is_well(data, tmp_path, capsys):
-    picture = tmp_path / "x.png"
-    status, result, captured = run(
-        capsys, f"--data_dir={data}", f"--plot={picture}", "--color=always", "--examples=2"
-    )
-    assert status == 0 and result["problems"] == [] and picture.exists()
+def test_all_is_well(data, capsys):
+    status, result, captured = run(capsys, f"--data_dir={data}", "--color=always", "--examples=2")
+    assert status == 0 and result["problems"] == []
     assert result["documents"] == 60 and result["density"] > 0.97
     for text in ("density", "documents per sequence", "tokens per epoch", "length of documents"):
         assert text in captured.err
@@ -41,29 +38,14 @@ def test_all_is_well(data, tmp_path, capsys):
 
 
 def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys):
-    import shutil
-
     shutil.copytree(data, tmp_path / "data")
     shard = next((tmp_path / "data").glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    picture = tmp_path / "x.png"
-    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}", f"--plot={picture}")
-    assert status == 2 and result["reason"] == "bad_input" and not picture.exists()
+    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}")
+    assert status == 2 and result["reason"] == "bad_input"
     assert any(shard.name in problem for problem in result["problems"])
     assert result["sequences"] > 0
     assert shard.name in captured.err.strip().splitlines()[-1]
-
-
-def test_adopts_records_made_elsewhere(tmp_path, capsys):
-    write_classic(tmp_path / "a.tfrecord", 5)
-    write_classic(tmp_path / "b.tfrecord", 3)
-    where = f"--data_dir={tmp_path}"
-    status, result, _ = run(capsys, where, "--adopt")
-    assert status == 2 and "--pad_id" in result["error"]
-    ids = ["--pad_id=0", "--cls_id=2", "--sep_id=3", "--mask_id=4", "--vocab_size=200"]
-    status, result, _ = run(capsys, where, "--adopt", "--adopt_eval_files=b.*", *ids)
-    assert status == 0 and result["problems"] == []
-    assert (result["train_sequences"], result["eval_sequences"]) == (5, 3)
 
 
 def test_no_data_is_bad_input(tmp_path, capsys):

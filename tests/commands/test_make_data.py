@@ -34,7 +34,7 @@ def test_makes_says_and_finds_it_finished(tmp_path, inputs, run_cli):
     assert again.status == 0 and "finished already" in again.stderr
     assert making.digests(str(tmp_path / "data")) == before
     other = run_cli(*command, "--seed=9")
-    assert other.status == 2 and "--seed (12345 there, 9 asked for)" in other.stderr
+    assert other.status == 2 and "--seed (12345 there, 9 requested)" in other.stderr
     assert other.json["reason"] == "bad_input" and len(other.stderr.strip().splitlines()) < 12
     assert making.digests(str(tmp_path / "data")) == before
 

@@ -30,7 +30,11 @@ def run(*arguments: str) -> int:
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_what_it_writes(
-    sample_corpus: str, tmp_path: Path, model_type: str, run_cli: Callable[..., Ended]
+    sample_corpus: str,
+    tokenizer_path: str,
+    tmp_path: Path,
+    model_type: str,
+    run_cli: Callable[..., Ended],
 ) -> None:
     prefix = tmp_path / "new" / "ja"
     arguments = (
@@ -48,6 +52,8 @@ def test_what_it_writes(
     assert sorted(os.listdir(prefix.parent)) == ["ja.json", "ja.model", "ja.vocab"]
     tok = tokenizer.load(f"{prefix}.model")
     record = json.loads(Path(f"{prefix}.json").read_text("utf-8"))
+    same = tok.sha256 == tokenizer.load(tokenizer_path).sha256  # trained on the same corpus
+    assert same == (model_type == "unigram")
     assert record["settings"]["model_type"] == model_type
     assert record["model_sha256"] == tok.sha256
     assert record["special_ids"]["newline"] == tok.special.newline
@@ -60,11 +66,6 @@ def test_what_it_writes(
     again = run_cli(*arguments)
     assert again.status == 0 and "finished already" in again.stderr
     assert again.json["vocab_size"] == 1200
-
-
-def test_same_input_same_model(sample_corpus: str, tokenizer_path: str, tmp_path: Path) -> None:
-    assert run(f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB) == 0
-    assert tokenizer.load(f"{tmp_path}/x.model").sha256 == tokenizer.load(tokenizer_path).sha256
 
 
 def test_other_settings_are_refused_without_overwrite(
@@ -85,28 +86,24 @@ def test_other_settings_are_refused_without_overwrite(
     assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
 
 
-def test_a_model_from_elsewhere_is_not_overwritten(
+def test_files_that_it_did_not_make_are_never_replaced(
     sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB)
+    contents = [b'{"mine": 1}', b"", b"[" * 10_000, b"\xff", b'{"settings": null}']
     for name in ("x.model", "x.vocab", "x.json"):
-        (tmp_path / name).write_bytes(b'{"mine": 1}')
-        for flags in ([], ["--overwrite"]):
-            arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB, *flags)
-            assert run(*arguments) == 2
-            assert f"{name}: a file that tokenize did not make" in capsys.readouterr().err
-        assert [path.name for path in tmp_path.iterdir()] == [name]
-        assert (tmp_path / name).read_bytes() == b'{"mine": 1}'
+        for content in contents:
+            (tmp_path / name).write_bytes(content)
+            for flags in ([], ["--overwrite"]):
+                assert run(*arguments, *flags) == 2
+                assert f"{name}: a file that tokenize did not make" in capsys.readouterr().err
+            assert [path.name for path in tmp_path.iterdir()] == [name]
+            assert (tmp_path / name).read_bytes() == content
         (tmp_path / name).unlink()
-
-
-def test_a_model_put_beside_our_record_is_not_overwritten(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, VOCAB) == 0
-    (tmp_path / "x.model").write_bytes(b"mine")
+    assert run(*arguments) == 0
+    (tmp_path / "x.model").write_bytes(b"mine")  # beside our record
     for flags in ([], ["--overwrite"]):
-        assert run(source, prefix, VOCAB, *flags) == 2
+        assert run(*arguments, *flags) == 2
         assert "x.model: a file that tokenize did not make" in capsys.readouterr().err
     assert (tmp_path / "x.model").read_bytes() == b"mine"
 
@@ -131,24 +128,24 @@ def test_two_at_once_and_the_second_is_refused(
     sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    seen = []
+    statuses = []
     train = tokenizer_training.train
 
     def while_another_starts(*arguments: Any) -> Any:
-        if not seen:
-            seen.append(run(source, prefix, "--vocab_size=1300", "--overwrite"))
+        if not statuses:
+            statuses.append(run(source, prefix, "--vocab_size=1300", "--overwrite"))
         return train(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizer_training, "train", while_another_starts)
         assert run(source, prefix, VOCAB) == 0
-    assert seen == [2] and "is training a tokenizer there" in capsys.readouterr().err
+    assert statuses == [2] and "is training a tokenizer there" in capsys.readouterr().err
     assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1200
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.model", "x.vocab"]
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_stopped_while_it_replaces_a_model_it_goes_on(
+def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
     sample_corpus: str, tmp_path: Path, kept: int
 ) -> None:
     """After the record, and after the record and the pieces: the model is the old one."""
@@ -169,31 +166,6 @@ def test_stopped_while_it_replaces_a_model_it_goes_on(
     assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
 
 
-def test_a_record_of_an_earlier_version_is_understood(sample_corpus: str, tmp_path: Path) -> None:
-    """One that does not know every setting: what is missing had its default."""
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, VOCAB) == 0
-    record = json.loads((tmp_path / "x.json").read_text("utf-8"))
-    del record["settings"]["max_sentence_length"]
-    (tmp_path / "x.json").write_text(json.dumps(record), "utf-8")
-    model = (tmp_path / "x.model").stat().st_mtime_ns
-    assert run(source, prefix, VOCAB) == 0
-    assert (tmp_path / "x.model").stat().st_mtime_ns == model
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [b"[]", b"null", b"", b"{", b'{"settings": 3}', b"[" * 10_000, b"\xff", b'{"settings": null}'],
-)
-def test_a_record_of_another_form_is_somebody_else_s(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: bytes
-) -> None:
-    (tmp_path / "x.json").write_bytes(damage)
-    assert run(f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB) == 2
-    assert "a file that tokenize did not make" in capsys.readouterr().err
-    assert (tmp_path / "x.json").read_bytes() == damage
-
-
 def test_text_files_by_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sample_corpus: str
 ) -> None:
@@ -211,15 +183,6 @@ def test_text_files_by_line(
     arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/z")
     assert run(*arguments, "--txt_documents=line") == 2
     assert "no --input is a .txt file" in capsys.readouterr().err
-
-
-def test_an_interrupted_write_is_done_again(sample_corpus: str, tmp_path: Path) -> None:
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, VOCAB) == 0
-    model = (tmp_path / "x.model").read_bytes()
-    (tmp_path / "x.model").unlink()  # the record is written before it
-    assert run(source, prefix, VOCAB) == 0
-    assert (tmp_path / "x.model").read_bytes() == model
 
 
 def test_settings_come_from_the_config(sample_corpus: str, tmp_path: Path) -> None:
@@ -250,13 +213,9 @@ def test_tfds_is_a_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output_prefix=DIR/x"], "--input is needed"),
         (["--input=DIR/none.jsonl", "--output_prefix=DIR/x"], "no such file"),
-        (["--input=SAMPLE"], "--output_prefix is needed"),
         (["--input=SAMPLE", "--output_prefix=DIR/x"], "use --vocab_size="),
         (["--input=SAMPLE", "--output_prefix=DIR/x", "--vocab_size=50"], "too small"),
-        (["--input=SAMPLE", "--output_prefix=DIR/x", "--vocab_size=3"], "vocab_size"),
-        (["--input=SAMPLE", "--output_prefix=DIR/x", "--model_type=word"], "model_type"),
         (["--input=SAMPLE", "--output_prefix=/proc/none/x", VOCAB], "/proc/none"),
     ],
 )
@@ -284,7 +243,7 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     )  # fmt: skip
     assert process.stderr is not None
     assert b"training" in process.stderr.readline()
-    time.sleep(3)  # in the midst of SentencePiece's own work
+    time.sleep(2)  # in the midst of SentencePiece's own work
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 75
     assert b"interrupted" in process.stderr.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import build, spec
-from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.data import blocks, build
+from bigbird_ja.data.manifest import Manifest, spec_of
 from bigbird_ja.settings.schema import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -35,14 +37,23 @@ def request(
     **changes: Any,
 ) -> build.Request:
     """What `make-data` would ask for."""
-    options = {k: changes.pop(k) for k in ("overwrite", "work_dir") if k in changes}
+    overwrite = changes.pop("overwrite", False)
     input_mask = changes.pop("input_mask", False)
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = tokenizer_lib.load(tokenizer_path)
     config = MakeDataConfig(**{**SMALL, **changes})
-    made = spec.spec_of(config, tokenizer, opened, input_mask)
-    return build.Request(opened, tokenizer, made, output, num_workers, **options)
+    made = spec_of(config, tokenizer, opened, input_mask)
+    return build.Request(opened, tokenizer, made, output, num_workers, overwrite)
+
+
+@contextlib.contextmanager
+def small_blocks() -> Iterator[None]:
+    """Blocks of a few documents, so that a small corpus has several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
+        patch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
+        yield
 
 
 def digests(directory: str) -> dict[str, str]:
@@ -56,11 +67,11 @@ def digests(directory: str) -> dict[str, str]:
 
 def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
     """int32 [S] of every dynamic record of a split, shard after shard."""
-    from bigbird_ja.data import records_tf
+    from bigbird_ja.data import parsing
 
     for shard in manifest.shards(split):
         for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
-            yield from records_tf.parse_dynamic(manifest, batch)["tokens"].numpy()
+            yield from parsing.parse_dynamic(manifest, batch)["tokens"].numpy()
 
 
 def fragments_of(tokens: np.ndarray, special: Any) -> list[list[int]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks, packing
@@ -42,8 +42,8 @@ def test_the_held_out_share_is_exact_and_spread(fraction):
 def test_blocks_depend_on_the_documents_alone_and_lose_none():
     texts = ["あ" * (1000 * (i % 300)) for i in range(60)]
     documents = [Document(text, "x", i) for i, text in enumerate(texts)]
-    cut = list(blocks.cut_into_blocks(documents, 4096, 0.1, 7))
-    assert cut == list(blocks.cut_into_blocks(iter(documents), 4096, 0.1, 7))
+    cut = list(blocks.cut_into_blocks([(documents, 1.0)], 4096, 0.1, 7))
+    assert cut == list(blocks.cut_into_blocks([(iter(documents), 1.0)], 4096, 0.1, 7))
     assert sorted(t for b in cut for t in b.texts) == sorted(t for t in texts if t)
     assert {b.split for b in cut} == {"train", "eval"}
     assert [b.number for b in cut if b.split == "train"] == list(
@@ -51,72 +51,62 @@ def test_blocks_depend_on_the_documents_alone_and_lose_none():
     )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(HOSTILE, min_size=1, max_size=8), st.booleans())
-def test_hostile_text_goes_through_without_a_loss(tokenizer_path, sample_corpus, texts, nsp):
+@pytest.fixture(scope="module")
+def pack(tokenizer_path, sample_corpus):
+    """`pack(texts, **settings)`: the rows and counts of a block, the spec and the tokenizer."""
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=nsp).spec
-    block = blocks.Block("train", 0, tuple(texts))
-    rows, stats = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), made)
+    marker = words.ScriptMarker(tokenizer)
+
+    def packed(texts, **changes):
+        spec = making.request(sample_corpus, tokenizer_path, "unused", **changes).spec
+        block = blocks.Block("train", 0, tuple(texts))
+        return *blocks.make_rows(block, tokenizer, marker, spec), spec, tokenizer
+
+    return packed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(HOSTILE, min_size=1, max_size=8), st.booleans())
+def test_hostile_text_goes_through_without_a_loss(pack, texts, nsp):
+    rows, stats, _, tokenizer = pack(texts, nsp=nsp)
     expected = sorted(t for ids in tokenizer.encode_batch(texts) for t in ids)
     special = tokenizer.special
-    found = rows["tokens"][~np.isin(rows["tokens"], [special.pad, special.cls, special.sep])]
+    tokens = rows["tokens"][~np.isin(rows["tokens"], [special.pad, special.cls, special.sep])]
     if not stats.left_out:
-        assert sorted(found.tolist()) == expected
-    assert stats.tokens == len(found) and stats.sequences == len(rows)
+        assert sorted(tokens.tolist()) == expected
+    assert stats.tokens == len(tokens) and stats.sequences == len(rows)
     assert stats.documents == len(texts)
 
 
-def test_a_document_of_ten_million_characters_on_one_line(tokenizer_path, sample_corpus):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").spec
+def test_a_document_of_ten_million_characters_on_one_line(pack):
     text = "吾輩は猫である。名前はまだ無い。" * 40_000
-    rows, stats = blocks.make_rows(
-        blocks.Block("train", 0, (text,)), tokenizer, words.ScriptMarker(tokenizer), made
-    )
+    rows, stats, _, tokenizer = pack([text])
     assert stats.tokens == len(tokenizer.encode(text)) and stats.left_out == 0
     assert (rows["tokens"] != 0).mean() > 0.99
 
 
-def test_lone_surrogates_stop_with_one_line(tokenizer_path, sample_corpus):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").spec
+def test_lone_surrogates_stop_with_one_line(pack):
     with pytest.raises(BadInput, match="surrogate"):
-        blocks.make_rows(
-            blocks.Block("train", 0, ("あ\ud800い",)),
-            tokenizer,
-            words.ScriptMarker(tokenizer),
-            made,
-        )
+        pack(["あ\ud800い"])
 
 
-def test_a_block_on_disk_is_whole_or_not_there(tmp_path, tokenizer_path, sample_corpus):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").spec
-    block = blocks.Block("train", 3, ("吾輩は猫である。" * 50, "名前はまだ無い。" * 30))
-    rows, stats = blocks.make_rows(block, tokenizer, words.ScriptMarker(tokenizer), made)
-    path = str(tmp_path / block.name)
-    blocks.write_block(path, rows, stats)
-    size = made.row_dtype.itemsize
-    stored = blocks.read_block(path, size, verify=True)
+def test_a_block_on_disk_is_whole_or_not_there(tmp_path, pack):
+    rows, stats, spec, _ = pack(["吾輩は猫である。" * 50, "名前はまだ無い。" * 30])
+    path, size = tmp_path / "a.block", spec.row_dtype.itemsize
+    blocks.write_block(str(path), rows, stats)
+    stored = blocks.read_block(str(path), size, verify=True)
     assert stored is not None and stored.stats == stats
     picked = np.array([0, len(rows) - 1])
-    np.testing.assert_array_equal(stored.rows(picked, made.row_dtype), rows[picked])
-    data = (tmp_path / block.name).read_bytes()
+    np.testing.assert_array_equal(stored.rows(picked, spec.row_dtype), rows[picked])
+    data = path.read_bytes()
     for damaged in (data[:-1], data[:3], b"", data[:-5] + b"xxxxx"):
-        (tmp_path / block.name).write_bytes(damaged)
-        assert blocks.read_block(path, size, verify=True) is None
+        path.write_bytes(damaged)
+        assert blocks.read_block(str(path), size, verify=True) is None
 
 
-def test_documents_are_told_apart_and_long_ones_continue(tokenizer_path, sample_corpus):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    made = making.request(sample_corpus, tokenizer_path, "unused").spec
-    texts = ("吾輩は猫である。" * 400, "名前はまだ無い。")
-    rows, _ = blocks.make_rows(
-        blocks.Block("train", 0, texts), tokenizer, words.ScriptMarker(tokenizer), made
-    )
+def test_documents_are_kept_apart_and_long_ones_continue(pack):
+    texts = ["吾輩は猫である。" * 400, "名前はまだ無い。"]
+    rows, _, _, tokenizer = pack(texts)
     parts = [p for row in rows for p in making.fragments_of(row["tokens"], tokenizer.special)]
     long, short = tokenizer.encode_batch(texts)
     assert short in parts

@@ -1,3 +1,5 @@
+"""`manifest.json` is read back as it was written; anything else is refused in one line."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -6,21 +8,16 @@ import json
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import verify
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import FIXED_BY_DATA
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit import synthetic
 
 
-def test_comes_back_as_it_was_written(tmp_path):
+def test_comes_back_as_it_was_written_and_fixes_the_keys_of_a_run(tmp_path):
     made = synthetic.write(tmp_path)
     assert manifest_lib.load(str(tmp_path)) == made
-    assert manifest_lib.load(str(tmp_path)).fingerprint == made.fingerprint
-
-
-def test_fixes_every_key_that_a_data_set_fixes(tmp_path):
-    fixed = synthetic.write(tmp_path).as_settings()
-    assert set(fixed) == set(FIXED_BY_DATA)
+    assert set(made.as_settings()) == set(FIXED_BY_DATA)
 
 
 def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
@@ -33,54 +30,40 @@ def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda v: v.update(seq_length=65),
-        lambda v: v.update(version=99),
-        lambda v: v.pop("train"),
-        lambda v: v.update(unknown=1),
-        lambda v: v["train_shards"][0].update(name="../evil"),
-        lambda v: v["train_shards"][0].update(records=1),
-        lambda v: v["special_ids"].pop("sep"),
+        ({"seq_length": 65}, "changed after it was written"),
+        ({"unknown": 1}, "changed after it was written"),
+        ({"format_version": "99"}, f"has format '99', this version reads {FORMAT_VERSION}"),
+        ({"format_version": None}, "written by an unreleased version, before 0.1.0"),
+        ({"train": None}, "train is missing"),
+        ({"special_ids": {"pad": 0, "cls": 1, "mask": 2}}, "special_ids lacks sep"),
+        ({"num_readers": 3}, "do not suit 3 readers"),
+        ({"train_shards": [{"name": "../x", "records": 1, "bytes": 1, "sha256": ""}]}, r"\.\./x"),
+        ({"train_shards": 2 * [{"name": "x", "records": 1, "bytes": 1, "sha256": ""}]}, "twice"),
     ],
 )
-def test_a_changed_manifest_is_refused(tmp_path, change):
+def test_a_changed_manifest_is_refused(tmp_path, change, message):
     synthetic.write(tmp_path)
     path = tmp_path / "manifest.json"
-    values = json.loads(path.read_text())
-    change(values)
-    path.write_text(json.dumps(values))
-    with pytest.raises(BadInput, match=r"manifest\.json|evil"):
+    values = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
+    with pytest.raises(BadInput, match=message):
         manifest_lib.load(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"version": 1}', "\xff"])
-def test_what_is_no_manifest_is_refused(tmp_path, text):
-    (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b"null", b'{"version": 1}', b"\xff", b'{"a":' + b"[" * 10_000],
+)
+def test_a_file_that_is_no_manifest_is_refused(data):
     with pytest.raises(BadInput, match=r"manifest\.json"):
-        manifest_lib.load(str(tmp_path))
+        manifest_lib.from_json(data, "manifest.json")
 
 
-def test_no_manifest_says_what_to_run(tmp_path):
+def test_without_a_manifest_the_command_to_run_is_named(tmp_path):
     with pytest.raises(BadInput, match="make-data"):
         manifest_lib.load(str(tmp_path))
-
-
-def test_fast_check_finds_missing_extra_and_truncated_shards(tmp_path):
-    made = synthetic.write(tmp_path)
-    assert verify.fast_check(str(tmp_path)) == made
-    path = tmp_path / made.train_shards[2].name
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(BadInput, match=f"{path.name} has"):
-        verify.fast_check(str(tmp_path))
-    path.unlink()
-    with pytest.raises(BadInput, match=f"{path.name} is missing"):
-        verify.fast_check(str(tmp_path))
-    path.write_bytes(whole)
-    (tmp_path / "train-00009-of-00010.tfrecord").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"train-00009-of-00010.* is not in the manifest"):
-        verify.fast_check(str(tmp_path))
 
 
 def places_in(value, path=()):
@@ -94,16 +77,10 @@ def places_in(value, path=()):
         yield from places_in(value[0], (*path, 0))
 
 
-MAY_BE_ANYTHING = {"created_by", "sources"}  # said for people
-
-
-@pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize(
     "value", [None, "x", -1, 0, 1.5, 10**30, True, [], {}, [[[]]], "remove"], ids=repr
 )
-def test_whatever_stands_at_a_key_the_manifest_is_read_or_refused_in_one_line(
-    tmp_path, value, recomputed
-):
+def test_whatever_stands_at_a_key_the_manifest_is_read_or_refused_in_one_line(tmp_path, value):
     whole = json.loads(manifest_lib.to_json(synthetic.write(tmp_path)))
     read = []
     for path in [*places_in(whole)]:
@@ -117,20 +94,10 @@ def test_whatever_stands_at_a_key_the_manifest_is_read_or_refused_in_one_line(
             del inside[path[-1]]
         else:
             inside.clear()
-        if recomputed and "fingerprint" in changed:
-            changed["fingerprint"] = manifest_lib._digest(changed)
         try:
-            found = manifest_lib.from_json(json.dumps(changed).encode(), "manifest.json")
+            manifest_lib.from_json(json.dumps(changed).encode(), "manifest.json")
         except BadInput as error:
             assert str(error).count("\n") == 0 and "manifest.json" in str(error)
         else:
-            assert manifest_lib.to_json(found)
             read += [path] if changed != whole else []
-    if not recomputed:
-        assert {path[0] for path in read} <= MAY_BE_ANYTHING, read
-
-
-def test_a_manifest_nested_too_deeply_is_refused():
-    deep = b'{"settings":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
-    with pytest.raises(BadInput, match="too deeply"):
-        manifest_lib.from_json(deep, "manifest.json")
+    assert {path[0] for path in read} <= {"created_by", "sources"}, read  # not content

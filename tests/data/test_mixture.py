@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import blocks, build, full_check, pipeline, records_tf, shards
+from bigbird_ja.data import blocks, build, check, parsing, pipeline
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import Document
 from tests.data import making
-from tests.data.test_build import Killed, small_blocks  # noqa: F401  (a fixture)
 
 HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
 
@@ -44,20 +43,21 @@ def make(corpora, tokenizer_path, output, weights=("=2.5", "=0.25"), workers=1, 
 
 
 @pytest.fixture(scope="module")
-def made(corpora, tokenizer_path, tmp_path_factory, small_blocks):  # noqa: F811
+def made(corpora, tokenizer_path, tmp_path_factory):
     output = tmp_path_factory.mktemp("made") / "data"
-    return make(corpora, tokenizer_path, output), str(output)
+    with making.small_blocks():
+        return make(corpora, tokenizer_path, output), str(output)
 
 
 def documents(name: str, number: int) -> list[Document]:
     return [Document(f"{name}{i}", name, i) for i in range(number)]
 
 
-@pytest.mark.parametrize("weight", [0.0001, 0.01, 0.25, 0.9, 1, 1.001, 2.5, 3, 12.75])
+@pytest.mark.parametrize("weight", [0.0001, 0.25, 1, 1.001, 2.5, 12.75])
 @pytest.mark.parametrize("eval_fraction", [0.0, 0.1])
 def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
     number = 20_000
-    cut = blocks.cut_mixture(
+    cut = blocks.cut_into_blocks(
         [(documents("a", number), weight), (documents("b", 100), 1.0)], 128, eval_fraction, seed=5
     )
     times: dict[str, Counter[int]] = {}
@@ -81,7 +81,7 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
 
 def test_which_documents_a_fraction_takes_is_drawn_by_the_seed():
     def taken(seed):
-        cut = blocks.cut_into_blocks(documents("a", 5000), 128, 0.0, seed, 0.3)
+        cut = blocks.cut_into_blocks([(documents("a", 5000), 0.3)], 128, 0.0, seed)
         return {int(text[1:]) for block in cut for text in block.texts}
 
     assert taken(1) == taken(1) != taken(2)
@@ -94,7 +94,7 @@ def parsed_records(manifest, output, split):
     for shard in manifest.shards(split):
         data = tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64)
         for batch in data:
-            parsed = records_tf.parse_dynamic(manifest, batch)
+            parsed = parsing.parse_dynamic(manifest, batch)
             yield from zip(parsed["tokens"].numpy(), parsed["corpus_ids"].numpy(), strict=True)
 
 
@@ -104,10 +104,10 @@ def script_of(tokens, tokenizer) -> set[int]:
     return {i for i, letters in enumerate((HIRAGANA, KATAKANA)) if set(text) & set(letters)}
 
 
-def test_each_record_is_of_one_corpus_and_says_of_which(made, tokenizer_path):
+def test_each_record_is_of_one_corpus_and_names_it(made, tokenizer_path):
     manifest, output = made
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    for split in build.SPLITS:
+    for split in manifest_lib.SPLITS:
         counts: Counter[int] = Counter()
         seen: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
         for tokens, corpus in parsed_records(manifest, output, split):
@@ -118,7 +118,7 @@ def test_each_record_is_of_one_corpus_and_says_of_which(made, tokenizer_path):
         assert [counts[0], counts[1]] == stated and all(stated)
         expected = {2, 3} if split == "train" else {1}
         assert set(seen[0].values()) == expected and set(seen[1].values()) == {1}
-    assert full_check.full_check(manifest, output)[0] == []
+    assert check.check(manifest, output) == []
 
 
 def test_the_manifest_names_them_with_what_an_epoch_takes(made, corpora):
@@ -127,14 +127,14 @@ def test_the_manifest_names_them_with_what_an_epoch_takes(made, corpora):
     assert (a.name, a.weight, b.name, b.weight) == (corpora[0], 2.5, corpora[1], 0.25)
     assert a.train.documents == 180 and a.eval.documents == 8  # 72 of 80 are trained on
     assert b.train.documents == 14 and b.eval.documents == 6  # 54 of 60: 13.5
-    for split in build.SPLITS:
+    for split in manifest_lib.SPLITS:
         for name in ("documents", "tokens", "sequences"):
             whole = getattr(getattr(manifest, split), name)
             assert whole == sum(getattr(getattr(c, split), name) for c in (a, b))
     rows = manifest.portions()
-    assert [row.name for row in rows] == ["a.jsonl", "b.jsonl"]
-    assert sum(row.share for row in rows) == pytest.approx(1)
-    assert rows[0].share == a.train.tokens / manifest.train.tokens
+    assert [row["name"] for row in rows] == ["a.jsonl", "b.jsonl"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert rows[0]["share"] == a.train.tokens / manifest.train.tokens
     raw = json.loads((Path(output) / "manifest.json").read_text(encoding="utf-8"))
     assert [row["weight"] for row in raw["corpora"]] == [2.5, 0.25]
     assert manifest_lib.load(output) == manifest
@@ -157,24 +157,23 @@ def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
 
 
 def test_held_out_records_are_the_same_whatever_the_weights(
-    tmp_path, corpora, tokenizer_path, made, small_blocks  # noqa: F811
-):  # fmt: skip
-    other = make(corpora, tokenizer_path, tmp_path / "data", ("", "=3"))
+    tmp_path, corpora, tokenizer_path, made
+):
+    with making.small_blocks():
+        other = make(corpora, tokenizer_path, tmp_path / "data", ("", "=3"))
     assert [s.sha256 for s in other.eval_shards] == [s.sha256 for s in made[0].eval_shards]
     assert [s.sha256 for s in other.train_shards] != [s.sha256 for s in made[0].train_shards]
 
 
-def test_without_a_weight_all_inputs_are_one_corpus_as_ever(tmp_path, corpora, tokenizer_path):
+def test_without_a_weight_all_inputs_are_one_corpus(tmp_path, corpora, tokenizer_path):
     lines = "".join(Path(path).read_text(encoding="utf-8") for path in corpora)
     one = tmp_path / "one.jsonl"
     one.write_text(lines, encoding="utf-8")
     joined = build.make_data(making.request(str(one), tokenizer_path, str(tmp_path / "joined")))[0]
     apart = make(corpora, tokenizer_path, tmp_path / "apart", ("", ""))
-    for split in build.SPLITS:
+    for split in manifest_lib.SPLITS:
         assert [s.sha256 for s in apart.shards(split)] == [s.sha256 for s in joined.shards(split)]
     assert apart.mixture == apart.corpora == ()
-    text = (tmp_path / "apart/manifest.json").read_text(encoding="utf-8")
-    assert '"mixture"' not in text and '"corpora"' not in text
 
 
 def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
@@ -186,7 +185,7 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
     masked: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
     for shard in manifest.train_shards:
         for batch in tf.data.TFRecordDataset(f"{tmp_path}/data/{shard.name}").batch(64):
-            parsed = records_tf.parse_static(manifest, batch)
+            parsed = parsing.parse_static(manifest, batch)
             for ids, corpus in zip(
                 parsed["input_ids"].numpy(), parsed["corpus_ids"].numpy(), strict=True
             ):
@@ -195,50 +194,24 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
         stated = manifest.corpora[number].train.sequences
         assert sum(masked[number].values()) == stated and stated % times == 0
         assert len(masked[number]) > 0.99 * stated
-    assert full_check.full_check(manifest, str(tmp_path / "data"))[0] == []
+    assert check.check(manifest, str(tmp_path / "data")) == []
 
 
 @pytest.mark.parametrize("changes", [{}, {"nsp": True, "masking": "static", "dupe_factor": 2}])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
     tmp_path, corpora, tokenizer_path, changes
 ):
-    for workers in (1, 2):
-        make(corpora, tokenizer_path, tmp_path / str(workers), workers=workers, **changes)
+    with making.small_blocks():
+        for workers in (1, 2):
+            make(corpora, tokenizer_path, tmp_path / str(workers), workers=workers, **changes)
     assert making.digests(str(tmp_path / "1")) == making.digests(str(tmp_path / "2"))
-
-
-@pytest.mark.parametrize("survives", [0, 2, 5, 8])
-def test_stopped_after_any_file_it_goes_on_with_the_same_bytes(
-    tmp_path, made, corpora, tokenizer_path, small_blocks, monkeypatch, survives  # noqa: F811
-):  # fmt: skip
-    left = survives
-
-    def counted(function):
-        def write(*arguments):
-            nonlocal left
-            if not left:
-                raise Killed
-            left -= 1
-            return function(*arguments)
-
-        return write
-
-    monkeypatch.setattr(build.blocks_lib, "write_block", counted(build.blocks_lib.write_block))
-    monkeypatch.setattr(shards, "write_shard", counted(shards.write_shard))
-    with pytest.raises(Killed):
-        make(corpora, tokenizer_path, tmp_path / "data")
-    with pytest.raises(BadInput, match=r"unfinished work of other settings.*weights"):
-        make(corpora, tokenizer_path, tmp_path / "data", ("=2", "=0.25"))
-    left = 1000
-    make(corpora, tokenizer_path, tmp_path / "data")
-    assert making.digests(str(tmp_path / "data")) == making.digests(made[1])
 
 
 def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
     _, output = made
     before = making.digests(output)
     for weights, said in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
-        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {said} asked for"):
+        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {said} requested"):
             make(corpora, tokenizer_path, output, weights)
     assert making.digests(output) == before
 
@@ -256,13 +229,13 @@ def test_records_of_other_corpora_than_stated_are_found(tmp_path, made):
     a, b = manifest.corpora
     wrong = dataclasses.replace(b.eval, sequences=b.eval.sequences + 1)
     stated = dataclasses.replace(manifest, corpora=(a, dataclasses.replace(b, eval=wrong)))
-    problems, _ = full_check.full_check(stated, output)
+    problems = check.check(stated, output)
     assert len(problems) == 1 and "sequences of" in problems[0] and "b.jsonl" in problems[0]
     one = dataclasses.replace(manifest, corpora=(a,))
-    assert any("is of no corpus" in problem for problem in full_check.full_check(one, output)[0])
+    assert any("is of no corpus" in problem for problem in check.check(one, output))
 
 
-def test_training_batches_have_the_features_that_they_always_had(made):
+def test_training_batches_have_no_corpus_ids(made):
     manifest, output = made
     which = {"seed": 1, "global_batch_size": 4, "num_steps": 1}
     assert "corpus_ids" not in next(iter(pipeline.batches(manifest, output, **which)))

@@ -100,9 +100,9 @@ def guessed(feature, labels):
 def nothing_gives_the_label_away(texts, settings, tokenizer):
     marker = words.ScriptMarker(tokenizer)
     rows = []
+    documents = [corpus_lib.Document(text, "x", i) for i, text in enumerate(texts)]
     for cut in blocks.cut_into_blocks(
-        [corpus_lib.Document(text, "x", i) for i, text in enumerate(texts)],
-        settings.seq_length, 0.0, settings.seed,
+        [(documents, 1.0)], settings.seq_length, 0.0, settings.seed
     ):  # fmt: skip
         rows.append(blocks.make_rows(cut, tokenizer, marker, settings)[0])
     rows = np.concatenate(rows)

@@ -14,13 +14,11 @@ import tensorflow as tf
 
 from bigbird_ja.data import (
     hashing,
-    hashing_tf,
     masking,
     order,
-    order_tf,
+    parsing,
     pipeline,
-    records,
-    records_tf,
+    tfrecords,
 )
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.errors import BadInput, classify
@@ -43,11 +41,11 @@ def record_ids(dataset, num_batches):
 def test_hashes_are_the_same_in_numpy_and_tensorflow():
     values = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint64).astype(np.uint32)
     ours = hashing.fold(values, values[::-1])
-    theirs = hashing_tf.fold(tf.constant(values), tf.constant(values[::-1].copy()))
+    theirs = hashing.fold_tensors(tf.constant(values), tf.constant(values[::-1].copy()))
     np.testing.assert_array_equal(ours, theirs.numpy())
     ids = np.arange(500)
     np.testing.assert_array_equal(
-        hashing.sort_keys(7, ids), hashing_tf.sort_keys(7, tf.constant(ids)).numpy()
+        hashing.permutation(7, ids), hashing.tensor_permutation(7, tf.constant(ids)).numpy()
     )
 
 
@@ -66,7 +64,7 @@ def test_order_ops_equal_order(counts, readers, window):
     layout = order.Layout(counts, readers, seed=5, window=window)
     for w, reader in itertools.product(range(3 * layout.windows_per_epoch), range(readers)):
         expected = order_oracle.window_shards(layout, w, reader)
-        found = order_tf.window_shards(
+        found = pipeline.window_shards(
             layout, tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
         )
         np.testing.assert_array_equal(expected, found.numpy())
@@ -91,7 +89,7 @@ def test_the_record_read_is_the_record_named(data):
     manifest, directory = data
     dataset = pipeline.record_batches(manifest, directory, seed=3, global_batch_size=4)
     for serialized, _, record in dataset.take(8):
-        tokens = records_tf.parse_dynamic(manifest, serialized)["tokens"].numpy()
+        tokens = parsing.parse_dynamic(manifest, serialized)["tokens"].numpy()
         numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
         assert numbers == record.numpy().tolist()
 
@@ -245,9 +243,9 @@ def test_both_modes_and_nsp(tmp_path, masking, nsp):
 def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, change):
     manifest = synthetic.write(tmp_path, (4, 4))
     path = tmp_path / manifest.train_shards[1].name
-    whole = list(records.frames(path.open("rb")))
+    whole = list(tfrecords.frames(path.open("rb")))
     kept = {"short": whole[:-1], "empty": [], "long": [*whole, whole[0]], "corrupt": whole}[change]
-    data = bytearray(records.frame(kept))
+    data = bytearray(tfrecords.frame(kept))
     if change == "corrupt":
         data[40] ^= 1
     path.write_bytes(bytes(data))

@@ -7,9 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bigbird_ja.data import build
+from bigbird_ja.data import blocks, build
+from bigbird_ja.data.manifest import SPLITS
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import words
 from tests.data import making
 
 
@@ -25,7 +27,7 @@ def test_packing_real_text_loses_no_token(tmp_path, real_text_path, tokenizer_pa
     tokenizer = tokenizer_lib.load(tokenizer_path)
     special = tokenizer.special
     fragments: Counter[tuple[int, ...]] = Counter()
-    for split in build.SPLITS:
+    for split in SPLITS:
         for tokens in making.unmasked(manifest, output, split):
             fragments.update(tuple(fragment) for fragment in making.fragments_of(tokens, special))
     texts = [document.text for document in corpus_lib.open_corpus([real_text_path]).documents()]
@@ -49,9 +51,6 @@ def test_packing_real_text_loses_no_token(tmp_path, real_text_path, tokenizer_pa
 
 
 def test_the_longest_real_documents_come_back_letter_for_letter(real_text_path, tokenizer_path):
-    from bigbird_ja.data import blocks
-    from bigbird_ja.text import words
-
     tokenizer = tokenizer_lib.load(tokenizer_path)
     texts = [document.text for document in corpus_lib.open_corpus([real_text_path]).documents()]
     longest = sorted(texts, key=len)[-3:]

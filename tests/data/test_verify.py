@@ -15,7 +15,7 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import pipeline, verify
-from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split
+from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.errors import BadInput, StorageError
 from testkit import synthetic
@@ -25,30 +25,14 @@ NAMES = ("train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord")
 DATA = b"records"
 
 
-def _manifest() -> Manifest:
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Two shards of `DATA`."""
     shards = tuple(
         Shard(name, 1, len(DATA), "", crc32c=storage.crc32c_text(DATA)) for name in NAMES
     )
-    return Manifest(
-        seq_length=8,
-        max_predictions_per_seq=2,
-        masked_lm_prob=0.15,
-        masking="dynamic",
-        mask_unit="subword",
-        word_boundaries="script",
-        nsp=False,
-        vocab_size=100,
-        special_ids={"pad": 0, "cls": 4, "sep": 5, "mask": 6},
-        dupe_factor=1,
-        input_mask=False,
-        tokenizer_sha256="",
-        **UNKNOWN,
-        num_readers=1,
-        train=Split(),
-        eval=Split(),
-        train_shards=shards,
-        eval_shards=(),
-    )
+    made = synthetic.write(tmp_path / "any", (4, 4))
+    return dataclasses.replace(made, train_shards=shards, eval_shards=())
 
 
 def _make(directory: str) -> None:
@@ -58,10 +42,12 @@ def _make(directory: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_replaced_or_removed_shard_is_named(place: str, tmp_path: Path, bucket: str) -> None:
-    directory = str(tmp_path) if place == "disk" else f"{bucket}/data"
+def test_a_replaced_or_removed_shard_is_named(
+    place: str, tmp_path: Path, bucket: str, manifest: Manifest
+) -> None:
+    directory = str(tmp_path / "data") if place == "disk" else f"{bucket}/data"
     _make(directory)
-    guard = DataGuard(_manifest(), directory)
+    guard = DataGuard(manifest, directory)
     guard.check()
     path = storage.join(directory, NAMES[1])
     storage.write_bytes(path, DATA[::-1])  # as long as before: nothing else would notice
@@ -71,28 +57,42 @@ def test_a_replaced_or_removed_shard_is_named(place: str, tmp_path: Path, bucket
     with pytest.raises(StorageError, match=NAMES[1]):
         guard.check()
     with pytest.raises(BadInput, match=NAMES[1]):
-        DataGuard(_manifest(), directory)
+        DataGuard(manifest, directory)
 
 
-def test_on_a_bucket_checksums_are_compared_without_reading(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_on_a_bucket_checksums_are_compared_without_reading(
+    bucket: str, fake_gcs: FakeGcs, manifest: Manifest
+) -> None:
     _make(f"{bucket}/data")
     fake_gcs.log(clear=True)
-    DataGuard(_manifest(), f"{bucket}/data")
+    DataGuard(manifest, f"{bucket}/data")
     assert len(fake_gcs.log()) == 1
     storage.write_bytes(f"{bucket}/data/{NAMES[0]}", DATA[::-1])
     with pytest.raises(BadInput, match=NAMES[0]):
-        DataGuard(_manifest(), f"{bucket}/data")
+        DataGuard(manifest, f"{bucket}/data")
 
 
-def test_shards_of_another_data_set_with_the_same_sizes_are_named(tmp_path: Path) -> None:
+def test_missing_extra_truncated_and_other_shards_are_named(tmp_path: Path) -> None:
     made = synthetic.write(tmp_path / "a", (4, 4), seed=1)
     synthetic.write(tmp_path / "b", (4, 4), seed=2)
-    assert verify.fast_check(str(tmp_path / "a")) == made
+    directory = tmp_path / "a"
+    assert verify.fast_check(str(directory)) == made
     name = made.train_shards[1].name
-    shutil.copy(tmp_path / "b" / name, tmp_path / "a" / name)
+    whole = (directory / name).read_bytes()
+    shutil.copy(tmp_path / "b" / name, directory / name)  # of the same size
     with pytest.raises(BadInput, match=f"{name} is not the file that was made"):
-        verify.fast_check(str(tmp_path / "a"))
-    assert verify.fast_check(str(tmp_path / "a"), splits=("eval",)) == made
+        verify.fast_check(str(directory))
+    assert verify.fast_check(str(directory), splits=("eval",)) == made
+    (directory / name).write_bytes(whole[:-1])
+    with pytest.raises(BadInput, match=f"{name} has"):
+        verify.fast_check(str(directory))
+    (directory / name).unlink()
+    with pytest.raises(BadInput, match=f"{name} is missing"):
+        verify.fast_check(str(directory))
+    (directory / name).write_bytes(whole)
+    (directory / "train-00009-of-00010.tfrecord").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"train-00009-of-00010.* is not in the manifest"):
+        verify.fast_check(str(directory))
 
 
 @pytest.mark.parametrize("content", [b"another", None])
@@ -114,7 +114,6 @@ def test_the_requests_do_not_grow_with_the_shards(
     tmp_path: Path, bucket: str, fake_gcs: FakeGcs
 ) -> None:
     synthetic.write(tmp_path, (3,) * 12)
-    found = []
     for path in tmp_path.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     manifest = manifest_lib.load(f"{bucket}/data")
@@ -128,8 +127,7 @@ def test_the_requests_do_not_grow_with_the_shards(
     manifest_lib.save(manifest, f"{bucket}/data")
     fake_gcs.log(clear=True)
     verify.fast_check(f"{bucket}/data")
-    found = fake_gcs.log()
-    assert len(found) == 2  # the manifest and one listing
+    assert len(fake_gcs.log()) == 2  # the manifest and one listing
 
 
 def test_a_damaged_shard_is_named_when_reading_fails(tmp_path: Path) -> None:
@@ -155,11 +153,11 @@ def test_a_passing_fault_of_reading_stays_one(tmp_path: Path) -> None:
         raise tf.errors.DataLossError(None, None, "corrupted record at 12")
 
 
-def test_nothing_to_check_is_said_without_tensorflow(tmp_path: Path) -> None:
+def test_no_data_is_refused_without_importing_tensorflow(tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from bigbird_ja import cli\n"
-        f"status = cli.run_command_line(['check-data', '--data_dir={tmp_path}'])\n"
+        "from bigbird_ja.cli import main\n"
+        f"status = main.run_command_line(['check-data', '--data_dir={tmp_path}'])\n"
         "assert status == 2 and 'tensorflow' not in sys.modules, status\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

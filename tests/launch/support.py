@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from bigbird_ja.cli import main
-from bigbird_ja.data.manifest import UNKNOWN, Manifest, Shard, Split, save
+from bigbird_ja.data.manifest import Manifest, Shard, Split, save
 from bigbird_ja.launch import compute
 from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.tpu import EMULATOR_VARIABLE
@@ -47,7 +47,10 @@ def write_manifest(directory: str, masking: str = "dynamic") -> str:
             dupe_factor=1,
             input_mask=False,
             tokenizer_sha256="",
-            **UNKNOWN,
+            eval_fraction=0.1,
+            num_shards=4,
+            seed=0,
+            corpus="",
             num_readers=4,
             train=counts,
             eval=counts,

@@ -8,7 +8,7 @@ import pytest
 from bigbird_ja.model import hf_names, pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import initial_parameters, parameter_specs
+from bigbird_ja.model.params import SEGMENTS, initial_parameters, parameter_specs
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")
@@ -34,7 +34,7 @@ def _theirs(config, params, attention_type: str, kind: str):
         intermediate_size=model.intermediate_size,
         hidden_act=model.hidden_act,
         max_position_embeddings=model.max_position_embeddings,
-        type_vocab_size=model.type_vocab_size,
+        type_vocab_size=SEGMENTS,
         attention_type=attention_type,
         block_size=model.block_size,
         num_random_blocks=model.num_random_blocks,

@@ -162,12 +162,6 @@ def test_a_bad_file_is_one_clear_line(tmp_path: pathlib.Path, text: str, words: 
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize("text", ["model.num_layer=6", "num_layers=6", "model.num_layers", "=3"])
-def test_a_bad_set_is_one_clear_line(text: str) -> None:
-    with pytest.raises(BadInput):
-        resolve_config(None, [text])
-
-
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "null\n"])
 def test_an_empty_file_does_not_stand_for_the_defaults(tmp_path: pathlib.Path, text: str) -> None:
     with pytest.raises(BadInput, match="no settings in it"):
@@ -192,14 +186,10 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
     assert train_predictions(completed(*rates)) == 1229
     assert completed(*rates).make_data.max_predictions_per_seq == 600  # evaluation's
-    until = completed(*rates, "training.masked_lm_prob_steps=50")
-    assert mask_rates(until) == (0.3, 0.15, 50)
     assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
     assert train_predictions(completed("training.masked_lm_prob=0.1")) == 410
     with pytest.raises(BadInput, match=r"set training\.masked_lm_prob too"):
         completed(rates[1])
-    with pytest.raises(BadInput, match=r"no effect without training\.final"):
-        completed(rates[0], "training.masked_lm_prob_steps=50")
 
 
 def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
@@ -299,6 +289,37 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
     assert config.make_data.max_predictions_per_seq == 77
 
 
+# The set is frozen: a new setting needs a reason in the changelog, and a line here.
+FROZEN = {
+    "tokenize": ("vocab_size model_type character_coverage max_sentence_length max_sentences"),
+    "make_data": (
+        "seq_length masking dupe_factor max_predictions_per_seq masked_lm_prob mask_unit"
+        " word_boundaries nsp eval_fraction num_shards seed"
+    ),
+    "model": (
+        "vocab_size hidden_size num_layers num_attention_heads intermediate_size hidden_act"
+        " max_position_embeddings hidden_dropout_prob initializer_range initializer"
+        " layer_norm_eps attention_type block_size num_random_blocks random_pattern"
+        " pattern_seed attention_implementation attend_across_documents"
+    ),
+    "data": ("mask_unit shuffle_window seed"),
+    "training": (
+        "num_train_steps global_batch_size gradient_accumulation_steps learning_rate"
+        " warmup_steps schedule decay_fraction update_rule weight_decay adam_beta2 adam_epsilon"
+        " clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
+        " first_seq_length_steps gradient_checkpointing optimizer_sharding gradient_sum_dtype"
+        " seed log_every_steps eval_every_steps eval_max_batches max_loop_seconds stall_minutes"
+    ),
+    "checkpoints": ("save_every_minutes save_every_steps keep_last keep_every_steps"),
+    "tpu": ("num_cores name zone"),
+}
+
+
+def test_the_set_of_settings_is_frozen() -> None:
+    """A new one needs a reason in the changelog."""
+    assert list(OPTIONS) == [f"{s}.{name}" for s, names in FROZEN.items() for name in names.split()]
+
+
 @pytest.mark.parametrize("key", OPTIONS)
 def test_every_setting_is_declared_whole(key: str) -> None:
     option = OPTIONS[key]
@@ -312,33 +333,6 @@ def test_every_setting_is_declared_whole(key: str) -> None:
     if option.only_with:
         other, _, value = option.only_with.partition("=")
         assert set(value.split("|")) < set(OPTIONS[other].choices)
-
-
-def numbers() -> list[str]:
-    return [k for k, option in OPTIONS.items() if option.kind in (int, float)]
-
-
-@pytest.mark.parametrize("value", ["nan", ".nan", ".inf", "-.inf", "1e30", "-1e30", "x", "[1]"])
-@pytest.mark.parametrize("key", numbers())
-def test_no_number_out_of_range_passes(key: str, value: str) -> None:
-    with pytest.raises(BadInput) as error:
-        resolve_config(None, [f"{key}={value}"])
-    assert key in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "training.adam_beta1=2", "training.adam_beta2=1", "training.adam_epsilon=0",
-        "training.adam_epsilon=-1e-6", "model.layer_norm_eps=-1", "model.initializer_range=-0.1",
-        "model.max_position_embeddings=-5", "make_data.seq_length=-1", "model.vocab_size=0",
-        "tokenize.max_sentence_length=-1", "training.seed=99999999999999999999",
-        "model.pattern_seed=-1", "make_data.max_predictions_per_seq=-1",
-    ],
-)  # fmt: skip
-def test_values_that_nothing_can_be_trained_with_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match=r"between|64 bits"):
-        resolve_config(None, [text])
 
 
 @pytest.mark.parametrize(

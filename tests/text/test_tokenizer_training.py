@@ -1,4 +1,4 @@
-"""Feeding SentencePiece: nothing is dropped, samples repeat, refusals are words to act on."""
+"""Feeding SentencePiece: nothing is dropped, samples repeat, refusals give advice."""
 
 from __future__ import annotations
 
@@ -62,26 +62,20 @@ def test_the_settings_are_those_of_the_original_run() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-@pytest.mark.parametrize("text", ["あ", "あいう\n\nえお"])
-def test_a_tiny_corpus_is_refused_in_words(tmp_path: Path, model_type: str, text: str) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(text, "utf-8")
-    settings = TokenizeConfig(vocab_size=1000, model_type=model_type)
-    with pytest.raises(BadInput, match="--vocab_size=1000 is too large for this corpus: use --voc"):
-        tokenizer_training.train(open_corpus([str(path)]), settings)
-
-
-def test_the_largest_size_that_is_named_works(tmp_path: Path) -> None:
+def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(
+    tmp_path: Path, model_type: str
+) -> None:
     path = tmp_path / "a.txt"
     path.write_text("すもももももももものうち。隣の客はよく柿食う客だ。" * 5, "utf-8")
     corpus = open_corpus([str(path)])
-    with pytest.raises(BadInput) as error:
-        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=500))
+    advice = "--vocab_size=1000 is too large for this corpus: use --vocab_size="
+    with pytest.raises(BadInput, match=advice) as error:
+        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=1000, model_type=model_type))
     largest = int(str(error.value).split("--vocab_size=")[2].split()[0])
-    trained = tokenizer_training.train(corpus, TokenizeConfig(vocab_size=largest))
-    assert trained.tokenizer.vocab_size == largest
+    settings = TokenizeConfig(vocab_size=largest, model_type=model_type)
+    assert tokenizer_training.train(corpus, settings).tokenizer.vocab_size == largest
     with pytest.raises(BadInput, match="too small"):
-        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=20))
+        tokenizer_training.train(corpus, TokenizeConfig(vocab_size=20, model_type=model_type))
 
 
 def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path: Path) -> None:
@@ -105,7 +99,7 @@ def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path: Path)
     ],
     ids=["killed", "no memory", "no threads", "a fault of its own"],
 )
-def test_how_a_child_ended_is_told_apart(
+def test_the_end_of_a_child_becomes_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     log: str,
@@ -120,7 +114,7 @@ def test_how_a_child_ended_is_told_apart(
         f"os.kill(os.getpid(), {signal_number})\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(tokenizer_training.tokenizer_child, "__name__", "ending_child")
+    monkeypatch.setattr(tokenizer_training, "_CHILD", "ending_child")
     with pytest.raises(end, match=message):
         tokenizer_training.train(open_corpus([str(path)]), TokenizeConfig())
 
@@ -131,7 +125,7 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
     path.write_text("\n".join(chr(0x4E00 + i) * 3 for i in range(600)), "utf-8")
     program = (
         "import resource\n"
-        "from bigbird_ja.settings import TokenizeConfig\n"
+        "from bigbird_ja.settings.schema import TokenizeConfig\n"
         "from bigbird_ja.process.errors import StorageError\n"
         "from bigbird_ja.text import corpus, tokenizer_training\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
@@ -147,7 +141,7 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
     assert "could not write" in ended.stdout and "File too large" in ended.stdout
 
 
-def test_the_progress_line_knows_the_number_of_steps() -> None:
+def test_the_number_of_steps_for_the_progress_line() -> None:
     # 100,000 candidates, three quarters in each round, down to 1.1 times 32,000.
     assert tokenizer_training._em_steps(100_000, TokenizeConfig()) == 2 * 5
     assert tokenizer_training._em_steps(10, TokenizeConfig()) == 2

@@ -47,9 +47,7 @@ def resolve(config: Config) -> Any:
 
     tpu = config.tpu
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=tpu.name, zone=tpu.zone, project=tpu.project
-        )
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, zone=tpu.zone)
         resolver.master()
     except Exception as error:
         raise BadInput(

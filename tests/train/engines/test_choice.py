@@ -174,7 +174,7 @@ def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
     config = deepcopy(CONFIG)
-    config.tpu.name, config.tpu.project, config.tpu.zone = "somewhere", "none", "none"
+    config.tpu.name, config.tpu.zone = "somewhere", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         tpu.check(config)
 

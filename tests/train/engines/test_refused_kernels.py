@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.model import implementation
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 pytest.importorskip("jax")
 
@@ -31,7 +32,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
 
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
     sets = ["training.global_batch_size=1", *settings]
-    config = settings.complete(settings.resolve("base-4096", sets)[0])
+    config = complete_config(resolve_config("base-4096", sets)[0])
     return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 

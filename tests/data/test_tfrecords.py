@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import records
+from bigbird_ja.data import tfrecords
 
 
 @settings(max_examples=50, deadline=None)
@@ -17,7 +17,7 @@ from bigbird_ja.data import records
 )
 def test_varints_are_protobufs(rows):
     values = np.array(rows)
-    encoded = records.encode_static({"x": values})
+    encoded = tfrecords.encode_static({"x": values})
     for record, row in zip(encoded, rows, strict=True):
         example = tf.train.Example.FromString(record)
         assert list(example.features.feature["x"].int64_list.value) == row
@@ -34,7 +34,7 @@ def test_static_records_are_examples_that_any_reader_parses():
         "masked_lm_weights": tf.io.FixedLenFeature([2], tf.float32),
         "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
     }
-    for i, record in enumerate(records.encode_static(features)):
+    for i, record in enumerate(tfrecords.encode_static(features)):
         parsed = tf.io.parse_single_example(record, spec)
         for name, value in features.items():
             np.testing.assert_array_equal(parsed[name].numpy(), value[i])
@@ -43,18 +43,18 @@ def test_static_records_are_examples_that_any_reader_parses():
 def test_frames_are_tfrecords_both_ways(tmp_path):
     bodies = [b"", b"a" * 10, bytes(range(256)) * 40]
     path = tmp_path / "x.tfrecord"
-    path.write_bytes(records.frame(bodies))
+    path.write_bytes(tfrecords.frame(bodies))
     assert [r.numpy() for r in tf.data.TFRecordDataset(str(path))] == bodies
     with tf.io.TFRecordWriter(str(path)) as writer:
         for body in bodies:
             writer.write(body)
-    assert list(records.frames(path.open("rb"))) == bodies
+    assert list(tfrecords.frames(path.open("rb"))) == bodies
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_flipped_or_cut_byte_goes_unseen(data):
-    whole = records.frame([b"hello", b"", b"world" * 5])
+    whole = tfrecords.frame([b"hello", b"", b"world" * 5])
     at = data.draw(st.integers(0, len(whole) - 1))
     if data.draw(st.booleans()):
         damaged = bytearray(whole)
@@ -63,7 +63,7 @@ def test_no_flipped_or_cut_byte_goes_unseen(data):
         damaged = whole[:at]
     boundaries = (0, 21, 37)
     if bytes(damaged) in [whole[:b] for b in boundaries]:
-        assert len(list(records.frames(io.BytesIO(damaged)))) < 3
+        assert len(list(tfrecords.frames(io.BytesIO(damaged)))) < 3
         return
-    with pytest.raises(records.DamagedRecord, match=r"record|truncated"):
-        list(records.frames(io.BytesIO(bytes(damaged))))
+    with pytest.raises(tfrecords.DamagedRecord, match=r"record|truncated"):
+        list(tfrecords.frames(io.BytesIO(bytes(damaged))))

@@ -1,6 +1,6 @@
 """Records as TensorFlow reads them: whole batches of serialised `tf.train.Example` at once.
 
-`records` writes them and says what they hold.
+`tfrecords` writes them and documents their features.
 """
 
 from __future__ import annotations

@@ -1,0 +1,206 @@
+"""`check-data`: every byte and every record of a data set against its manifest.
+
+Each shard's size, SHA-256, record checksums and count; each record's lengths, ids, layout and
+targets; the tokenizer; the totals. A problem is one line that names the shard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from bigbird_ja import storage
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import masking, parsing, tfrecords, verify
+from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text import tokenizer as tokenizer_lib
+
+_BATCH = 64
+
+
+@dataclass
+class _Counts:
+    """Totals of a split's records."""
+
+    sequences: int = 0
+    used_positions: int = 0
+    predictions: int = 0  # static only
+    corpora: Counter[int] = field(default_factory=Counter)  # records by the corpus they are of
+
+
+def check(
+    manifest: Manifest, data_dir: str, progress: Callable[[int], None] | None = None
+) -> list[str]:
+    """Checks everything.
+
+    Args:
+        manifest: of the data set.
+        data_dir: on disk or gs://.
+        progress: called with the bytes that were read since the last call.
+
+    Returns:
+        The problems; empty when all is well.
+    """
+    listing = storage.list_stats(data_dir)
+    problems = verify.file_problems(manifest, listing) + _tokenizer_problems(manifest, data_dir)
+    totals = {}
+    for split in manifest_lib.SPLITS:
+        totals[split] = _Counts()
+        for shard in manifest.shards(split):
+            if shard.name in listing:
+                problems += _check_shard(manifest, data_dir, shard, totals[split], progress)
+    return problems or _total_problems(manifest, totals)
+
+
+def _tokenizer_problems(manifest: Manifest, data_dir: str) -> list[str]:
+    if problem := verify.tokenizer_problem(manifest, data_dir):
+        return [problem]
+    if not manifest.tokenizer_sha256:
+        return []
+    name = manifest_lib.TOKENIZER_NAME
+    try:
+        tokenizer = tokenizer_lib.load(storage.join(data_dir, name))
+    except BadInput as error:
+        return [str(error)]
+    ids = dataclasses.asdict(tokenizer.special)
+    if (tokenizer.vocab_size, ids) != (manifest.vocab_size, manifest.special_ids):
+        return [f"{name} has other ids than the manifest states"]
+    return []
+
+
+def _check_shard(
+    manifest: Manifest,
+    data_dir: str,
+    shard: Shard,
+    totals: _Counts,
+    progress: Callable[[int], None] | None,
+) -> list[str]:
+    """The problems of one shard, at most three of them; adds its records to `totals`."""
+    problems: list[str] = []
+    count = 0
+    with storage.open_read(storage.join(data_dir, shard.name)) as file:
+        stream = tfrecords.Summed(file, progress)
+        try:
+            records = tfrecords.frames(stream)
+            while batch := list(islice(records, _BATCH)):
+                problems += _check_batch(manifest, batch, count, totals)
+                count += len(batch)
+        except tfrecords.DamagedRecord as error:
+            problems.append(str(error))
+        else:
+            if count != shard.records:
+                problems.append(f"holds {count} records instead of {shard.records}")
+            if stream.sums()["sha256"] != shard.sha256:
+                problems.append("is not the file that was made (its SHA-256 differs)")
+    totals.sequences += count
+    shown = problems[:3] + ([f"{len(problems) - 3} more problems"] if len(problems) > 3 else [])
+    return [f"{shard.name}: {problem}" for problem in shown]
+
+
+def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Counts) -> list[str]:
+    is_dynamic = manifest.masking == "dynamic"
+    parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
+    try:
+        parsed = {
+            name: value.numpy() for name, value in parse(manifest, tf.constant(batch)).items()
+        }
+    except (tf.errors.OpError, ValueError) as error:
+        text = str(error).strip().splitlines()[0].split("} ", 1)[-1]
+        return [f"records {first} to {first + len(batch) - 1} are not of this data set: {text}"]
+    tokens = parsed["tokens" if is_dynamic else "input_ids"]
+    totals.used_positions += int((tokens != manifest.pad_id).sum())
+    checks = _layout_checks(manifest, tokens)
+    if not ((tokens < 0) | (tokens >= manifest.vocab_size)).any():
+        if is_dynamic:
+            checks += _dynamic_checks(manifest, tokens, parsed)
+        else:
+            checks += _static_checks(manifest, tokens, parsed)
+            totals.predictions += int((parsed["masked_lm_weights"] > 0).sum())
+    if manifest.mixture:
+        corpora = parsed["corpus_ids"]
+        is_unknown = (corpora < 0) | (corpora >= len(manifest.corpora))
+        checks.append(("is of no corpus in the manifest", is_unknown))
+        totals.corpora.update(corpora.tolist())
+    return [
+        f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
+    ]
+
+
+Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # what is wrong, and bool [b]: with which records
+
+
+def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:
+    ids = manifest.special_ids
+    is_padding = tokens == ids["pad"]
+    last = np.maximum((~is_padding).sum(1) - 1, 0)
+    ends = tokens[np.arange(len(tokens)), last]
+    return [
+        ("has ids outside the vocabulary", ((tokens < 0) | (tokens >= manifest.vocab_size)).any(1)),
+        ("has padding before text", (is_padding[:, :-1] & ~is_padding[:, 1:]).any(1)),
+        ("does not begin with [CLS]", tokens[:, 0] != ids["cls"]),
+        ("does not end with [SEP]", ends != ids["sep"]),
+    ]
+
+
+def _dynamic_checks(
+    manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
+) -> Checks:
+    rule = manifest.rule()
+    ordinary = masking.is_ordinary(tokens, rule)
+    is_padding = tokens == manifest.pad_id
+    labels = parsed["next_sentence_labels"]
+    return [
+        ("predicts nothing", ~ordinary.any(1)),
+        ("holds [MASK]", (tokens == rule.mask_id).any(1)),
+        ("marks words in its padding", (parsed["word_starts"] & is_padding).any(1)),
+        ("has a next-sentence label other than 0 and 1", (labels < 0) | (labels > 1)),
+    ]
+
+
+def _static_checks(
+    manifest: Manifest, tokens: npt.NDArray[Any], parsed: dict[str, npt.NDArray[Any]]
+) -> Checks:
+    positions, ids = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
+    is_target = parsed["masked_lm_weights"] > 0
+    inside = (positions >= 0) & (positions < manifest.seq_length)
+    at = np.take_along_axis(tokens, np.where(inside, positions, 0).astype(np.int64), 1)
+    repeats = (np.diff(positions, axis=1) <= 0) & is_target[:, 1:]
+    outside = (ids < 0) | (ids >= manifest.vocab_size)
+    special = ~masking.is_ordinary(ids, manifest.rule())
+    return [
+        ("predicts nothing", ~is_target.any(1)),
+        ("predicts outside the sequence", (~inside & is_target).any(1)),
+        ("predicts padding", ((at == manifest.pad_id) & is_target).any(1)),
+        ("predicts an id outside the vocabulary", outside.any(1)),
+        ("has segment ids other than 0 and 1", (parsed["segment_ids"] >> 1 != 0).any(1)),
+        ("predicts a special token", (special & is_target).any(1)),
+        ("predicts a position twice or out of order", repeats.any(1)),
+    ]
+
+
+def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]:
+    problems = []
+    for split, counted in totals.items():
+        stated = getattr(manifest, split)
+        names = ["sequences", "used_positions"]
+        for name in [*names, "predictions"] if manifest.masking == "static" else names:
+            number, expected = getattr(counted, name), getattr(stated, name)
+            if number != expected:
+                what = name.replace("_", " ")
+                problems.append(f"{split}: {number} {what}, the manifest states {expected}")
+        for place, corpus in enumerate(manifest.corpora):
+            number, expected = counted.corpora[place], getattr(corpus, split).sequences
+            if number != expected:
+                problems.append(
+                    f"{split}: {number} sequences of {corpus.name}, the manifest states {expected}"
+                )
+    return problems

@@ -1,0 +1,118 @@
+"""Every declared option refuses every kind of value that it does not take, in one line.
+
+The values are generated from the declarations, so a new flag or setting needs no line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bigbird_ja.cli import command_flags, main
+from bigbird_ja.cli.command_flags import declared
+from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import OPTIONS
+
+NO_NUMBERS = (
+    "x", "", "nan", "inf", "-inf", "1e999", "1e30", "-1e30", "9" * 5000, "0x", "１２", "1_0", "--",
+)  # fmt: skip
+NO_YAML = ("[1, 2]", "{a: 1}", "!!python/object:os.system x", "[", "&a [*a, *a]", "[" * 10_000)
+# Parses with anything that a file system or a service would have to refuse.
+ODD_TEXTS = ("\udcff\udcfe", "x" * 5000, "a\nb", "\x1b[2J", "-", "~", "{}", "%s%n")
+
+
+def bad_values(option: Option) -> Iterator[str]:
+    """Texts that are no value of the option, on the command line or in YAML."""
+    if option.choices:
+        yield from ("no-such-choice", "", "nan", "0")
+    elif option.kind is bool:
+        yield from ("maybe", "2", "", "nan")
+    elif option.kind is str:
+        yield from [""] * option.filled
+    else:
+        yield from NO_NUMBERS
+        yield from ["1.5", str(2**70), str(-(2**70))] * (option.kind is int)
+        yield from (str(bound) for bound in (option.above, option.below) if bound is not None)
+        step = 1 if option.kind is int else 0.5
+        if option.low is not None:
+            yield str(option.low - step)
+        if option.high is not None:
+            yield str(option.high * 1.001 + step if option.kind is float else option.high + 1)
+
+
+def bad_settings(option: Option) -> Iterator[str]:
+    """Values after `--set key=` that are refused."""
+    yield from ("[1, 2]",) if option.none else ("[1, 2]", "null")
+    if option.kind is str:
+        yield from ("5", ".nan", "true", "x" * 5000, '"a\\nb"')
+        yield from ("no-such-choice",) if option.choices else ()
+    elif option.kind is bool:
+        yield from ("maybe", "2", ".nan")
+    else:
+        yield from (".nan", ".inf", "-.inf", "true", "2026-13-45")
+        yield from (text for text in bad_values(option) if text not in ("", "1_0"))  # 10 in YAML
+
+
+def refusal(capsys: Any, *arguments: str) -> str:
+    """The one line with which a command refuses its arguments, without the program's name."""
+    status = main.run_command_line(list(arguments))
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert status == 2 and len(lines) == 1 and not captured.out, (arguments, status, captured)
+    assert len(lines[0]) < 1500
+    return lines[0].removeprefix("bigbird-ja: ")
+
+
+def required(command: str) -> list[str]:
+    """A value for each flag that the command requires."""
+    flags = command_flags.own_flags(command_flags.flags_of(main.load_command(command)))
+    return [f"--{flag.name}=x" for flag in flags if declared(flag).required]
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = main.load_command(command)
+    for flag in command_flags.own_flags(command_flags.flags_of(module)):
+        if flag.name == "help":
+            continue
+        words = [word for word in required(command) if not word.startswith(f"--{flag.name}=")]
+        option = declared(flag).option
+        for value in bad_values(option):
+            if not (value == "" and flag.flag_type().startswith("comma")):  # no values at all
+                said = refusal(capsys, command, *words, f"--{flag.name}={value}")
+                assert said.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), said
+        if option.kind is str and not option.choices:
+            for value in ODD_TEXTS:
+                args = [*required(command), f"--{flag.name}={value}"]
+                if not declared(flag).needs and not declared(flag).excludes:
+                    command_flags.parse(module, command, args)
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_no_setting_takes_a_bad_value(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in bad_settings(OPTIONS[key]):
+        assert key in refusal(capsys, "config", f"--set={key}={value}")
+
+
+@pytest.mark.parametrize("value", NO_YAML, ids=lambda value: value[:9])
+def test_no_setting_takes_what_is_no_plain_value(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key in ("model.num_layers", "tpu.name"):
+        assert key in refusal(capsys, "config", f"--set={key}={value}")
+
+
+@pytest.mark.parametrize("command", main.COMMANDS)
+def test_what_no_command_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["stray", "words"], ["--no_such_flag=1"], ["--json=maybe"], ["--flagfile=x"]):
+        refusal(capsys, command, *required(command), *words)
+    if getattr(main.load_command(command), "SETTINGS", ()):
+        texts = ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1")
+    else:
+        texts = ("model.num_layers=6",)
+        assert "unknown flag --config" in refusal(capsys, command, "--config=base-4096")
+    if command == "config":
+        for text in texts:
+            refusal(capsys, command, f"--set={text}")
