@@ -23,15 +23,7 @@ from typing import Any
 import msgspec
 
 from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.preflight import (
-    code_figures,
-    compile_child,
-    cycles,
-    hlo,
-    machine_code,
-    roofline,
-    waits,
-)
+from bigbird_ja.preflight import breakdown, compile_child, costs, hlo, machine_code, roofline
 from bigbird_ja.train.lowered import Spec, Traced
 
 SEQUENCES, LENGTH, PREDICTIONS, VOCABULARY = 2, 4096, 600, 32000
@@ -182,12 +174,14 @@ def count(step: Step, chip: str) -> dict[str, Any]:
         compiled = run.lower(*arguments).compile()
         code = machine_code.collect(directory)
     module = hlo.parse(compiled.as_text())
-    costs = cycles.costs(module)
-    costs_by_code = roofline.code_costs(module, costs, code, CHIPS[chip])
+    priced = costs.costs(module)
+    costs_by_code = roofline.code_costs(module, priced, code, CHIPS[chip])
     of_layers = sum(c.cycles for c in costs_by_code if "/layer_" in c.cost.instruction.op_name)
     return {
-        "priced_cycles": round(sum(cost.cycles for cost in costs)),
-        **code_figures.figures(costs_by_code, waits.waits(module, costs_by_code, CHIPS[chip])),
+        "priced_cycles": round(sum(cost.cycles for cost in priced)),
+        **breakdown.code_figures(
+            costs_by_code, roofline.step_time(module, costs_by_code, CHIPS[chip])
+        ),
         "code_cycles_of_layers": round(of_layers),
         "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
     }

@@ -1,9 +1,9 @@
-"""Whole commands against a bucket that misbehaves, told by one child process.
+"""Whole commands against a bucket that misbehaves, in one child process.
 
 Run as `python -m testkit.bucket_runs URL BUCKET SCRATCH SCENARIO...` in the environment that
 `FakeGcs.environ()` gives; prints one JSON object, scenario to outcome. TensorFlow reads its gs://
 settings while it is imported, so this cannot happen in pytest's own process; and each training run
-is a fork of this one, which spares the import. `test_bucket_road` and `test_faults_commands` judge.
+is a fork of this one, which spares the import. `test_bucket_road` judges.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stage:
         self._runs = 0
 
     def command(self, *arguments: str) -> Outcome:
-        """One command in a fork, to its end: `status`, its --json line, what it said."""
+        """One command in a fork, to its end: `status`, its --json line, its messages."""
         log = self._log()
         pid = os.fork()
         if pid == 0:
@@ -65,7 +65,7 @@ class Stage:
         at: dict[tuple[str, int], Callable[[killing.Trainer], None]] | None = None,
         data: str = "data",
     ) -> Outcome:
-        """One training run; `at` says what to do at the n-th instant of a kind (from 1)."""
+        """One training run; `at` maps what to do at the n-th instant of a kind (from 1)."""
         log = self._log()
         arguments = [
             "--config", self.config, "--data_dir", f"{self.base}/{data}",
@@ -127,11 +127,10 @@ def _outcome(status: int, log: Path) -> Outcome:
     for line in lines:
         if line.startswith('{"'):
             results = json.loads(line)
-    said = [line for line in lines if line.startswith("bigbird-ja:") or "trying again" in line]
     return {
         "status": status,
         "results": results,
-        "said": said,
+        "lines": [x for x in lines if x.startswith("bigbird-ja:") or "trying again" in x],
         "traceback": text[-2000:] if "Traceback" in text else "",
     }
 
@@ -192,13 +191,11 @@ def unreadable_checkpoint_list(stage: Stage) -> Outcome:
     """403, then 503 for ever, on what says where to resume: over a good run."""
     _copy_run(stage, "reference", "unreadable", drop_after=2 * SAVE_EVERY)
     before = stage.state("unreadable")
-    outcomes = {}
+    outcomes = {"before": before}
     for code in (403, 503):
         stage.fake.fault("o/unreadable/checkpoint|prefix=unreadable", "status", code=code, times=-1)
         outcomes[str(code)] = stage.pretrain("unreadable")
-    outcomes["before"] = before
-    outcomes["after"] = stage.pretrain("unreadable")
-    return outcomes
+    return {**outcomes, "after": stage.pretrain("unreadable")}
 
 
 def _copy_run(stage: Stage, source: str, target: str, drop_after: int) -> None:
@@ -327,11 +324,11 @@ def main() -> None:
     url, bucket, scratch, *names = sys.argv[1:]
     killing.import_trainer()
     stage = Stage(FakeBucket(url), f"gs://{bucket}", Path(scratch))
-    told = {}
+    outcomes = {}
     for name in names:
         stage.fake.clear()
-        told[name] = SCENARIOS[name](stage)
-    print(json.dumps(told))
+        outcomes[name] = SCENARIOS[name](stage)
+    print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

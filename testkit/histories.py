@@ -11,10 +11,9 @@ import math
 import random
 from dataclasses import dataclass
 
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Phase, RunState, Settings
+from bigbird_ja.launch.services import Kind, ServiceFault, TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
-from bigbird_ja.launch.tpu_service import TpuSpec
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import Node, SimulatedCloud, TrainerModel
 

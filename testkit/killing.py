@@ -22,14 +22,11 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from testkit import synthetic
-
-if TYPE_CHECKING:
-    from testkit.zygote import Zygote
 
 PHASES = ("start-up", "compile", "input", "step", "save", "between-files")
 # Seconds after an instant in which the kill comes.
@@ -107,7 +104,7 @@ class Trainer:
         ready, _, _ = select.select([self._marks], [], [], _ANSWER_SECONDS)
         if not ready:
             self.kill()
-            raise TimeoutError("the trainer said nothing for a long time")
+            raise TimeoutError("the trainer reported no phase for a long time")
         line = b""
         while not line.endswith(b"\n"):
             byte = self._marks.read(1)
@@ -170,26 +167,6 @@ def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> No
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def stopped_by_its_time_limit(zygote: Zygote, words: Sequence[str], model: Path) -> int:
-    """Runs `pretrain ... --max_train_minutes=7.5` until that is over, at the ninth step or a little
-    later, and checks how it ends; the step that it saved."""
-    from bigbird_ja.run import log as run_log
-    from bigbird_ja.run.checkpoints import CheckpointStore
-
-    running = zygote.start(*words, hang_at=["step", 9])
-    running.wait_for(running.hung)
-    running.wait_for(running.hung.with_name("err"), "--max_train_minutes=7.5: finishing the step")
-    running.hung.unlink()
-    ended = running.wait()
-    assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
-    step = ended.result["global_step"]
-    last = ended.err.splitlines()[-1]
-    assert f"--max_train_minutes=7.5: saved at step {step} in" in last, last
-    assert CheckpointStore(str(model)).steps()[-1] == step
-    assert run_log.read_events(str(model))[-1]["event"] == "interrupted"
-    return step
 
 
 def run_to_end(arguments: Sequence[str], log: Path) -> int:

@@ -13,7 +13,7 @@ ENVIRON = {
     "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}"
     " --xla_llvm_disable_expensive_passes=true"
 }
-PATIENCE = 300.0  # far more than `pod.ENDS_WITHIN_SECONDS`, for a machine that has other work
+PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a machine that has other work
 
 
 def free_address() -> str:

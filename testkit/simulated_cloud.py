@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.launch.slices import LEFTOVER
-from bigbird_ja.launch.tpu_service import (
+from bigbird_ja.launch.services import (
     ATTEMPT_LABEL,
     RUN_LABEL,
+    Kind,
     Operation,
     Presence,
+    ServiceFault,
     Tpu,
     TpuSpec,
 )
+from bigbird_ja.launch.slices import LEFTOVER
 from bigbird_ja.launch.watcher import CREATION_SECONDS
 from bigbird_ja.storage import decode
 
@@ -285,9 +286,7 @@ class SimulatedCloud:
 
     def _as_leftover(self, zone: str) -> Tpu:
         labels = {RUN_LABEL: self.run, ATTEMPT_LABEL: str(self.leftovers[zone])}
-        return Tpu(
-            self.run, zone, Presence.GONE, LEFTOVER, False, False, labels=labels, is_group=True
-        )
+        return Tpu(self.run, zone, Presence.GONE, LEFTOVER, labels=labels, is_group=True)
 
     def _as_tpu(self, node: Node) -> Tpu:
         presence, state = Presence.READY, "READY"
@@ -301,7 +300,7 @@ class SimulatedCloud:
         elif node.ready_at > self.now:
             presence, state = Presence.PENDING, "CREATING"
         return Tpu(
-            node.labels[RUN_LABEL], node.zone, presence, state, True, False,
+            node.labels[RUN_LABEL], node.zone, presence, state,
             labels=node.labels, created=START + node.created, fault=node.fault,
             is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
         )  # fmt: skip

@@ -75,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The console script: runs one command and exits with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams = Streams()  # first: what is opened before it may get the number of a closed stream
-    redaction.install()
     limits = children.memory_limits()
     if limits and (ended := children.fork_under_limits(limits)) is not None:
         sys.exit(_report_child(*ended, arguments, streams))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -20,8 +19,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, StorageError
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.backends import Everywhere
-    from bigbird_ja.launch.tpu_service import Tpu
+    from bigbird_ja.launch.services import Tpu
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
@@ -41,26 +39,25 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows, asks, deletes."""
-    from bigbird_ja.commands.status import list_tpus
-    from bigbird_ja.launch import backends
+    from bigbird_ja.launch.backends import connect_all, delete_all, list_ours
 
-    listed = list_tpus(args.project, args.zones)
-    found = [tpu for tpu in listed if args.name in (None, tpu.run)]
-    for tpu in found:
+    listed = list_ours(args.project, args.zones)
+    tpus = [tpu for tpu in listed if args.name is None or tpu.belongs_to(args.name)]
+    for tpu in tpus:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone} (run {tpu.run})")
-    _check_unwatched(args.bucket, args.name, found)
-    if not found:
+    _check_unwatched(args.bucket, args.name, tpus)
+    if not tpus:
         if args.name:
             _check_known(args, listed)
         print("nothing is left")
         return {"deleted": [], "left": []}
     if args.dry_run:
-        return {"deleted": [], "left": [_where(tpu) for tpu in found]}
+        return {"deleted": [], "left": [tpu.where for tpu in tpus]}
     if not args.yes:
-        _confirm(len(found))
-    service = backends.connect_all(args.project)
-    left = delete_all(service, found, args.timeout_minutes * 60, time.monotonic, time.sleep)
-    deleted = [_where(tpu) for tpu in found if _where(tpu) not in left]
+        _confirm(len(tpus))
+    service = connect_all(args.project)
+    left = delete_all(service, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)
+    deleted = [tpu.where for tpu in tpus if tpu.where not in left]
     if left:
         raise StorageError(
             f"still there and perhaps billed: {', '.join(left)}: run again, or use the console",
@@ -68,48 +65,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
     print(f"deleted {len(deleted)}")
     return {"deleted": deleted, "left": []}
-
-
-def delete_all(
-    service: Everywhere,
-    tpus: list[Tpu],
-    timeout: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> list[str]:
-    """Deletes until a listing shows that nothing is left; returns what still is."""
-    from bigbird_ja.launch.faults import ServiceFault
-    from bigbird_ja.launch.tpu_service import Presence
-    from bigbird_ja.process.console import log
-
-    start, remaining, pause = clock(), list(tpus), 1.0
-    wanted = {_where(tpu) for tpu in tpus}
-    while remaining:
-        for tpu in remaining:
-            if tpu.presence is Presence.DELETING:
-                continue
-            try:
-                service.delete(tpu)
-            except ServiceFault as fault:
-                log(f"{_where(tpu)}: {fault}")
-        if clock() - start > timeout:
-            break
-        sleep(pause)
-        pause = min(pause * 1.5, 15.0)
-        # What a zone does not show stays wanted; the others go on.
-        still = []
-        for zone in sorted({tpu.zone for tpu in remaining}):
-            try:
-                still += [tpu for tpu in service.list(zone) if _where(tpu) in wanted]
-            except ServiceFault as fault:
-                log(f"{zone}: {fault}")
-                still += [tpu for tpu in remaining if tpu.zone == zone]
-        remaining = still
-    return [_where(tpu) for tpu in remaining]
-
-
-def _where(tpu: Tpu) -> str:
-    return f"{tpu.zone}/{tpu.name}"
 
 
 def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> None:
@@ -139,9 +94,9 @@ def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
     Raises:
         BadInput: nobody does.
     """
-    from bigbird_ja.launch import run_story
+    from bigbird_ja.launch.run_files import find_runs
 
-    if args.bucket and args.name in run_story.find_runs(args.bucket):
+    if args.bucket and args.name in find_runs(args.bucket):
         return
     others = ", ".join(sorted({tpu.run for tpu in listed})) or "none"
     hint = "" if args.bucket else ", or --bucket, on which a run without a TPU is known"

@@ -24,8 +24,11 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
+    from bigbird_ja.launch.run_files import Run
     from bigbird_ja.launch.run_state import RunState
-    from bigbird_ja.launch.start import Prepared
+    from bigbird_ja.launch.services import Tpus
+    from bigbird_ja.launch.startup import Vm
+    from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = RUN_SETTINGS
@@ -69,7 +72,6 @@ def _define_what(flags: Flags) -> None:
     flags.switch("dry_run", "Prints what would be rented, and what it costs; does nothing.")
     flags.switch("verbose", "Prints every request and the start-up script.", needs="dry_run")
     flags.text("logs", "Rents nothing: shows the log of the run of this name (with --bucket).")
-    flags.switch("force", "Rents what is known not to work.")
 
 
 def _define_limits(flags: Flags) -> None:
@@ -115,7 +117,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.launch import backends, continuing, machines, start
+    from bigbird_ja.launch import backends, prepare
+    from bigbird_ja.launch.startup import vm_from_environment
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.validate import config_warnings
     from bigbird_ja.settings.values import check_mid_run
@@ -123,84 +126,87 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.logs:
         return _follow(args)
     config, overrides = command_flags.resolve(args)
-    prepared = start.prepare(args, config, needs_all=not args.dry_run)
-    for warning in (*prepared.warnings, *config_warnings(config)):
+    vm = vm_from_environment()
+    launched, warnings = prepare.prepare(args, config, vm, needs_all=not args.dry_run)
+    for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")
     changes = [override.key for override in overrides if override.source == "--continue_with"]
     check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
-    engine = machines.engine_on(args.accelerator_type, args.engine)
+    engine = backends.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
-        return _dry_run(args, prepared)
+        return {**_dry_run(args, launched, config, vm), "warnings": warnings}
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    prepared = start.check_data(prepared, overrides)
-    for warning in start.region_warnings(prepared, prices.load(args.prices)):
+    config = prepare.check_data(launched, config, overrides)
+    for warning in prepare.region_warnings(launched, prices.load(args.prices)):
         log(f"warning: {warning}")
-    tpus = backends.connect(prepared.project, service)
+    tpus = backends.MODULES[service].connect(launched.project)
     if changes:
-        continuing.check(prepared, changes, tpus)
-    return _supervise(args, prepared, tpus, changes)
+        prepare.check_mid_run_change(launched, changes, tpus)
+    return _supervise(args, launched, config, vm, tpus, changes)
 
 
 def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
     """`--logs`: the trainer's log, until the run has ended."""
     import time
 
-    from bigbird_ja.launch import run_story
-    from bigbird_ja.launch.follow import follow
-    from bigbird_ja.launch.run_files import BucketFiles, RunPaths
+    from bigbird_ja.launch.run_files import BucketFiles, Run, find_runs
+    from bigbird_ja.launch.terminal import follow
     from bigbird_ja.process.errors import BadInput
 
     if not args.bucket:
         raise BadInput("--logs needs --bucket: where `launch` put the run")
-    names = run_story.find_runs(args.bucket)
+    names = find_runs(args.bucket)
     if args.logs not in names:
         raise BadInput(
             f"--logs={args.logs}: no such run on {args.bucket}: {', '.join(names) or 'none'}"
         )
-    files = BucketFiles(RunPaths(args.bucket, args.logs))
+    files = BucketFiles(Run(args.bucket, args.logs))
     ending = follow(files, print, time.sleep, args.poll_seconds)
     print(ending)
     return {"name": args.logs, "ending": ending}
 
 
-def _dry_run(args: absl_flags.FlagValues, prepared: Prepared) -> dict[str, Any]:
+def _dry_run(args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm) -> dict[str, Any]:
+    import dataclasses
     import datetime
 
     from bigbird_ja.accelerators import prices
-    from bigbird_ja.launch import start, summary
+    from bigbird_ja.launch import dry_run, wheel
 
-    table = prices.load(args.prices)
-    requests = start.planned_requests(prepared)
-    cost = summary.cost_plan(prepared, table)
+    table, package = prices.load(args.prices), wheel.build()
+    path = wheel.location(launched.bucket, package)
+    launched = dataclasses.replace(launched, wheel=path, wheel_sha256=package.sha256)
+    requests = dry_run.planned_requests(launched, vm, package)
+    cost = dry_run.cost_plan(launched, config, table)
     if args.verbose:
-        print(summary.everything(requests, cost), "\n")
-    print(summary.text(prepared, cost, requests, table.describe_age(datetime.date.today())))
-    return {"requests": requests, "cost": cost, "warnings": list(prepared.warnings)}
+        print(dry_run.everything(requests, cost), "\n")
+    print(dry_run.text(launched, cost, requests, table.describe_age(datetime.date.today())))
+    return {"requests": requests, "cost": cost}
 
 
 def _supervise(
-    args: absl_flags.FlagValues, prepared: Prepared, tpus: Any, changes: list[str]
-) -> dict[str, Any]:
+    args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm, tpus: Tpus,
+    changes: list[str],
+) -> dict[str, Any]:  # fmt: skip
     import time
 
-    from bigbird_ja.launch import start
-    from bigbird_ja.launch.follow import LogFollower, progress_lines
-    from bigbird_ja.launch.interrupts import Interrupts
+    from bigbird_ja.launch import prepare, startup
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
     from bigbird_ja.launch.supervise import Detached, Services, SystemClock, supervise
+    from bigbird_ja.launch.terminal import Interrupts, LogFollower, progress_lines
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage.lease import LeaseLost
 
-    files = BucketFiles(prepared.paths)
+    files = BucketFiles(launched)
     files.prepare()
-    lease, follower = supervisor_lease(prepared.paths, log), LogFollower()
+    lease, follower = supervisor_lease(launched, log), LogFollower()
 
     def say(text: str) -> None:
-        log(f"{time.strftime('%F %T')} {prepared.paths.name}: {text}")
+        log(f"{time.strftime('%F %T')} {launched.name}: {text}")
 
     def progress() -> None:
         for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
@@ -208,7 +214,7 @@ def _supervise(
 
     lease.acquire()
     try:
-        recorded = start.record(prepared, changes)
+        stored = prepare.store(launched, config, changes, args.update_package)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             streams.guard_stderr(interrupts.nobody_reads),
@@ -216,32 +222,56 @@ def _supervise(
             services = Services(
                 tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,
                 progress,
-                start.metadata_source(prepared, recorded),
+                lambda zone, attempt, limit: startup.metadata(
+                    stored, vm, zone, attempt, limit, time.time()
+                ),
             )  # fmt: skip
-            state = supervise(prepared.spec, prepared.settings, services)
+            state = supervise(launched.spec, launched.settings, services)
     except Detached:
         log(
             "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
-            f" unwatched it deletes itself after {prepared.settings.lease / 3600:g} hours"
+            f" unwatched it deletes itself after {launched.settings.lease / 3600:g} hours"
         )
-        return {"name": prepared.paths.name, "state": "detached"}
+        return {"name": launched.name, "state": "detached"}
     except LeaseLost as error:
         raise BadInput("another `launch` took this run over: this one stops") from error
     finally:
         lease.release()
-    return _result(prepared, state)
+    return _result(launched, state)
 
 
-def _result(prepared: Prepared, state: RunState) -> dict[str, Any]:
-    from bigbird_ja.launch.ending import error_of, results_of
+def _result(launched: Run, state: RunState) -> dict[str, Any]:
+    """The `--json` results.
+
+    Raises:
+        CommandError: of the run's reason, where it has not finished.
+    """
     from bigbird_ja.launch.run_state import Ending
+    from bigbird_ja.process import errors
 
-    results = results_of(state, prepared.paths.model_dir)
+    results = {
+        "name": state.name,
+        "state": state.phase.value,
+        "ending": state.ending.value if state.ending else None,
+        "global_step": max(state.best_step, 0),
+        "preemptions": state.preemptions,
+        "failures": state.failures,
+        "leases_over": state.leases_over,
+        "tpu_hours": state.billed_seconds / 3600,
+        "hours": state.elapsed_seconds / 3600,
+        "cost_usd": state.cost_usd,
+        "model_dir": launched.model_dir,
+    }
     if state.ending is not Ending.FINISHED or state.ending_reason != "finished":
-        raise error_of(state, results)
+        # SIGKILL on the VM is what Linux does when memory runs out.
+        reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
+        reason = reasons.get(state.ending_reason, state.ending_reason)
+        error = errors.of_reason(reason, f"{state.name}: {state.ending_message}")
+        error.results = results
+        raise error
     print(
         f"{state.ending_message}: {state.preemptions} preemptions, {state.failures} failures,"
         f" {state.billed_seconds / 3600:.2f} TPU hours, {state.cost_usd:.2f} US dollars"
     )
-    print(f"model: {prepared.paths.model_dir}")
+    print(f"model: {launched.model_dir}")
     return results

@@ -5,12 +5,12 @@
 
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
 compiles it for one core of each --chip, and for all devices of each --topology together, with the
-sums over them: the program that `pretrain --engine=pjrt` runs there. Says whether it fits, its
-cycles and milliseconds, FLOPs, HBM traffic, MFU, and which ops cost what. Reads the config only: no
-data, no network, no TPU. Writes nothing but what --output, --plot and --dump_hlo ask for, and a
-cache of compilations (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on
-one CPU core, the second time seconds; --search_batch compiles three or four times. With a libtpu
-from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
+sums over them: the program that `pretrain --engine=pjrt` runs there. Reports whether it fits, its
+cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config only: no
+data, no network, no TPU. Writes only --output, --dump_hlo and a cache of compilations
+(~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the
+second time seconds; --search_batch compiles three or four times. With a libtpu from 0.0.42 it also
+counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
@@ -51,7 +51,6 @@ def define_flags(flags: Flags) -> None:
     )  # fmt: skip
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
     flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
-    flags.path("plot", "PNG file for a picture of the cycles.")
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
     flags.number(
         "timeout_minutes", 60.0, "Longest time for one compilation.", unit="minutes",
@@ -68,12 +67,20 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
     from bigbird_ja.accelerators import chips
     from bigbird_ja.cli import command_flags
+    from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import targets
+    from bigbird_ja.preflight import estimate, printout, results_file, targets
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.values import config_fingerprint, flatten
+    from bigbird_ja.storage import outputs
 
-    _check_outputs(args)
+    if args.output:
+        outputs.check_output_file(args.output, "--output", True, results_file.is_ours, "preflight")
+    if args.dump_hlo:
+        outputs.check_output_directory(
+            args.dump_hlo, "--dump_hlo", True, estimate.is_dump, "preflight"
+        )
     only_slices = args.topology and not args["chip"].present
     names = [] if only_slices else list(dict.fromkeys(args.chip))
     alone = [targets.of_chip(chips.chip(name)) for name in names]
@@ -82,34 +89,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     config = complete_config(config, overrides)
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    return _examine(args, config, [*alone, *slices], versions)
-
-
-def _check_outputs(args: absl_flags.FlagValues) -> None:
-    from bigbird_ja.preflight import results_file
-    from bigbird_ja.storage import outputs, plotting
-
-    plotting.check(args.plot, "--plot")
-    if args.output:
-        outputs.check_output_file(args.output, "--output", True, results_file.is_ours, "preflight")
-    if args.dump_hlo:
-        from bigbird_ja.preflight import estimate
-
-        outputs.check_output_directory(
-            args.dump_hlo, "--dump_hlo", True, estimate.is_dump, "preflight"
-        )
-
-
-def _examine(
-    args: absl_flags.FlagValues, config: Config, wanted: list[Target], versions: dict[str, str]
-) -> dict[str, Any]:
-    from bigbird_ja.model import implementation
-    from bigbird_ja.model.params import count_parameters
-    from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, plot, results_file, text
-    from bigbird_ja.process.console import log
-    from bigbird_ja.settings.values import config_fingerprint, flatten
-
+    wanted = [*alone, *slices]
     batches = [args.batch_per_core or _batch(config, target) for target in wanted]
     settings = estimate.Settings(
         cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
@@ -118,33 +98,13 @@ def _examine(
         log=log,
         machine_code=args.machine_code,
     )
-    configs = [implementation.resolved(config, "tpu", target.chip.name) for target in wanted]
     steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
-
-    def examine(resolved: Config, target: Target, batch: int) -> dict[str, Any]:
-        key = batch, target.devices, resolved.model.attention_implementation
-        if key not in steps:
-            log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
-            steps[key] = estimate.trace(resolved, batch, target.devices)
-        log(f"compiling for {target.name} (minutes) ...")
-        return estimate.examine(resolved, target, batch, settings, steps[key])
-
-    for target, batch, resolved in zip(wanted, batches, configs, strict=True):
-        try:
-            result = examine(resolved, target, batch)
-        except compile_lib.CompilerFailed as error:
-            resolved = implementation.without_kernels(config, resolved, error)
-            result = examine(resolved, target, batch)
-        if args.search_batch:
-            result["largest_batch_per_core"] = _search(resolved, target, result, settings)
-        if (phase := _first_phase(config, target, batch, settings)) is not None:
-            result["first_phase"] = phase
+    for target, batch in zip(wanted, batches, strict=True):
+        result = _examine(config, target, batch, settings, steps, args.search_batch)
         results.append(result)
-        print(text.describe(result), "\n")
-    if config.training.masked_lm_prob is not None:
-        print(text.of_mask_rate(config), "\n")
-    print(text.left_out(config, count_parameters(config), results, versions))
+        print(printout.describe(result), "\n")
+    print(printout.limitations(config, count_parameters(config), results, versions))
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
@@ -154,27 +114,7 @@ def _examine(
     }
     if args.output:
         results_file.save(args.output, output)
-    if args.plot:
-        plot.draw(args.plot, results, _title(config))
     return output
-
-
-def _first_phase(
-    config: Config, target: Target, batch: int, settings: Settings
-) -> dict[str, Any] | None:
-    """What a step on short sequences takes, with the same tokens; None where there is none."""
-    from bigbird_ja.model import implementation
-    from bigbird_ja.preflight import estimate
-    from bigbird_ja.settings.values import first_phase
-
-    phase = first_phase(config)
-    if phase is None:
-        return None
-    phase = implementation.resolved(phase, "tpu", target.chip.name)
-    pieces = config.make_data.seq_length // phase.make_data.seq_length
-    settings.log(f"compiling the first phase for {target.name} ...")
-    settings = dataclasses.replace(settings, dump_dir=None)
-    return estimate.examine(phase, target, batch * pieces, settings)
 
 
 def _batch(config: Config, target: Target) -> int:
@@ -189,22 +129,53 @@ def _batch(config: Config, target: Target) -> int:
         raise BadInput(f"--topology {target.name}: {error}") from error
 
 
-def _search(config: Config, target: Target, first: dict[str, Any], settings: Settings) -> int:
+def _examine(
+    config: Config,
+    target: Target,
+    batch: int,
+    settings: Settings,
+    steps: dict[tuple[int, int, str], LoweredStep],
+    search_batch: bool,
+) -> dict[str, Any]:
+    """One target's results; without attention's kernels where the compiler fails on them.
+
+    Args:
+        steps: traced so far, by batch, devices and attention implementation.
+    """
+    from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
+    from bigbird_ja.preflight.compile import CompilerFailed
+    from bigbird_ja.settings.values import first_phase
 
-    def measure(batch: int) -> dict[str, Any]:
-        settings.log(f"compiling for {target.name} with {batch} sequences per core ...")
-        return estimate.examine(config, target, batch, only_memory)
+    log = settings.log
 
-    only_memory = dataclasses.replace(settings, machine_code=False)
-    return estimate.largest_batch(measure, first)
+    def examine(resolved: Config) -> dict[str, Any]:
+        key = batch, target.devices, resolved.model.attention_implementation
+        if key not in steps:
+            log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
+            steps[key] = estimate.trace(resolved, batch, target.devices)
+        log(f"compiling for {target.name} (minutes) ...")
+        return estimate.examine(resolved, target, batch, settings, steps[key])
 
+    resolved = implementation.resolved(config, "tpu", target.chip.name)
+    try:
+        result = examine(resolved)
+    except CompilerFailed as error:
+        resolved = implementation.without_kernels(config, resolved, error)
+        result = examine(resolved)
+    if search_batch:
+        only_memory = dataclasses.replace(settings, machine_code=False)
 
-def _title(config: Config) -> str:
-    model = config.model
-    pattern = model.random_pattern if model.attention_type == "block_sparse" else ""
-    checkpointing = ", gradient checkpointing" if config.training.gradient_checkpointing else ""
-    return (
-        f"{model.num_layers} layers, {config.make_data.seq_length} tokens, {model.attention_type}"
-        f" {pattern}{checkpointing}"
-    )
+        def measure(tried: int) -> dict[str, Any]:
+            log(f"compiling for {target.name} with {tried} sequences per core ...")
+            return estimate.examine(resolved, target, tried, only_memory)
+
+        result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
+    phase = first_phase(config)
+    if phase is not None:  # short sequences, as many tokens per step
+        phase = implementation.resolved(phase, "tpu", target.chip.name)
+        pieces = config.make_data.seq_length // phase.make_data.seq_length
+        log(f"compiling the first phase for {target.name} ...")
+        undumped = dataclasses.replace(settings, dump_dir=None)
+        result["first_phase"] = estimate.examine(phase, target, batch * pieces, undumped)
+    return result

@@ -104,8 +104,8 @@ def run_with(args: absl_flags.FlagValues, deps: Dependencies | None) -> dict[str
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.process.signals import StopRequest
+    from bigbird_ja.train.hosts import leave
     from bigbird_ja.train.job import Dependencies
-    from bigbird_ja.train.pods.joining import leave
 
     deps = deps or Dependencies()
     with (
@@ -163,14 +163,14 @@ def _prepare_and_train(
     if stop.is_set():
         stop.answered()
         raise Interrupted("stopped before training: nothing was written")
+    from bigbird_ja.train import hosts
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.job import Job
-    from bigbird_ja.train.pods import joining
     from bigbird_ja.train.train import train
 
-    with joining.joined(args, config, manifest, stop, log) as pod:
+    with hosts.joined(args, config, manifest, stop, log) as pod:
         before = run_dir.engine_before()
-        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count, pod.connect)
+        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count)
         log(str(engine))
         job = Job(
             config=config,

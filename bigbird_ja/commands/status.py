@@ -19,7 +19,7 @@ from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.launch.run_story import Story
-    from bigbird_ja.launch.tpu_service import Tpu
+    from bigbird_ja.launch.services import Tpu
 
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
 
@@ -39,6 +39,8 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows."""
     from bigbird_ja.launch import run_story
+    from bigbird_ja.launch.backends import list_ours
+    from bigbird_ja.launch.run_files import find_runs
     from bigbird_ja.storage import plotting
 
     if not args.bucket and not args.project:
@@ -46,17 +48,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if (args.plot or args.events) and not (args.name and args.bucket):
         raise BadInput("--plot and --events need --bucket and --name")
     plotting.check(args.plot, "--plot")
-    tpus = list_tpus(args.project, args.zones) if args.project else []
+    tpus = list_ours(args.project, args.zones) if args.project else []
     names = []
     if args.bucket:
-        names = run_story.find_runs(args.bucket)
+        names = find_runs(args.bucket)
         if args.name and args.name not in names:
             raise BadInput(
                 f"no run {args.name!r} on {args.bucket}: there are {', '.join(names) or 'none'}"
             )
     if args.name:
         names = [args.name] if args.bucket else []
-        tpus = [tpu for tpu in tpus if tpu.run == args.name]
+        tpus = [tpu for tpu in tpus if tpu.belongs_to(args.name)]
     stories = [
         run_story.read(args.bucket, name, tpus, _tokens_per_step(args.bucket, name))
         for name in names
@@ -65,52 +67,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     _print(stories, strays, asked=bool(args.project))
     if args.plot or args.events:
         _show_story(args)
-    return {"runs": [vars(story) for story in stories], "tpus": [_plain(tpu) for tpu in tpus]}
-
-
-def list_tpus(project: str, zones: list[str]) -> list[Tpu]:
-    """All TPUs that `launch` made in these zones, whichever service rents them.
-
-    Raises:
-        BadInput: the service refuses, or knows no such zone; the message says what to do.
-        StorageError: a part of it does not answer, so that something may be left there.
-    """
-    from bigbird_ja.launch import backends
-    from bigbird_ja.launch.faults import ServiceFault, advice
-    from bigbird_ja.launch.tpu_service import RUN_LABEL
-    from bigbird_ja.process.console import log
-    from bigbird_ja.process.errors import StorageError
-
-    service = backends.connect_all(project)
-    found = []
-    for zone in zones:
-        try:
-            backends.check_zones(service, [zone])
-            found += [t for t in service.list(zone) if RUN_LABEL in t.labels]
-        except ServiceFault as fault:
-            for tpu in fault.found:
-                log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
-            if fault.is_passing:
-                raise StorageError(
-                    f"not everything answers ({fault.message}), so more may be left: try again",
-                    results={"tpus": [_plain(tpu) for tpu in fault.found]},
-                ) from fault
-            raise BadInput(advice(fault, project, zone, "TPUs")) from fault
-    return found
-
-
-def _plain(tpu: Tpu) -> dict[str, Any]:
-    return {"name": tpu.name, "run": tpu.run, "zone": tpu.zone, "state": tpu.state,
-            "accelerator_type": tpu.accelerator_type}  # fmt: skip
+    return {"runs": [vars(story) for story in stories], "tpus": [tpu.to_json() for tpu in tpus]}
 
 
 def _tokens_per_step(bucket: str, name: str) -> int:
-    from bigbird_ja.launch.run_files import RunPaths
+    from bigbird_ja.launch.run_files import Run
     from bigbird_ja.plan import cost
     from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
-        config = read_config(RunPaths(bucket, name).supervisor("config.yaml"))
+        config = read_config(Run(bucket, name).config_path)
     except BadInput:
         return 0
     return cost.tokens_per_step(complete_config(config))

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from bigbird_ja.process import children, console, redaction, signals
+from bigbird_ja.process import children, console, signals
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.storage.scratch import scratch_directory
 
@@ -130,7 +130,6 @@ def _start_worker(
     descriptor = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    redaction.install()
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     initializer(*arguments)
 

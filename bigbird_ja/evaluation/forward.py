@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
-from bigbird_ja.model.pretraining import pretraining_metrics
+from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.settings.schema import Config
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import hugging_face_name, is_transposed, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import CONFIG as RUN_CONFIG
 from bigbird_ja.run.model import TOKENIZER as RUN_TOKENIZER
@@ -108,8 +107,8 @@ def _read_weights(folder: str, config: Config) -> dict[str, np.ndarray]:
     try:
         state = load_weights(storage.read_bytes(path, _MOST_WEIGHTS))
         for name in parameter_specs(config):
-            value = state[hf_names.hugging_face_name(name)]
-            params[name] = np.ascontiguousarray(value.T if hf_names.is_transposed(name) else value)
+            value = state[hugging_face_name(name)]
+            params[name] = np.ascontiguousarray(value.T if is_transposed(name) else value)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: export again") from error
     except (SafetensorError, KeyError) as error:

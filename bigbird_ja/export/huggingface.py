@@ -11,8 +11,8 @@ from bigbird_ja.evaluation.trained_model import OURS, pattern_settings
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
-from bigbird_ja.model import hf_names, pattern
-from bigbird_ja.model.params import SEGMENTS
+from bigbird_ja.model import pattern
+from bigbird_ja.model.params import SEGMENTS, to_hugging_face
 from bigbird_ja.process.errors import BadInput
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
@@ -87,7 +87,7 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
     _write(directory, "config.json", _json(model_config(source)))
     for name in _CODE_FILES:
         _write(directory, name, _code(name))
-    weights = hf_names.to_hugging_face(source.params)
+    weights = to_hugging_face(source.params)
     path = os.path.join(directory, "model.safetensors")
     save_file(weights, path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.

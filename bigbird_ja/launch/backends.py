@@ -1,20 +1,23 @@
-"""Which of Google's two services rents a TPU, and both of them where what is left is looked for."""
+"""Which machines are rented, by which of Google's two services; and both of them as one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
 
-from bigbird_ja.launch import compute, machines, tpu
-from bigbird_ja.launch.faults import ServiceFault
-from bigbird_ja.launch.slices import is_slice
-from bigbird_ja.launch.tpu_service import Tpu, Tpus, TpuSpec
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.accelerators import hardware
+from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.hardware import USUAL, generation_of
+from bigbird_ja.launch import compute, tpu_nodes
+from bigbird_ja.launch.services import RUN_LABEL, Presence, ServiceFault, Tpu, Tpus, advice
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.settings.option import nearest
 
-_MODULES = {"tpu": tpu, "compute": compute}
+MODULES = {"tpu": tpu_nodes, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
+_TYPE = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 
 
 def service_of(accelerator_type: str) -> str:
@@ -23,79 +26,89 @@ def service_of(accelerator_type: str) -> str:
     return "compute" if compute.serves(accelerator_type) else "tpu"
 
 
-def connect(project: str, service: str) -> Tpus:
-    """One service, with the user's credentials.
+def engine_on(accelerator_type: str, engine: str) -> str:
+    """The engine that `pretrain --engine` takes on a TPU of this type, for a new run."""
+    if engine == "auto":
+        return "estimator" if generation_of(accelerator_type) in (2, 3) else "pjrt"
+    return engine
+
+
+def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
+    """Refuses what cannot work, before anything is created.
+
+    Args:
+        accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
+        engine: as `pretrain --engine`.
+
+    Returns:
+        Warnings to show.
 
     Raises:
-        BadInput: no credentials, or no client library.
+        BadInput: not a TPU type, a size that there is not, a slice of several hosts for the engine
+            of one, or a generation that the engine is known to fail on.
     """
-    return tpu.connect(project) if service == "tpu" else compute.connect(project)
+    generation = _known_generation(accelerator_type)
+    machine = hardware.find(accelerator_type)
+    if compute.serves(accelerator_type):
+        compute.machine_type(accelerator_type)
+    if engine_on(accelerator_type, engine) == "pjrt":
+        warnings = [
+            f"{accelerator_type}: trained by JAX's runtime, which no run of ours has used on a TPU"
+            " yet: watch its first hour"
+        ]
+        if machine.hosts > 1:
+            warnings.append(
+                f"{accelerator_type}: a slice of {machine.hosts} hosts, which no run of ours has"
+                " rented yet (docs/pods.md)"
+            )
+        return warnings
+    if generation >= 5:
+        raise BadInput(
+            f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
+            " (tensorflow/tensorflow#90807, open): use --engine=auto"
+        )
+    if machine.hosts > 1:
+        raise BadInput(
+            f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
+            " use --engine=pjrt, or an -8 type"
+        )
+    if generation < 4:
+        return []
+    return [f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"]
+
+
+def _known_generation(accelerator_type: str) -> int:
+    """The generation of a TPU type that is known here.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if _TYPE.fullmatch(accelerator_type) is None:
+        raise BadInput(
+            f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, USUAL)}:"
+            " write a TPU type such as v2-8, v3-8 or v4-8"
+        )
+    generation = generation_of(accelerator_type)
+    if generation not in {generation_of(name) for name in CHIPS}:
+        raise BadInput(
+            f"--accelerator_type={accelerator_type}: no TPU v{generation} is known here: there are"
+            f" {', '.join(CHIPS)}"
+        )
+    return generation
 
 
 def connect_all(project: str) -> Everywhere:
     """Both services; where an emulator stands for one, only those that are emulated.
 
     Raises:
-        BadInput: no credentials, or no client library.
+        BadInput: no credentials.
     """
-    emulated = [s for s, module in _MODULES.items() if module.EMULATOR_VARIABLE in os.environ]
-    return Everywhere({name: connect(project, name) for name in emulated or _MODULES})
-
-
-def delete_addresses(api: str, project: str, spec: TpuSpec, zone: str) -> list[str]:
-    """Where a machine asks for its own deletion, with the verb DELETE."""
-    module = _MODULES[service_of(spec.accelerator_type)]
-    return module.delete_addresses(api, project, spec, zone)
-
-
-@dataclass(frozen=True)
-class Verbs:
-    """What a service calls the requests of a run."""
-
-    lists: tuple[str, ...]
-    operation: str
-    delete: str
-
-
-def verbs(spec: TpuSpec) -> Verbs:
-    """Of the service that rents this type."""
-    if service_of(spec.accelerator_type) == "compute":
-        lists = (
-            "instances.list", "instanceGroupManagers.list", "instanceTemplates.list",
-            "resourcePolicies.list",
-        )  # fmt: skip
-        kind = "instanceGroupManagers" if is_slice(spec.accelerator_type) else "instances"
-        return Verbs(lists, "zoneOperations.get", f"{kind}.delete")
-    kind = "QueuedResource" if spec.queued else "Node"
-    return Verbs(("ListNodes", "ListQueuedResources"), "GetOperation", f"Delete{kind}")
-
-
-def image(accelerator_type: str) -> str:
-    """What a machine of this type boots."""
-    if service_of(accelerator_type) == "compute":
-        return compute.image(accelerator_type)
-    return machines.runtime_version(accelerator_type)
-
-
-def create_bodies(
-    project: str, spec: TpuSpec, zone: str, metadata: Mapping[str, str], limit: float
-) -> list[tuple[str, dict[str, Any]]]:
-    """Methods and requests that rent a TPU, for people to read."""
-    if service_of(spec.accelerator_type) == "compute":
-        where = {"project": project, "zone": zone}
-        if is_slice(spec.accelerator_type):
-            asked = compute.slice_requests(project, spec, zone, 1, metadata, limit)
-            return [(method, {**where, "body": body}) for method, body in asked]
-        made = compute.instance(spec, zone, 1, metadata, limit)
-        body = type(made).to_dict(made, including_default_value_fields=False)
-        return [("instances.insert", {**where, "instance": body})]
-    made = tpu.create_request(project, spec, zone, 1, metadata)
-    body = type(made).to_dict(made, including_default_value_fields=False)
-    return [(f"Create{'QueuedResource' if spec.queued else 'Node'}", body)]
+    emulated = [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
+    return Everywhere({name: MODULES[name].connect(project) for name in emulated or MODULES})
 
 
 class Everywhere:
-    """Both services as one: what one does not answer keeps nothing of the other's back."""
+    """Both services as one; what one does not answer hides nothing that the other lists."""
 
     def __init__(self, services: Mapping[str, Tpus]) -> None:
         self._services = dict(services)
@@ -104,49 +117,104 @@ class Everywhere:
         """All TPUs of a zone, or of all ("-").
 
         Raises:
-            ServiceFault: a service, or a part of it, did not answer; `found` is what others list. A
-                service that is switched off in the project rents nothing and is passed over, unless
-                all are.
+            ServiceFault: a service, or a part of it, did not answer; `listed` is what others list.
+                A service that is switched off in the project rents nothing and is passed over,
+                unless all are.
         """
-        found: list[Tpu] = []
+        tpus: list[Tpu] = []
         faults: list[ServiceFault] = []
         off: list[ServiceFault] = []
         for service in self._services.values():
             try:
-                found += service.list(zone)
+                tpus += service.list(zone)
             except ServiceFault as fault:
-                found += fault.found
+                tpus += fault.listed
                 (off if fault.is_switched_off else faults).append(fault)
         if faults or len(off) == len(self._services):
             first = (faults or off)[0]
-            raise ServiceFault(first.kind, first.message, found)
-        return found
+            raise ServiceFault(first.kind, first.message, tpus)
+        return tpus
 
     def delete(self, tpu: Tpu) -> str:
         """By the service that lists it."""
         return self._services[tpu.service].delete(tpu)
 
-    def zones(self) -> Sequence[str]:
-        """Every zone that any of the services knows."""
-        known: dict[str, None] = {}
-        for service in self._services.values():
+    def check_zones(self, zones: Sequence[str]) -> None:
+        """Whether zones that somebody named exist: nothing is left in one that does not.
+
+        Raises:
+            BadInput: one does not.
+            ServiceFault: the services do not answer.
+        """
+        named = [zone for zone in zones if zone != "-"]
+        known: set[str] = set()
+        for service in self._services.values() if named else ():
             try:
-                known |= dict.fromkeys(service.zones())
+                known |= {*service.zones()}
             except ServiceFault as fault:
                 if not fault.is_switched_off:
                     raise
-        return list(known)
+        for zone in named:
+            if zone not in known:
+                raise BadInput(
+                    f"--zones: no service knows {zone!r}: a zone looks like us-central1-a"
+                )
 
 
-def check_zones(service: Everywhere, zones: Sequence[str]) -> None:
-    """Whether zones that somebody named exist: nothing is left in one that does not.
+def list_ours(project: str, zones: Sequence[str]) -> list[Tpu]:
+    """All TPUs that `launch` made in these zones, whichever service rents them.
 
     Raises:
-        BadInput: one does not.
-        ServiceFault: the services do not say.
+        BadInput: the service refuses, or knows no such zone; the message has what to do.
+        StorageError: a part of it does not answer, so that something may be left there.
     """
-    named = [zone for zone in zones if zone != "-"]
-    known = service.zones() if named else ()
-    for zone in named:
-        if zone not in known:
-            raise BadInput(f"--zones: no service knows {zone!r}: a zone looks like us-central1-a")
+    service = connect_all(project)
+    tpus: list[Tpu] = []
+    for zone in zones:
+        try:
+            service.check_zones([zone])
+            tpus += [tpu for tpu in service.list(zone) if RUN_LABEL in tpu.labels]
+        except ServiceFault as fault:
+            for tpu in fault.listed:
+                log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
+            if fault.is_passing:
+                raise StorageError(
+                    f"not everything answers ({fault.message}), so more may be left: try again",
+                    results={"tpus": [tpu.to_json() for tpu in fault.listed]},
+                ) from fault
+            raise BadInput(advice(fault, project, zone, "TPUs")) from fault
+    return tpus
+
+
+def delete_all(
+    service: Everywhere,
+    tpus: Sequence[Tpu],
+    timeout: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> list[str]:
+    """Deletes until a listing shows that nothing is left; returns what still is."""
+    start, remaining, pause = clock(), list(tpus), 1.0
+    wanted = {tpu.where for tpu in tpus}
+    while remaining:
+        for tpu in remaining:
+            if tpu.presence is Presence.DELETING:
+                continue
+            try:
+                service.delete(tpu)
+            except ServiceFault as fault:
+                log(f"{tpu.where}: {fault}")
+        if clock() - start > timeout:
+            break
+        sleep(pause)
+        pause = min(pause * 1.5, 15.0)
+        # What a zone does not list stays in the list of what must go.
+        still: list[Tpu] = []
+        for zone in sorted({tpu.zone for tpu in remaining}):
+            try:
+                still += [tpu for tpu in service.list(zone) if tpu.where in wanted]
+            except ServiceFault as fault:
+                log(f"{zone}: {fault}")
+                still += [tpu for tpu in remaining if tpu.zone == zone]
+        remaining = still
+    return [tpu.where for tpu in remaining]

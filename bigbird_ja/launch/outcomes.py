@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bigbird_ja.launch.faults import Kind, ServiceFault, advice
 from bigbird_ja.launch.run_state import (
     Create,
     Decision,
@@ -17,7 +16,15 @@ from bigbird_ja.launch.run_state import (
     View,
     longest_life,
 )
-from bigbird_ja.launch.tpu_service import ATTEMPT_LABEL, RUN_LABEL, Presence, Tpu
+from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
+    RUN_LABEL,
+    Kind,
+    Presence,
+    ServiceFault,
+    Tpu,
+    advice,
+)
 
 
 def enter(state: RunState, phase: Phase, cause: str = "") -> RunState:
@@ -101,7 +108,7 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
 
 
 def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
-    """The service has not made a TPU. Capacity and quota are told apart by `faults.py`."""
+    """The service has not made a TPU. Capacity and quota share a code and differ in their words."""
     # The creation is over: nothing of it may delay REMOVING.
     state = enter(_without_operation(state), Phase.REMOVING, "no_capacity")
     state = replace(state, in_trouble=fault.is_passing)
@@ -141,9 +148,6 @@ def pause_before_next(state: RunState, settings: Settings) -> RunState:
 def backoff(rounds: int, settings: Settings) -> float:
     """Seconds to wait after the `rounds`-th round over all zones without a TPU."""
     return min(settings.backoff_most, settings.backoff_first * 2.0 ** min(rounds - 1, 16))
-
-
-# --- no TPU is there -------------------------------------------------------------------------
 
 
 def wait(view: View) -> Decision:
@@ -220,9 +224,6 @@ def adopt_or_remove(view: View) -> Decision:
     return adopt(view) if view.alive else remove_leftover(view)
 
 
-# --- a TPU was asked for ---------------------------------------------------------------------
-
-
 def became_ready(view: View) -> Decision:
     """Watches it from now on."""
     state, tpu = view.state, view.tpu
@@ -265,9 +266,6 @@ def request_lost(view: View) -> Decision:
     """Nothing came of the request."""
     state = pause_before_next(enter(view.state, Phase.IDLE), view.settings)
     return Decision(state, events=(Event("create_lost", _where(view.state)),))
-
-
-# --- a TPU was READY -------------------------------------------------------------------------
 
 
 def on_machine_gone(view: View) -> Decision:
@@ -324,9 +322,6 @@ def watch_on(view: View) -> Decision:
     return Decision(view.state, extras, pause=view.settings.poll)
 
 
-# --- what is there must go -------------------------------------------------------------------
-
-
 def look_again(view: View) -> Decision:
     return Decision(view.state, pause=min(view.settings.poll, 10.0))
 
@@ -377,8 +372,8 @@ def _deletable(view: View) -> list[Tpu]:
         return [*view.seen.tpus]
     labels = {RUN_LABEL: state.name, ATTEMPT_LABEL: str(state.attempt)}
     unseen = Tpu(
-        state.name, state.zone, Presence.GONE, "not listed", True, view.settings.queued,
-        labels=labels,
+        state.name, state.zone, Presence.GONE, "not listed", labels=labels,
+        is_queued=view.settings.queued,
     )  # fmt: skip
     return [*view.seen.tpus, unseen]
 

@@ -1,8 +1,8 @@
-"""The files through which trainer, supervisor and start-up script communicate.
+"""One run on the bucket: its record, and the files by which trainer, supervisor and VM communicate.
 
 BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
-                         tells the run's whole story, the supervisor's part included
-BUCKET/NAME/supervisor/  launch.json, config.yaml, state.json, lock.json, lease.json (the
+                         is the log of the run, of trainer and supervisor
+BUCKET/NAME/supervisor/  launch.json (`Run`), config.yaml, state.json, lock.json, lease.json (the
                          machine may live on): the supervisor's;
                          exit.json, training.log: the watcher's, from the TPU VM
 BUCKET/packages/HASH/    wheels by content
@@ -10,14 +10,17 @@ BUCKET/packages/HASH/    wheels by content
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from bigbird_ja import storage
-from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
+from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState, Settings
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.run import log as run_log
@@ -34,8 +37,75 @@ _STATUS_REASONS = {
     143: "interrupted",
 }
 _ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
+_ANOTHER = "launch under another --name"
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: where it lies, what is rented for it, and what the machine installs and runs.
+
+    `prepare.py` makes it from the flags, `launch.json` keeps it, `startup.py` fills the start-up
+    script from it.
+    """
+
+    bucket: str
+    name: str
+    project: str = ""
+    data_dir: str = ""
+    spec: TpuSpec = field(default_factory=lambda: TpuSpec("", "", ""))
+    settings: Settings = field(default_factory=lambda: Settings((), 0, 0.0))
+    engine: str = "auto"
+    vm_python: str = "python3"
+    wheel: str = ""  # path of the package on the bucket
+    wheel_sha256: str = ""
+    # Settings that were ever changed in mid run (--continue_with), with their values.
+    continue_with: Mapping[str, Any] = field(default_factory=dict)
+    format_version: str = ""
+
+    @property
+    def run_dir(self) -> str:
+        return storage.join(self.bucket, self.name)
+
+    @property
+    def model_dir(self) -> str:
+        return storage.join(self.run_dir, "model")
+
+    @property
+    def config_path(self) -> str:
+        return self.supervisor("config.yaml")
+
+    def supervisor(self, name: str) -> str:
+        """A file of the supervisor's folder."""
+        return storage.join(self.run_dir, "supervisor", name)
+
+    def save(self) -> None:
+        """Writes launch.json."""
+        values = {**dataclasses.asdict(self), "format_version": decode.FORMAT_VERSION}
+        text = json.dumps(values, ensure_ascii=False, indent=1)
+        storage.write_text(self.supervisor("launch.json"), text)
+
+
+def read_run(bucket: str, name: str) -> Run | None:
+    """What was launched under a name, or None.
+
+    Raises:
+        BadInput: the file is not as `launch` wrote it, or from another version of it.
+    """
+    path = Run(bucket, name).supervisor("launch.json")
+    run = _read_if_there(path, Run)
+    if run is None:
+        return None
+    decode.check_format(run.format_version, path, _ANOTHER)
+    return replace(run, bucket=bucket, name=name)  # the folder may have been moved
+
+
+def find_runs(bucket: str) -> list[str]:
+    """Names of the runs on a bucket."""
+    paths = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
+    depth = len(bucket.rstrip("/").split("/"))
+    return sorted({path.split("/")[depth] for path in paths})
 
 
 class RunFiles(Protocol):
@@ -55,28 +125,8 @@ class RunFiles(Protocol):
     def renew_machine(self, attempt: int, wall: float) -> None: ...
 
 
-@dataclass(frozen=True)
-class RunPaths:
-    """Where everything of one run lies."""
-
-    bucket: str
-    name: str
-
-    @property
-    def run_dir(self) -> str:
-        return storage.join(self.bucket, self.name)
-
-    @property
-    def model_dir(self) -> str:
-        return storage.join(self.run_dir, "model")
-
-    def supervisor(self, name: str) -> str:
-        """A file of the supervisor's own folder."""
-        return storage.join(self.run_dir, "supervisor", name)
-
-
 def supervisor_lease(
-    paths: RunPaths,
+    run: Run,
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -86,29 +136,29 @@ def supervisor_lease(
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " look on"
     )
-    return Lease(paths.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
+    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
 
 
 class BucketFiles:
     """`RunFiles` on a bucket, or a local directory."""
 
-    def __init__(self, paths: RunPaths) -> None:
-        self._paths = paths
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     def prepare(self) -> None:
         """Makes the folders (on a disk; a bucket needs none)."""
-        storage.make_directory(storage.join(self._paths.run_dir, "supervisor"))
-        storage.make_directory(self._paths.model_dir)
+        storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
+        storage.make_directory(self._run.model_dir)
 
     def heartbeat(self) -> Heartbeat | None:
-        found = run_log.read_heartbeat(self._paths.model_dir)
-        if found is None:
+        values = run_log.read_heartbeat(self._run.model_dir)
+        if values is None:
             return None
-        known = {key: value for key, value in found.items() if value is not None}
-        return decode.convert(known, Heartbeat, self._paths.model_dir)
+        known = {key: value for key, value in values.items() if value is not None}
+        return decode.convert(known, Heartbeat, self._run.model_dir)
 
     def exit_report(self) -> ExitReport | None:
-        report = read_if_there(self._paths.supervisor("exit.json"), ExitReport)
+        report = _read_if_there(self._run.supervisor("exit.json"), ExitReport)
         if report is None or report.reason:
             return report
         return replace(report, reason=_STATUS_REASONS.get(report.status, "bug"))
@@ -119,7 +169,7 @@ class BucketFiles:
 
     def _log(self, name: str) -> str:
         try:
-            text = storage.read_bytes(self._paths.supervisor(name))
+            text = storage.read_bytes(self._run.supervisor(name))
         except FileNotFoundError:
             return ""
         # Whatever the machine has printed: pip and curl show addresses with passwords in them.
@@ -133,47 +183,31 @@ class BucketFiles:
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        return read_if_there(self._paths.supervisor("state.json"), RunState)
+        path = self._run.supervisor("state.json")
+        state = _read_if_there(path, RunState)
+        if state is not None:
+            decode.check_format(state.format_version, path, _ANOTHER)
+        return state
 
     def save_state(self, state: RunState) -> None:
         text = json.dumps(state.to_json(), ensure_ascii=False)
-        storage.write_bytes(self._paths.supervisor("state.json"), text.encode())
+        storage.write_bytes(self._run.supervisor("state.json"), text.encode())
 
     def checkpoint_step(self) -> int:
         """Step of the newest checkpoint; -1 where there is none."""
-        return max(CheckpointStore(self._paths.model_dir).steps(), default=-1)
+        return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Tells the watcher of a machine that it is still wanted; any other value is a renewal."""
+        """Shows the watcher of a machine that it is still wanted; any other value is a renewal."""
         text = json.dumps({"attempt": attempt, "renewed": wall})
-        storage.write_text(self._paths.supervisor("lease.json"), text)
+        storage.write_text(self._run.supervisor("lease.json"), text)
 
     def append_event(self, event: Mapping[str, Any]) -> None:
-        # Trainer and supervisor tell one story in one file; appending is guarded on both sides.
-        run_log.append_line(storage.join(self._paths.model_dir, run_log.EVENTS), dict(event))
+        # Trainer and supervisor share one log; appending is guarded on both sides.
+        run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What of `launch.json` is read again."""
-
-    target_step: decode.Count = 0
-    usd_per_hour: decode.Amount = 0.0
-    wheel: str = ""  # path of the package
-    wheel_sha256: str = ""
-    continue_with: tuple[str, ...] = ()  # settings that were changed in mid run
-
-
-def read_launched(paths: RunPaths) -> Launched | None:
-    """What was launched under a name, or None.
-
-    Raises:
-        BadInput: the file is not as `launch` wrote it.
-    """
-    return read_if_there(paths.supervisor("launch.json"), Launched)
-
-
-def read_if_there(path: str, kind: type[T]) -> T | None:
+def _read_if_there(path: str, kind: type[T]) -> T | None:
     """The object in one of the supervisor's files; None where there is none.
 
     Raises:
@@ -193,10 +227,7 @@ def check_name(name: str | None) -> str:
     """
     if not name:
         raise BadInput("--name is needed: lower-case letters, digits and dashes, such as base-1")
-    good = name[0].isascii() and name[0].islower() and not name.endswith("-") and len(name) <= 40
-    if not good or any(
-        not (c.isascii() and (c.islower() or c.isdigit() or c == "-")) for c in name
-    ):
+    if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
             f"--name={name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
             " letter, not ending with a dash"

@@ -7,16 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bigbird_ja import storage
-from bigbird_ja.launch.run_files import (
-    LOCK,
-    STALE_SECONDS,
-    BucketFiles,
-    Launched,
-    RunPaths,
-    read_launched,
-)
+from bigbird_ja.launch.run_files import LOCK, STALE_SECONDS, BucketFiles, Run, read_run
 from bigbird_ja.launch.run_state import Heartbeat, Phase, RunState
-from bigbird_ja.launch.tpu_service import Presence, Tpu
+from bigbird_ja.launch.services import Presence, Tpu
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.records import EventRecord
 from bigbird_ja.storage import lease
@@ -27,7 +20,7 @@ class Story:
     """One run as `status` shows it."""
 
     name: str
-    state: str  # training, creating, preempted ..., or how it ended
+    state: str  # training, creating, preempted ..., or its ending
     step: int
     target_step: int
     tokens_per_second: float
@@ -44,13 +37,6 @@ class Story:
     message: str
 
 
-def find_runs(bucket: str) -> list[str]:
-    """Names of the runs on a bucket."""
-    found = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
-    depth = len(bucket.rstrip("/").split("/"))
-    return sorted({path.split("/")[depth] for path in found})
-
-
 def read(
     bucket: str, name: str, tpus: Sequence[Tpu], tokens_per_step: int, now: float | None = None
 ) -> Story:
@@ -62,24 +48,22 @@ def read(
         now: UNIX seconds.
     """
     now = time.time() if now is None else now
-    paths = RunPaths(bucket, name)
-    files = BucketFiles(paths)
-    launched = read_launched(paths) or Launched()
+    run = read_run(bucket, name) or Run(bucket, name)
+    files = BucketFiles(run)
     state = files.load_state() or RunState(name)
     heartbeat = files.heartbeat()
-    holder = lease.holder_of(paths.supervisor(LOCK))
+    holder = lease.holder_of(run.supervisor(LOCK))
     mine = [tpu for tpu in tpus if tpu.run == name]
-    target = launched.target_step
+    target, usd = run.settings.target_step, run.settings.usd_per_hour
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     eta = None
     if rate and tokens_per_step and target > step and state.phase is not Phase.ENDED:
         eta = (target - step) * tokens_per_step / rate
-    usd = launched.usd_per_hour
     unwatched = _unwatched_seconds(state, mine, now)
     return Story(
         name,
-        _word(state, heartbeat, mine),
+        _state_of(state, heartbeat, mine),
         step,
         target,
         rate,
@@ -104,7 +88,7 @@ def _unwatched_seconds(state: RunState, tpus: Sequence[Tpu], now: float) -> floa
     return 0.0
 
 
-def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> str:
+def _state_of(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> str:
     if state.phase is Phase.ENDED and state.ending:
         return state.ending.value
     if state.phase is Phase.RUNNING:
@@ -115,7 +99,7 @@ def _word(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu]) -> 
 
 
 def watcher(run_dir: str, now: float) -> str | None:
-    """The living supervisor of the run in BUCKET/NAME, in words; None where there is none."""
+    """The living supervisor of the run in BUCKET/NAME, by name; None where there is none."""
     return _watcher(lease.holder_of(storage.join(run_dir, "supervisor", LOCK)), now)
 
 
@@ -129,7 +113,7 @@ def progress(
     bucket: str, name: str
 ) -> tuple[list[tuple[float, int]], list[tuple[float, str]], list[EventRecord]]:
     """Steps over time, the events to mark, and the whole story, in order of time."""
-    model_dir = RunPaths(bucket, name).model_dir
+    model_dir = Run(bucket, name).model_dir
     events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
     points = [(line["time"], line["step"]) for line in run_log.read_metrics(model_dir)]
     marks = [(event["time"], event["event"]) for event in events]

@@ -25,17 +25,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.launch.calls import RETRY_SECONDS
-from bigbird_ja.launch.faults import Kind, ServiceFault, fault_of_status
-from bigbird_ja.launch.rest import Json, Rest
-from bigbird_ja.launch.tpu_service import (
+from bigbird_ja.launch.services import (
     ATTEMPT_LABEL,
+    RETRY_SECONDS,
     RUN_DIR_KEY,
     RUN_LABEL,
-    Operation,
+    Json,
+    Kind,
     Presence,
+    Rest,
+    ServiceFault,
     Tpu,
-    TpuSpec,
+    fault_of_status,
     seconds_of,
 )
 from bigbird_ja.process.errors import BadInput
@@ -65,8 +66,6 @@ CODES = {
     "INVALID_USAGE": 3,
     "CONDITION_NOT_MET": 9,
 }
-_Listed = tuple[list[Tpu], list[str]]  # and the places that did not answer
-_Found = tuple[list[Json], list[str]]
 _BRIEF = "items(name,description),nextPageToken"  # templates hold whole start-up scripts
 
 
@@ -97,69 +96,75 @@ def topology(machine: hardware.Machine) -> str:
     return "x".join(map(str, sides))
 
 
+def listed(
+    rest: Rest, what: str, scope: str, zone: str, query: Mapping[str, str] = {}
+) -> tuple[list[Json], list[str]]:
+    """Resources of a zone or region, or of all ("-"), and the places that did not answer.
+
+    Args:
+        scope: "zones" or "regions".
+    """
+    if zone != "-":
+        pages = rest.pages(f"{scope}/{zone}/{what}", query)
+        return [one for page in pages for one in page.get("items", [])], []
+    resources: list[Json] = []
+    missed: list[str] = []
+    for page in rest.pages(f"aggregated/{what}", {**query, "returnPartialSuccess": "true"}):
+        parts = page.get("items", {}).values()
+        resources += [one for part in parts for one in part.get(what, [])]
+        missed += page.get("unreachables", [])
+    return resources, missed
+
+
 class Slices:
     """The groups of a project.
 
     Args:
-        project: its id.
         rest: below the project's address.
     """
 
-    def __init__(self, project: str, rest: Rest) -> None:
-        self._project, self._rest = project, rest
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
 
     # --- looking -----------------------------------------------------------------------------
 
-    def list(self, zone: str, hosts: Sequence[Any]) -> _Listed:
+    def find(self, zone: str, hosts: Sequence[Json]) -> tuple[list[Tpu], list[str]]:
         """The groups of a zone ("-": of all), what is left of others, and who did not answer.
 
         Args:
             hosts: instances of that zone that carry `SLICE_LABEL`.
         """
-        groups, missed = self._found("instanceGroupManagers", "zones", zone)
-        known = [(group, note) for group in groups if (note := _note(group)) is not None]
-        found = [self._of_group(group, note, hosts) for group, note in known]
-        held = {(tpu.run, tpu.zone) for tpu in found}
-        there = {(tpu.name, tpu.zone) for tpu in found}
-        orphans = [
-            _orphan(one) for one in hosts if (one.labels[SLICE_LABEL], _zone(one)) not in there
-        ]
+        groups, missed = listed(self._rest, "instanceGroupManagers", "zones", zone)
+        notes = [(group, _note(group)) for group in groups]
+        tpus = [self._of_group(group, note, hosts) for group, note in notes if note is not None]
+        used = {(tpu.run, tpu.zone) for tpu in tpus}
+        names = {(tpu.name, tpu.zone) for tpu in tpus}
+        orphans = [_orphan(one) for one in hosts if (_group_of(one), _zone(one)) not in names]
+        policies, more = self._policies(zone)
         leftovers: dict[tuple[str, str], Tpu] = {}
-        for rest, more in (self._parts("global/instanceTemplates"), self._policies(zone)):
-            missed += more
-            for one in rest:
-                tpu = _leftover(one)
-                key = (tpu.run, tpu.zone)
-                if key not in held and zone in ("-", tpu.zone):
-                    leftovers.setdefault(key, tpu)
-        return [*found, *orphans, *leftovers.values()], missed
+        for resource in (*self._templates(), *policies):
+            tpu = _leftover(resource)
+            key = (tpu.run, tpu.zone)
+            if key not in used and zone in ("-", tpu.zone):
+                leftovers.setdefault(key, tpu)
+        return [*tpus, *orphans, *leftovers.values()], [*missed, *more]
 
-    def _found(self, what: str, scope: str, zone: str) -> _Found:
-        """Resources of a zone or region, or of all, and the places that did not answer."""
-        if zone != "-":
-            path = f"{scope}/{zone}/{what}"
-            return [one for page in self._rest.pages(path) for one in page.get("items", [])], []
-        found: list[Json] = []
-        missed: list[str] = []
-        for page in self._rest.pages(f"aggregated/{what}", {"returnPartialSuccess": "true"}):
-            found += [one for part in page.get("items", {}).values() for one in part.get(what, [])]
-            missed += page.get("unreachables", [])
-        return found, missed
+    def _templates(self) -> list[Json]:
+        """Ours."""
+        pages = self._rest.pages("global/instanceTemplates", {"fields": _BRIEF})
+        resources = [one for page in pages for one in page.get("items", [])]
+        return [one for one in resources if _note(one) is not None]
 
-    def _parts(self, path: str) -> _Found:
-        pages = self._rest.pages(path, {"fields": _BRIEF})
-        found = [one for page in pages for one in page.get("items", [])]
-        return [one for one in found if _note(one) is not None], []
+    def _policies(self, zone: str) -> tuple[list[Json], list[str]]:
+        """Ours, and the regions that did not answer."""
+        region = zone if zone == "-" else zone.rpartition("-")[0]
+        resources, missed = listed(self._rest, "resourcePolicies", "regions", region)
+        return [one for one in resources if _note(one) is not None], missed
 
-    def _policies(self, zone: str) -> _Found:
-        scope = zone if zone == "-" else zone.rpartition("-")[0]
-        found, missed = self._found("resourcePolicies", "regions", scope)
-        return [one for one in found if _note(one) is not None], missed
-
-    def _of_group(self, group: Json, note: Json, hosts: Sequence[Any]) -> Tpu:
+    def _of_group(self, group: Json, note: Json, hosts: Sequence[Json]) -> Tpu:
         zone, name = group["zone"].rsplit("/")[-1], group["name"]
-        mine = [h for h in hosts if h.labels[SLICE_LABEL] == name and _zone(h) == zone]
-        up = sum(host.status == "RUNNING" for host in mine)
+        mine = [h for h in hosts if _group_of(h) == name and _zone(h) == zone]
+        up = sum(host["status"] == "RUNNING" for host in mine)
         size = int(group.get("targetSize", 0))
         going = int(group.get("currentActions", {}).get("deleting", 0))
         presence = Presence.READY if size and up >= size else Presence.PENDING
@@ -169,15 +174,15 @@ class Slices:
         if presence is Presence.PENDING and not mine:
             fault = self._trouble(zone, name)
         return Tpu(
-            name, zone, presence, f"{up}/{size} RUNNING", has_node=True, has_queued=False,
+            name, zone, presence, f"{up}/{size} RUNNING",
             accelerator_type=note.get(TYPE_LABEL, ""), labels=_labels(note),
             created=seconds_of(group.get("creationTimestamp", "")),
-            detail=fault.message if fault else "", fault=fault, run_dir=note.get(RUN_DIR_KEY, ""),
+            fault=fault, run_dir=note.get(RUN_DIR_KEY, ""),
             service="compute", is_group=True, is_partly_up=bool(mine),
         )  # fmt: skip
 
     def _trouble(self, zone: str, name: str) -> ServiceFault | None:
-        """Why a group has no host yet: it tries for ever, and tells in a list of errors."""
+        """Why a group has no host yet: it tries for ever, and keeps a list of errors."""
         path = f"zones/{zone}/instanceGroupManagers/{name}/listErrors"
         with contextlib.suppress(ServiceFault):
             items = self._rest.call("GET", path).get("items", [])
@@ -186,26 +191,26 @@ class Slices:
 
     # --- renting and deleting ----------------------------------------------------------------
 
-    def create(
-        self, spec: TpuSpec, zone: str, attempt: int, properties: Json, note: Json, limit: float
-    ) -> str:
+    def create(self, zone: str, bodies: Sequence[Json], limit: float) -> str:
         """Makes policy and template, which takes seconds, and asks for the group.
+
+        Args:
+            bodies: of `creations`.
+            limit: seconds that the hosts may live.
 
         Raises:
             ServiceFault: whatever went wrong; what was made so far is listed as a leftover.
         """
-        machine, region = hardware.find(spec.accelerator_type), zone.rpartition("-")[0]
-        bodies = requests(self._project, spec.name, zone, attempt, machine, properties, note)
-        policy, template, group = (body for _, body in bodies)
-        self._make(f"regions/{region}", "resourcePolicies", policy)
+        policy, template, group = bodies
+        self._make(f"regions/{zone.rpartition('-')[0]}", "resourcePolicies", policy)
         ends = datetime.datetime.fromtimestamp(self._rest.now() + limit, datetime.timezone.utc)
         template["properties"]["scheduling"]["terminationTime"] = ends.isoformat(timespec="seconds")
         self._make("global", "instanceTemplates", template)
-        found = self._rest.call("POST", f"zones/{zone}/instanceGroupManagers", group)
-        return f"zones/{zone}/operations/{found['name']}"
+        operation = self._rest.call("POST", f"zones/{zone}/instanceGroupManagers", group)
+        return f"zones/{zone}/operations/{operation['name']}"
 
     def _make(self, scope: str, what: str, body: Json) -> None:
-        """One that is there already is ours, of a try whose reply was lost: names say it all."""
+        """One that exists already is ours, of a try whose reply was lost."""
         try:
             asked = self._rest.call("POST", f"{scope}/{what}", body)
             done = self._rest.finish(f"{scope}/operations/{asked['name']}", RETRY_SECONDS / 2)
@@ -218,32 +223,25 @@ class Slices:
     def delete(self, tpu: Tpu) -> str:
         """The group, or, where none is left, its template and its policy."""
         if tpu.state != LEFTOVER:
-            found = self._rest.call("DELETE", f"zones/{tpu.zone}/instanceGroupManagers/{tpu.name}")
-            return f"zones/{tpu.zone}/operations/{found['name']}"
-        region, operation = tpu.zone.rpartition("-")[0], ""
-        for scope, (parts, _) in (
-            ("global/instanceTemplates", self._parts("global/instanceTemplates")),
-            (f"regions/{region}/resourcePolicies", self._policies(tpu.zone)),
+            path = f"zones/{tpu.zone}/instanceGroupManagers/{tpu.name}"
+            operation = self._rest.call("DELETE", path)
+            return f"zones/{tpu.zone}/operations/{operation['name']}"
+        region, path = tpu.zone.rpartition("-")[0], ""
+        for scope, what, resources in (
+            ("global", "instanceTemplates", self._templates()),
+            (f"regions/{region}", "resourcePolicies", self._policies(tpu.zone)[0]),
         ):
-            for one in parts:
+            for one in resources:
                 leftover = _leftover(one)
                 if (leftover.run, leftover.zone) == (tpu.run, tpu.zone):
-                    found = self._rest.call("DELETE", f"{scope}/{one['name']}")
-                    place = scope.rpartition("/")[0]
-                    operation = f"{place}/operations/{found['name']}"
-        if not operation:
+                    operation = self._rest.call("DELETE", f"{scope}/{what}/{one['name']}")
+                    path = f"{scope}/operations/{operation['name']}"
+        if not path:
             raise ServiceFault(Kind.NOT_FOUND, f"nothing is left of {tpu.name} in {tpu.zone}")
-        return operation
-
-    def operation(self, path: str) -> Operation:
-        """Looks at an operation, whose path below the project says where it runs."""
-        found = self._rest.call("GET", path)
-        is_done = found.get("status") == "DONE"
-        errors = found.get("error", {}).get("errors", [])
-        return Operation(is_done, fault_of_errors(errors) if is_done else None)
+        return path
 
 
-def requests(
+def creations(
     project: str,
     name: str,
     zone: str,
@@ -259,7 +257,7 @@ def requests(
         note: what is written into each description, by which all three are found again.
     """
     region, links = zone.rpartition("-")[0], topology(machine)
-    # The start-up script says when it was asked for: no other template has this name.
+    # The start-up script holds the time of the request: no other template has this name.
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
     policy, template = f"{name}-{links}", f"{name}-{attempt}-{digest[:8]}"
     about = json.dumps({**note, "zone": zone}, sort_keys=True)
@@ -298,7 +296,7 @@ def requests(
 
 
 def fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> ServiceFault | None:
-    """The first error of an operation or group, which names its kind by a word."""
+    """The first error of an operation or group, which names its kind by a code in capitals."""
     for error in errors:
         code = str(error.get("code", ""))
         message = str(error.get("message") or code)
@@ -311,10 +309,10 @@ def fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> ServiceFault | None:
 def _note(resource: Json) -> Json | None:
     """What we wrote into its description; None where it is not ours."""
     try:
-        found = json.loads(resource.get("description", ""))
+        note = json.loads(resource.get("description", ""))
     except ValueError:
         return None
-    return found if isinstance(found, dict) and RUN_LABEL in found and "zone" in found else None
+    return note if isinstance(note, dict) and RUN_LABEL in note and "zone" in note else None
 
 
 def _labels(note: Json) -> dict[str, str]:
@@ -325,22 +323,25 @@ def _leftover(resource: Json) -> Tpu:
     note = _note(resource) or {}
     run, zone = str(note.get(RUN_LABEL, "")), str(note.get("zone", ""))
     return Tpu(
-        run, zone, Presence.GONE, LEFTOVER, has_node=False, has_queued=False,
+        run, zone, Presence.GONE, LEFTOVER,
         accelerator_type=str(note.get(TYPE_LABEL, "")), labels=_labels(note),
         run_dir=str(note.get(RUN_DIR_KEY, "")), service="compute", is_group=True,
     )  # fmt: skip
 
 
-def _orphan(host: Any) -> Tpu:
+def _orphan(host: Json) -> Tpu:
     """A host whose group is gone: on its way out, or to be deleted by itself."""
-    presence = Presence.DELETING if host.status == "STOPPING" else Presence.GONE
-    labels = dict(host.labels)
+    state, labels = host["status"], host["labels"]
+    presence = Presence.DELETING if state == "STOPPING" else Presence.GONE
     return Tpu(
-        host.name, _zone(host), presence, host.status, has_node=True, has_queued=False,
-        accelerator_type=labels.get(TYPE_LABEL, ""), labels=labels, service="compute",
-        is_partly_up=True,
+        host["name"], _zone(host), presence, state, accelerator_type=labels.get(TYPE_LABEL, ""),
+        labels=labels, service="compute", is_partly_up=True,
     )  # fmt: skip
 
 
-def _zone(host: Any) -> str:
-    return str(host.zone.rsplit("/")[-1])
+def _group_of(host: Json) -> str:
+    return str(host["labels"][SLICE_LABEL])
+
+
+def _zone(host: Json) -> str:
+    return str(host["zone"].rsplit("/")[-1])

@@ -7,10 +7,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bigbird_ja.launch import watcher
+from bigbird_ja import storage
+from bigbird_ja.launch import watcher, wheel
+from bigbird_ja.launch.backends import MODULES, engine_on, service_of
+from bigbird_ja.launch.run_files import Run
+from bigbird_ja.launch.services import RUN_DIR_KEY
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
@@ -23,7 +27,7 @@ MAX_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Vm:
-    """The machine around the trainer; the defaults are a Cloud TPU VM's, in seconds."""
+    """What the trainer runs on; the defaults are a Cloud TPU VM's, in seconds."""
 
     device: str = "tpu"  # tpu | cpu
     service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
@@ -37,82 +41,91 @@ class Vm:
 
 
 def vm_from_environment(environ: Mapping[str, str] = os.environ) -> Vm:
-    """A Cloud TPU VM, or what a test says."""
+    """A Cloud TPU VM, or what a test has set."""
     text = environ.get(VM_VARIABLE)
     return decode.decode_json(text.encode(), Vm, VM_VARIABLE) if text else Vm()
 
 
-@dataclass(frozen=True)
-class Startup:
-    """What the script is told, by the names of its places."""
-
-    run_name: str
-    supervisor_dir: str
-    model_dir: str
-    wheel: str
-    wheel_sha256: str
-    pretrain_flags: Sequence[str]
-    requirements: Sequence[str] = ()
-    lacking: Sequence[str] = ()  # installed where the image has no version of them
-    python: str = "python3"
-    lease_seconds: float = 43_200.0
-    hosts: int = 1  # of the slice; the script runs on each
-    vm: Vm = Vm()
-
-
-def fill(
-    startup: Startup, attempt: int, limit: float, delete: Sequence[str], asked: float = 0.0
-) -> str:
-    """The script for one machine, every value quoted for the shell.
+def metadata(
+    run: Run, vm: Vm, zone: str, attempt: int, limit: float, asked: float = 0.0
+) -> dict[str, str]:
+    """The metadata of one machine: its start-up script, and whose machine it is.
 
     Args:
-        startup: what is the same for every machine of the run.
-        attempt: which creation it is.
+        attempt: which creation of the run it is.
         limit: seconds that the machine may live at most.
-        delete: addresses whose deletion deletes it.
         asked: UNIX seconds at which it is asked for; 0: its life begins when it boots.
 
     Raises:
         BadInput: a value with a line break or a NUL, which no flag of ours needs.
     """
-    vm = startup.vm
-    told = watcher.Told(
+    service = MODULES[service_of(run.spec.accelerator_type)]
+    address = service.delete_address(vm.api, run.project, run.spec, zone)
+    return {"startup-script": fill(run, vm, attempt, limit, address, asked),
+            RUN_DIR_KEY: run.run_dir}  # fmt: skip
+
+
+def fill(
+    run: Run, vm: Vm, attempt: int, limit: float, delete_address: str, asked: float = 0.0
+) -> str:
+    """The script for one machine, every value quoted for the shell; see `metadata`."""
+    engine = engine_on(run.spec.accelerator_type, run.engine)
+    supervisor_dir = storage.join(run.run_dir, "supervisor")
+    terms = watcher.Terms(
         attempt=attempt,
         limit=limit,
-        lease=startup.lease_seconds,
+        lease=run.settings.lease,
         ended=vm.ended_seconds,
         stalled=vm.stalled_seconds,
         poll=vm.poll_seconds,
-        supervisor_dir=startup.supervisor_dir,
-        model_dir=startup.model_dir,
-        delete=list(delete),
+        supervisor_dir=supervisor_dir,
+        model_dir=run.model_dir,
+        delete=[delete_address],
         metadata=vm.metadata,
         storage=vm.storage,
         asked=asked,
-        hosts=startup.hosts,
+        hosts=run.settings.hosts,
     )
+    requirements = wheel.requirements() if vm.installs else []
+    lacking = wheel.engine_requirements(engine, run.spec.runtime_version) if vm.installs else ()
     values = {
-        "RUN_NAME": startup.run_name,
+        "RUN_NAME": run.name,
         "ATTEMPT": attempt,
-        "WHEEL": startup.wheel,
-        "WHEEL_SHA256": startup.wheel_sha256,
-        "REQUIREMENTS": " ".join(startup.requirements),
-        "LACKING": " ".join(startup.lacking),
-        "PYTHON": startup.python,
+        "WHEEL": run.wheel,
+        "WHEEL_SHA256": run.wheel_sha256,
+        "REQUIREMENTS": " ".join(requirements),
+        "LACKING": " ".join(lacking),
+        "PYTHON": run.vm_python,
         "SERVICE_MANAGER": vm.service_manager,
-        "HOSTS": startup.hosts,
-        "TOLD": json.dumps(vars(told)),
+        "HOSTS": run.settings.hosts,
+        "TERMS": json.dumps(vars(terms)),
     }
-    # JSON would take a line break in a path; neither the bucket nor a person means one.
-    for name in ("supervisor_dir", "model_dir"):
-        quote(getattr(startup, name), name)
-    quoted = {name: quote(str(value), name) for name, value in values.items()}
-    flags = " ".join(quote(flag, "PRETRAIN_FLAGS") for flag in startup.pretrain_flags)
-    code = shlex.quote(_packaged("watcher.py"))
-    script = substitute(template(), {**quoted, "PRETRAIN_FLAGS": flags, "WATCHER": code})
+    quote(run.run_dir, "bucket")  # JSON would take a line break; neither path nor person means one
+    words = {name: quote(str(value), name) for name, value in values.items()}
+    words["PRETRAIN_FLAGS"] = " ".join(
+        quote(flag, "PRETRAIN_FLAGS") for flag in pretrain_flags(run, vm)
+    )
+    words["WATCHER"] = shlex.quote(_packaged("watcher.py"))
+    script = substitute(template(), words)
     if len(script.encode()) > MAX_BYTES:
         raise BadInput(f"the start-up script is longer than {MAX_BYTES} bytes: use shorter flags")
     return script
+
+
+def pretrain_flags(run: Run, vm: Vm) -> list[str]:
+    """How the machine calls `pretrain`."""
+    pretrain = [
+        f"--config={run.config_path}", f"--data_dir={run.data_dir}", f"--model_dir={run.model_dir}",
+    ]  # fmt: skip
+    pretrain += ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
+    if run.engine != "auto":
+        pretrain.append(f"--engine={run.engine}")
+    if run.settings.hosts > 1:
+        # A lost host's successor has as long to come as the supervisor waits for it.
+        pretrain.append(f"--pod_wait_seconds={run.settings.create_timeout:.0f}")
+    # Every machine gets them, and the first one changes the run, which then has these values.
+    changes = run.continue_with.items()
+    return [*pretrain, *(f"--continue_with={key}={json.dumps(value)}" for key, value in changes)]
 
 
 def template() -> str:

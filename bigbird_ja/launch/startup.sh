@@ -20,7 +20,7 @@ readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
 readonly PYTHON=@@PYTHON@@
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
 readonly HOSTS=@@HOSTS@@                     # of this slice; each of them runs this script
-readonly TOLD=@@TOLD@@                       # what the watcher is told, as JSON
+readonly TERMS=@@TERMS@@                     # the terms of its lease for the watcher, as JSON
 readonly WATCHER=@@WATCHER@@
 
 WORK_DIR="${BIGBIRD_JA_VM_DIR:-/opt/bigbird-ja}"
@@ -35,7 +35,7 @@ say() { printf '%s bigbird-ja: %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
 watcher() { # watcher VERB [ARGUMENT...]
   local verb=$1
   shift
-  "$PYTHON" -c "$WATCHER" "$verb" "$TOLD" "$@"
+  "$PYTHON" -c "$WATCHER" "$verb" "$TERMS" "$@"
 }
 
 # report STATUS: tells the supervisor how training ended, and starts the watcher's patience.
@@ -114,7 +114,7 @@ train() {
     ((HOSTS > 1 && (status == 75 || status == 76))) || break
     say "another host has gone: waiting for its successor"
     sleep "$AGAIN_SECONDS"
-    ((signalled)) && return 0 # meanwhile this host was told to go, too
+    ((signalled)) && return 0 # meanwhile this host got a signal, too
   done
   report "$status"
 }
@@ -125,10 +125,10 @@ start_watcher() {
   if [[ "$SERVICE_MANAGER" == systemd ]]; then
     systemd-run --quiet --unit=bigbird-ja-watch --setenv="BIGBIRD_JA_VM_DIR=$WORK_DIR" \
       --property=Restart=always --property=RestartSec=10 --property=StartLimitIntervalSec=0 \
-      "$(command -v "$PYTHON")" -c "$WATCHER" watch "$TOLD" && return 0
+      "$(command -v "$PYTHON")" -c "$WATCHER" watch "$TERMS" && return 0
     say "the watcher is no unit: it runs, or runs beside this script from now on"
   fi
-  "$PYTHON" -c "$WATCHER" watch "$TOLD" &
+  "$PYTHON" -c "$WATCHER" watch "$TERMS" &
   watcher_process=$!
 }
 

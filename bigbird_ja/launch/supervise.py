@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from bigbird_ja.launch.billing import accrue
 from bigbird_ja.launch.decide import after_action, decide
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_files import RunFiles
 from bigbird_ja.launch.run_state import (
     Action,
@@ -28,7 +27,15 @@ from bigbird_ja.launch.run_state import (
     RunState,
     Settings,
 )
-from bigbird_ja.launch.tpu_service import Operation, Presence, Tpu, Tpus, TpuSpec
+from bigbird_ja.launch.services import (
+    Kind,
+    Operation,
+    Presence,
+    ServiceFault,
+    Tpu,
+    Tpus,
+    TpuSpec,
+)
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.storage.lease import LeaseLost
@@ -55,7 +62,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clocks. The steady one goes on while a laptop sleeps, where the system can."""
+    """This machine's clocks. The steady one runs while a laptop sleeps, where the system can."""
 
     def steady(self) -> float:
         boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -74,7 +81,7 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The person left; the TPU goes on until its lease is over."""
+    """The person left; the TPU trains until its lease is over."""
 
 
 @dataclass
@@ -88,7 +95,7 @@ class Services:
     beat: Callable[[], None] = lambda: None  # keeps the lock; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
-    follow: Callable[[], None] = lambda: None  # shows what the trainer says; may read the bucket
+    follow: Callable[[], None] = lambda: None  # shows the trainer's progress; may read the bucket
     metadata: Callable[[str, int, float], Mapping[str, str]] = lambda zone, attempt, limit: {}
 
 
@@ -109,7 +116,7 @@ class _Memory:
 def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState:
     """Runs until the run has ended; returns its last state.
 
-    Run again after anything at all, it goes on from what is on the bucket and what is listed.
+    Run again after any interruption, it continues from what is on the bucket and what is listed.
 
     Raises:
         Detached: Ctrl-C, answered with "detach".
@@ -163,7 +170,7 @@ def _may_rent(state: RunState, memory: _Memory, services: Services) -> bool:
 
 
 def load(name: str, services: Services) -> tuple[RunState, float]:
-    """The state on the bucket, ready to go on, and the seconds since it was saved."""
+    """The state on the bucket, ready to continue, and the seconds since it was saved."""
     state = services.files.load_state()
     if state is None:
         return RunState(name), 0.0
@@ -248,7 +255,7 @@ def _list(
     zones = state.used_zones
     if state.phase is not Phase.RUNNING:
         zones = tuple(dict.fromkeys((*zones, *settings.zones)))
-    found: list[Tpu] = []
+    tpus: list[Tpu] = []
     unlisted: dict[str, ServiceFault] = {}
     for zone in zones:
         until, before = memory.asleep.get(zone, (0.0, None))
@@ -256,14 +263,14 @@ def _list(
             unlisted[zone] = before
             continue
         try:
-            found += [tpu for tpu in services.tpus.list(zone) if tpu.run == state.name]
+            tpus += [tpu for tpu in services.tpus.list(zone) if tpu.belongs_to(state.name)]
             memory.asleep.pop(zone, None)
         except ServiceFault as fault:
             services.say(f"{zone}: {fault}")
             unlisted[zone] = fault
             memory.asleep[zone] = (memory.steady + ASK_AGAIN, fault)
-            found += [tpu for tpu in fault.found if tpu.run == state.name]
-    return found, unlisted
+            tpus += [tpu for tpu in fault.listed if tpu.belongs_to(state.name)]
+    return tpus, unlisted
 
 
 def _look_at_operation(state: RunState, services: Services) -> Operation | None:
@@ -357,7 +364,7 @@ def _identity(state: RunState) -> RunState:
 
 
 def describe(event: Event) -> str:
-    """One line for people; events that an earlier version wrote are cleaned here."""
+    """One line for people; what it quotes may hold secrets."""
     details = ", ".join(
         f"{key} {f'{value:.2f}' if key == 'cost_usd' else value}"
         for key, value in event.fields.items()

@@ -2,10 +2,10 @@
 
 Runs on the machine itself, started before anything is installed there, from the text of this file
 in the start-up script: so it uses the standard library of Python 3.8 and nothing else, and no word
-with an apostrophe in it. Its first argument is what to do, its second what it is told (`Told`, as
+with an apostrophe in it. Its first argument is what to do, its second its terms (`Terms`, as
 JSON):
 
-    watch            every `poll` seconds: counts, tells, and deletes the machine when it must go
+    watch            every `poll` seconds: counts, reports, and deletes the machine when it must go
     report STATUS    tells the supervisor how training ended
     get URL FILE     brings one file from the bucket
 
@@ -45,7 +45,7 @@ STALLED = 76  # exit status, as in the command line
 
 
 @dataclass(frozen=True)
-class Told:
+class Terms:
     """What the supervisor decided before it created the machine. Seconds."""
 
     attempt: int
@@ -102,13 +102,13 @@ def turn(counters: Counters, seconds: float, seen: Seen) -> Counters:
     )
 
 
-def must_go(counters: Counters, told: Told) -> str:
+def must_go(counters: Counters, terms: Terms) -> str:
     """Why the machine must be deleted now; empty while it may live."""
-    if counters.age >= told.limit or counters.unrenewed >= told.lease:
+    if counters.age >= terms.limit or counters.unrenewed >= terms.lease:
         return "lease_over"
-    if counters.ended >= told.ended:
+    if counters.ended >= terms.ended:
         return "ended"
-    return "stalled" if counters.quiet >= told.stalled else ""
+    return "stalled" if counters.quiet >= terms.stalled else ""
 
 
 def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
@@ -127,8 +127,8 @@ class Notes:
         self._paths = paths
 
     def load(self) -> Counters:
-        found = [c for c in map(self._load, self._paths) if c is not None]
-        return max(found, key=lambda c: c.age, default=Counters())
+        copies = [c for c in map(self._load, self._paths) if c is not None]
+        return max(copies, key=lambda c: c.age, default=Counters())
 
     def save(self, counters: Counters) -> None:
         record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
@@ -152,17 +152,17 @@ class Notes:
 class Machine:
     """What the watcher reads and writes: bucket, metadata server, service, disk."""
 
-    def __init__(self, told: Told, work_dir: str) -> None:
-        self._told, self._work_dir = told, work_dir
+    def __init__(self, terms: Terms, work_dir: str) -> None:
+        self._terms, self._work_dir = terms, work_dir
         self._opener = urllib.request.build_opener()
         self._number: int | None = None
 
     def look(self) -> Seen:
-        told = self._told
-        step = self._value(told.model_dir, "heartbeat.json", "global_step")
+        terms = self._terms
+        step = self._value(terms.model_dir, "heartbeat.json", "global_step")
         renewal = None
-        if self._value(told.supervisor_dir, "lease.json", "attempt") == told.attempt:
-            renewal = str(self._value(told.supervisor_dir, "lease.json", "renewed"))
+        if self._value(terms.supervisor_dir, "lease.json", "attempt") == terms.attempt:
+            renewal = str(self._value(terms.supervisor_dir, "lease.json", "renewed"))
         ended = os.path.exists(os.path.join(self._work_dir, "ended"))
         return Seen(step if isinstance(step, int) else None, renewal, ended)
 
@@ -177,9 +177,9 @@ class Machine:
 
     def _host(self) -> int:
         """Which host of its slice this is; 0 where it has one only, or does not know."""
-        if self._told.hosts > 1 and self._number is None:
+        if self._terms.hosts > 1 and self._number is None:
             for name in ("agent-worker-number", "worker-id"):
-                where = f"{self._told.metadata}/computeMetadata/v1/instance/attributes/{name}"
+                where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
                 request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
                 with contextlib.suppress(OSError, ValueError):
                     self._number = int(self._open(request, CALL_SECONDS))
@@ -194,7 +194,7 @@ class Machine:
         pauses: tuple[float, ...] = (1.0, 3.0, 0.0),
     ) -> None:
         """Tells the supervisor how training ended, or why the machine went."""
-        values = {"attempt": self._told.attempt, "status": status, "self_deleted": self_deleted}
+        values = {"attempt": self._terms.attempt, "status": status, "self_deleted": self_deleted}
         values["host"] = self._host()
         text = json.dumps({**values, "reason": reason, "time": int(time.time())})
         for pause in pauses:
@@ -207,7 +207,7 @@ class Machine:
 
     def delete(self) -> None:
         """Asks the service to delete this machine; all of its addresses, whatever each answers."""
-        for address in self._told.delete:
+        for address in self._terms.delete:
             try:
                 self.request("DELETE", address)
                 say(f"deleted {address}")
@@ -219,7 +219,7 @@ class Machine:
     ) -> bytes:
         """One signed request, over within `seconds`."""
         headers = {"Content-Type": "application/octet-stream"}
-        if method != "GET" or url.startswith(self._told.storage):
+        if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
         return self._open(urllib.request.Request(url, data, headers, method=method), seconds)
 
@@ -230,7 +230,7 @@ class Machine:
             file.write(data)
 
     def _token(self) -> str:
-        where = f"{self._told.metadata}/computeMetadata/v1/instance/service-accounts/default/token"
+        where = f"{self._terms.metadata}/computeMetadata/v1/instance/service-accounts/default/token"
         request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
         return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
 
@@ -253,11 +253,14 @@ class Machine:
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
         return self.request(
-            "GET", f"{self._told.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media", None, seconds
+            "GET",
+            f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media",
+            None,
+            seconds,
         )
 
     def _write(self, name: str, data: bytes) -> None:
-        url = f"{self._told.supervisor_dir}/{name}"
+        url = f"{self._terms.supervisor_dir}/{name}"
         if not url.startswith("gs://"):
             with open(f"{url}.{os.getpid()}.tmp", "wb") as file:
                 file.write(data)
@@ -265,18 +268,18 @@ class Machine:
             return
         bucket, _, path = url[5:].partition("/")
         query = urllib.parse.urlencode({"uploadType": "media", "name": path})
-        self.request("POST", f"{self._told.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
+        self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
     def _value(self, directory: str, name: str, key: str) -> Any:
         try:
-            found: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
-            return found[key]
+            values: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
+            return values[key]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def watch(
-    told: Told,
+    terms: Terms,
     machine: Machine,
     notes: Notes,
     clock: Callable[[], float],
@@ -284,27 +287,27 @@ def watch(
     boot: str,
 ) -> None:
     """Watches for as long as the machine is there."""
-    counters, is_told = notes.load(), False
-    if told.asked and not counters.boot:  # the first start of all; its life began before
-        late = time.time() - told.asked
+    counters, is_reported = notes.load(), False
+    if terms.asked and not counters.boot:  # the first start of all; its life began before
+        late = time.time() - terms.asked
         counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
-        if told.hosts > 1 and late > CREATION_SECONDS:
+        if terms.hosts > 1 and late > CREATION_SECONDS:
             # The successor of a lost host: what the others have counted, nobody tells it.
-            counters = replace(counters, unrenewed=max(0.0, told.lease - REPLACED_SECONDS))
+            counters = replace(counters, unrenewed=max(0.0, terms.lease - REPLACED_SECONDS))
     while True:
-        sleep(told.poll)
-        seconds = since(counters, clock(), boot, time.time()) if counters.boot else told.poll
+        sleep(terms.poll)
+        seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
         counters = turn(counters, seconds, machine.look())
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
         notes.save(counters)
-        reason = must_go(counters, told)
+        reason = must_go(counters, terms)
         if not reason:
             machine.tell()
             continue
         say(f"{reason}: deleting this machine")
-        if not is_told and not counters.ended:
+        if not is_reported and not counters.ended:
             machine.report(STALLED, reason, True, pauses=(0.0,))  # one try, which has a deadline
-            is_told = True
+            is_reported = True
         machine.delete()
 
 
@@ -330,10 +333,10 @@ def since_boot() -> float:
 
 def main(arguments: list[str]) -> int:
     """See the module."""
-    verb, told = arguments[0], Told(**json.loads(arguments[1]))
+    verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
-    machine = Machine(told, work_dir)
+    machine = Machine(terms, work_dir)
     if verb == "get":
         machine.get(arguments[2], arguments[3])
         return 0
@@ -342,9 +345,9 @@ def main(arguments: list[str]) -> int:
         machine.report(int(arguments[2]), "", False)
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
-    name = f"bigbird-ja-{told.attempt}.counters"
+    name = f"bigbird-ja-{terms.attempt}.counters"
     notes = Notes([os.path.join(work_dir, name), os.path.join(memory, name)])
-    watch(told, machine, notes, since_boot, time.sleep, boot_id())
+    watch(terms, machine, notes, since_boot, time.sleep, boot_id())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where the cycles go: every instruction's layer and kind, from the name scopes of its op."""
+"""Where the cycles go: sums by kind, the costliest ops, figures by machine code."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bigbird_ja.preflight.cycles import Cost
-from bigbird_ja.preflight.roofline import CodeCost
+from bigbird_ja.preflight.costs import Cost
+from bigbird_ja.preflight.roofline import CodeCost, StepTime
 
-WAITING = "waiting for copies"  # of no op: between a copy's start and its use (`waits.py`)
+WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
 KINDS: tuple[str, ...] = (
     "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
     "embedding", "MLM head", "NSP head", "optimiser", "dropout", "between devices", "copies",
     "other", WAITING,
 )  # fmt: skip
+CODE_KEYS: tuple[str, ...] = (
+    "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
+    "code_uncounted", "code_waiting_cycles",
+)  # fmt: skip
 
-# The innermost scope that says something decides; the first match in this order breaks ties.
+# The innermost of these name scopes decides; the first in this order breaks ties.
 _SCOPES: tuple[tuple[str, str], ...] = (
     ("dropout", "dropout"),
     ("softmax", "softmax"),
@@ -35,7 +39,6 @@ _SCOPES: tuple[tuple[str, str], ...] = (
     ("attention", "attention scores"),
 )
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
-_LAYER = re.compile(r"(?:^|/)layer_(\d+)/")
 
 
 def kind_of(cost: Cost) -> str:
@@ -50,27 +53,17 @@ def kind_of(cost: Cost) -> str:
     return _SCOPES[-rank][1] if place >= 0 else "other"
 
 
-def layer_of(cost: Cost) -> int | None:
-    """The encoder layer, or None."""
-    found = _LAYER.findall(cost.instruction.op_name)
-    return int(found[-1]) if found else None
-
-
-def by_kind(costs: Iterable[Cost]) -> dict[str, float]:
+def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
     """Cycles per kind, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
         sums[kind_of(cost)] += cost.cycles
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+    return _rounded(sums)
 
 
-def by_layer(costs: Iterable[Cost]) -> dict[str, float]:
-    """Cycles per layer (`layer 0`, ..., `outside`)."""
-    sums: dict[str, float] = defaultdict(float)
-    for cost in costs:
-        layer = layer_of(cost)
-        sums["outside" if layer is None else f"layer {layer}"] += cost.cycles
-    return dict(sums)
+def _rounded(sums: dict[str, float]) -> dict[str, int]:
+    """Largest first."""
+    return {name: round(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])}
 
 
 def top_ops(
@@ -79,34 +72,32 @@ def top_ops(
     """The costliest ops, the same op of all layers taken together.
 
     Args:
-        code: of the same costs in the same order, where there is machine code: it decides what is
+        code: of the same costs in the same order, where there is machine code: it decides which are
             costliest, and adds `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
     """
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, cost in enumerate(costs):
         groups[generic_name(cost), cost.instruction.opcode].append(place)
-    found = []
+    ops = []
     for (name, opcode), places in groups.items():
-        several = [costs[place] for place in places]
-        group: dict[str, Any] = {
-            "op": name, "opcode": opcode, "kind": kind_of(several[0]),
-            "count": sum(cost.trips for cost in several),
-            "cycles": round(sum(cost.cycles for cost in several)),
-            "priced": round(sum(cost.priced for cost in several)),
+        alike = [costs[place] for place in places]
+        op: dict[str, Any] = {
+            "op": name, "opcode": opcode, "kind": kind_of(alike[0]),
+            "count": sum(cost.trips for cost in alike),
+            "cycles": round(sum(cost.cycles for cost in alike)),
+            "priced": round(sum(cost.priced for cost in alike)),
         }  # fmt: skip
-        found.append(group | (_by_code([code[place] for place in places]) if code else {}))
+        if code:
+            by_code = [code[place] for place in places]
+            op |= {
+                "code_cycles": round(sum(one.cycles for one in by_code)),
+                "bundle_cycles": round(sum(one.bundle_cycles or 0.0 for one in by_code)),
+                "hbm_cycles": round(sum(one.hbm_cycles for one in by_code)),
+                "bound_by": max(by_code, key=lambda one: one.cycles).bound_by,  # of the dearest
+            }
+        ops.append(op)
     key = "code_cycles" if code else "cycles"
-    return sorted(found, key=lambda group: -group[key])[:count]
-
-
-def _by_code(several: Sequence[CodeCost]) -> dict[str, Any]:
-    """What a group's machine code adds; it is bound by what its dearest op is bound by."""
-    return {
-        "code_cycles": round(sum(code.cycles for code in several)),
-        "bundle_cycles": round(sum(code.bundle_cycles or 0.0 for code in several)),
-        "hbm_cycles": round(sum(code.hbm_cycles for code in several)),
-        "bound_by": max(several, key=lambda code: code.cycles).bound_by,
-    }
+    return sorted(ops, key=lambda op: -op[key])[:count]
 
 
 def generic_name(cost: Cost) -> str:
@@ -115,3 +106,45 @@ def generic_name(cost: Cost) -> str:
     name = op.op_name or f"({op.opcode})"
     name = re.sub(r"layer_\d+", "layer_*", name)
     return re.sub(r"_\d+(?=/|$)", "", name)
+
+
+def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
+    """A step's figures by machine code: `CODE_KEYS`. An op whose bundles cannot be counted has its
+    priced cycles."""
+    total = sum(code.cycles for code in costs) + time.waiting
+    priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
+    kinds: dict[str, float] = defaultdict(float)
+    bound: dict[str, float] = defaultdict(float)
+    for code in costs:
+        kinds[kind_of(code.cost)] += code.cycles
+        bound[code.bound_by or "not counted"] += code.cycles
+    if time.waiting:
+        kinds[WAITING] = time.waiting
+        bound["HBM"] += time.waiting
+    limits = sum(max(code.hbm_cycles, code.matrix_cycles) for code in costs)
+    hbm = sum(code.hbm_cycles for code in costs) + time.copied
+    return {
+        "code_cycles": round(total),
+        "code_coverage": 1.0 - priced / total if total else 1.0,
+        "code_waiting_cycles": round(time.waiting),
+        # With every op at its limit of HBM or of the matrix units, and HBM at its limit.
+        "code_roofline_cycles": round(max(limits, hbm)),
+        "code_by_kind": _rounded(kinds),
+        "code_bound_by": _rounded(bound),
+        "code_uncounted": _uncounted(costs),
+    }
+
+
+def _uncounted(costs: Sequence[CodeCost]) -> list[dict[str, Any]]:
+    """`op`, `count` and `priced_cycles` of the ops whose bundles cannot be counted, the same op of
+    all layers taken together, dearest first."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    for code in costs:
+        if code.bundle_cycles is None:
+            name = generic_name(code.cost)
+            key = name, code.cost.instruction.opcode
+            group = groups.setdefault(key, {"op": name, "count": 0, "priced_cycles": 0})
+            group["count"] += code.cost.trips
+            group["priced_cycles"] += round(code.cycles)
+    dear = [group for group in groups.values() if group["priced_cycles"]]
+    return sorted(dear, key=lambda group: -group["priced_cycles"])

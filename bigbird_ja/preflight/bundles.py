@@ -2,9 +2,9 @@
 
 A TensorCore issues one bundle a cycle, in order, and the compiler schedules them so that all units
 are ready in time: so an op takes as many cycles as bundles run, and beyond that only waits for
-copies from and to HBM (`roofline.py` has their limit). The listing has every bundle once, with the
-loops around it and the scalar arithmetic that steers them. Scalars are in single assignment: here
-each is worked out from the number of the iteration where it follows from that.
+copies from and to HBM (`roofline.py` has their limit). The listing has every bundle once, with its
+loops and the scalar arithmetic that controls them. Scalars are in single assignment: here each is
+computed from the number of the iteration, where it follows from that.
 
     0x7 LB: > { %i = sphi %zero, %next  ;;  ... } /* Start region 12 */      a loop's first bundle
     0x14   : > { %122 = sbr.rel (%p5) target = $region25 }                  skips to ...
@@ -23,13 +23,13 @@ _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(%p\w+)\) )?target = \$region(\d+)")
 _STARTS = re.compile(r"Start region (\d+)")
 _NAMED = re.compile(r"region (\d+)")
 _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}/]*)")
-# A scalar that finds no register is kept in memory, one place for each.
+# A scalar without a register is kept in memory, one place for each.
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (?:/\*[^*]*\*/)?(%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
-# More than this is not counted one by one; such a loop's length is unknown.
+# More trips than this are not counted one by one; such a loop's trip count is unknown.
 _MOST_TRIPS = 1 << 17
-# A predicate of more iterations than this is looked at in as many of them, evenly spread.
-_LOOKS = 4096
+# A predicate is evaluated in at most this many iterations, evenly spread.
+_SAMPLES = 4096
 
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
     "ge": lambda a, b: a >= b, "gt": lambda a, b: a > b, "le": lambda a, b: a <= b,
@@ -44,6 +44,7 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "pand": lambda a, b: a & b, "por": lambda a, b: a | b, "pxor": lambda a, b: a ^ b,
     "pnand": lambda a, b: 1 - (a & b), "pnor": lambda a, b: 1 - (a | b),
 }  # fmt: skip
+_Definitions = dict[str, tuple[str, list[str]]]  # name -> operation, operands
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,7 @@ class Runs:
     """Of one op."""
 
     times: list[float]  # how often each bundle runs, in the listing's order
-    # The share of bundles that lie in loops whose length does not follow from the listing, as it
-    # depends on data; they count once.
+    # The share of bundles in loops whose trip count depends on data; they count once.
     unknown_share: float = 0.0
 
     @property
@@ -64,30 +64,29 @@ class Runs:
 class _Loop:
     first: int  # bundle
     regions: frozenset[str]
+    # Of the branch back to the first bundle: the predicate, and whether it is negated.
+    back: tuple[str, bool] = ("", False)
     trips: int | None = None
     end: int = 0  # bundle after the last one
-
-    @property
-    def span(self) -> range:
-        return range(self.first, self.end)
 
 
 @dataclass
 class _Skip:
+    """A branch forward."""
+
     predicate: str
     negated: bool
     first: int
-    loops: list[_Loop]  # around it, the innermost last
-    region: str  # where the branch leads
+    loops: list[_Loop]  # that contain it, the innermost last
+    region: str  # the branch's target
     end: int = 0
 
 
 @dataclass
 class _Listing:
     bundles: int = 0
-    defined: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    defined: _Definitions = field(default_factory=dict)
     loops: list[_Loop] = field(default_factory=list)
-    backs: list[tuple[_Loop, str, bool]] = field(default_factory=list)
     skips: list[_Skip] = field(default_factory=list)
 
 
@@ -99,33 +98,34 @@ def runs(text: str) -> Runs:
     """
     listing = _read(text)
     scalars = _Scalars(listing.defined)
-    for loop, predicate, negated in listing.backs:
-        loop.trips = scalars.trips(predicate, negated)
     times = [1.0] * listing.bundles
+    unknown: set[int] = set()
     for loop in listing.loops:
-        for place in loop.span:
+        span = range(loop.first, loop.end)
+        loop.trips = scalars.trips(*loop.back)
+        for place in span:
             times[place] *= loop.trips or 1
+        unknown.update(span if loop.trips is None else ())
     _apply(listing.skips, scalars, times)
-    unknown = {p for loop in listing.loops if loop.trips is None for p in loop.span}
     return Runs(times, len(unknown) / max(len(times), 1))
 
 
 def _apply(skips: list[_Skip], scalars: _Scalars, times: list[float]) -> None:
-    """Takes from `times` the iterations that branches leave out."""
-    around: list[tuple[_Skip, list[bool]]] = []
+    """Subtracts from `times` the iterations that branches skip."""
+    outer: list[tuple[_Skip, list[bool]]] = []  # the skips that contain this one
     for skip in sorted(skips, key=lambda skip: (skip.first, -skip.end)):
         trips = next((loop.trips for loop in reversed(skip.loops)), None)
         ran = scalars.not_taken(skip.predicate, skip.negated, trips or 1)
-        left = 1.0  # of what the branches around it leave
-        around = [(outer, those) for outer, those in around if outer.end >= skip.end]
-        if around and around[-1][0].loops == skip.loops:
-            outer_ran = around[-1][1]
+        outer_share = 1.0
+        outer = [(other, other_ran) for other, other_ran in outer if other.end >= skip.end]
+        if outer and outer[-1][0].loops == skip.loops:
+            outer_ran = outer[-1][1]
             ran = [a and b for a, b in zip(ran, outer_ran, strict=True)]
-            left = sum(outer_ran) / len(outer_ran)
+            outer_share = sum(outer_ran) / len(outer_ran)
         share = sum(ran) / len(ran)
         for place in range(skip.first, skip.end):
-            times[place] *= share / left if left else 1.0
-        around.append((skip, ran))
+            times[place] *= share / outer_share if outer_share else 1.0
+        outer.append((skip, ran))
 
 
 def _read(text: str) -> _Listing:
@@ -139,91 +139,77 @@ def _read(text: str) -> _Listing:
         label, body = match[1], match[2]
         place = listing.bundles
         listing.bundles += 1
-        if label == "PF":
-            listing.skips += _ended(open_skips, place, _NAMED.findall(body))
+        if label == "PF":  # ends the skips whose target is named, at least the last one
+            targets = _NAMED.findall(body)
+            ended = [skip for skip in open_skips if skip.region in targets] or open_skips[-1:]
+            for skip in ended:
+                open_skips.remove(skip)
+                skip.end = place
+            listing.skips += ended
         if label == "LB":
             open_loops.append(_Loop(place, frozenset(_STARTS.findall(body))))
         _define(body, listing.defined)
         for negated, predicate, region in _BRANCH.findall(body):
-            back = next((loop for loop in open_loops if region in loop.regions), None)
-            if back is not None:
-                back.end = place + 1
-                open_loops.remove(back)
-                listing.loops.append(back)
-                listing.backs.append((back, predicate, negated == "!"))
+            loop = next((loop for loop in open_loops if region in loop.regions), None)
+            if loop is not None:
+                loop.back, loop.end = (predicate, negated == "!"), place + 1
+                open_loops.remove(loop)
+                listing.loops.append(loop)
             elif predicate:
-                around = list(open_loops)
-                open_skips.append(_Skip(predicate, negated == "!", place + 1, around, region))
+                skip = _Skip(predicate, negated == "!", place + 1, list(open_loops), region)
+                open_skips.append(skip)
     for loop in open_loops:
         loop.end = listing.bundles
         listing.loops.append(loop)
     return listing
 
 
-def _ended(open_skips: list[_Skip], place: int, regions: list[str]) -> list[_Skip]:
-    """The skips that end here: those whose target is named, at least the last one."""
-    ended = [skip for skip in open_skips if skip.region in regions] or open_skips[-1:]
-    for skip in ended:
-        open_skips.remove(skip)
-        skip.end = place
-    return ended
-
-
-def _define(body: str, defined: dict[str, tuple[str, list[str]]]) -> None:
-    """Notes what a bundle makes of scalars and predicates; a place in memory is one more name."""
+def _define(body: str, defined: _Definitions) -> None:
+    """Notes how a bundle defines scalars and predicates; a place in memory is one more name."""
     for part in body.split(";;"):
         part = part.lstrip()
-        if part.startswith(("%s", "%p")):
-            match = _DEFINES.match(part)
-            if match:
-                place = _PLACE.match(match[3])
-                if place and match[2] == "sld":
-                    defined[match[1]] = "smov", [place[1]]
-                else:
-                    defined[match[1]] = match[2], _operands(match[3])
-        elif " = sst " in part:
-            match = _STORES.search(part)
-            if match:
-                # With two stores it is not known which one is read.
-                twice = match[1] in defined
-                defined[match[1]] = ("", []) if twice else ("smov", [match[2]])
-
-
-def _operands(text: str) -> list[str]:
-    return [word for word in re.split(r"[,\s()]+", text.strip()) if word]
+        if part.startswith(("%s", "%p")) and (match := _DEFINES.match(part)):
+            place = _PLACE.match(match[3])
+            if place and match[2] == "sld":
+                defined[match[1]] = "smov", [place[1]]
+            else:
+                operands = re.split(r"[,\s()]+", match[3].strip())
+                defined[match[1]] = match[2], [word for word in operands if word]
+        elif " = sst " in part and (match := _STORES.search(part)):
+            # Of two stores it is unknown which one is read.
+            twice = match[1] in defined
+            defined[match[1]] = ("", []) if twice else ("smov", [match[2]])
 
 
 class _Scalars:
-    """The values of scalars and predicates in one iteration of the loop that they count."""
+    """The values of scalars and predicates in one iteration of the loop that contains them."""
 
-    def __init__(self, defined: Mapping[str, tuple[str, list[str]]]) -> None:
+    def __init__(self, defined: _Definitions) -> None:
         self._defined = defined
 
     def trips(self, predicate: str, negated: bool) -> int | None:
-        """How often a loop runs that goes on while the branch back is taken."""
+        """How often a loop runs whose branch back is taken while the predicate holds."""
         for iteration in range(_MOST_TRIPS):
             value = self._value(predicate, iteration, {})
             if value is None:
-                return self._bound(predicate)
+                # The constant that a counter is compared with: most loops count from zero by one.
+                operation, operands = self._defined.get(predicate, ("", []))
+                is_compare = operation.startswith("scmp") and operands
+                bound = _literal(operands[-1]) if is_compare else None
+                return bound if bound and 0 < bound <= _MOST_TRIPS else None
             if bool(value) == negated:
                 return iteration + 1
         return None
 
-    def _bound(self, predicate: str) -> int | None:
-        """The constant that a counter is compared with: loops count from zero by one as a rule."""
-        operation, operands = self._defined.get(predicate, ("", []))
-        bound = _literal(operands[-1]) if operation.startswith("scmp") and operands else None
-        return bound if bound and 0 < bound <= _MOST_TRIPS else None
-
     def not_taken(self, predicate: str, negated: bool, trips: int) -> list[bool]:
-        """For the iterations that are looked at: whether what a branch skips does run; where that
-        is not known, in all of them, so that the count is never too small."""
-        looks = min(trips, _LOOKS)
+        """For the sampled iterations: whether what a branch skips does run. Where that is unknown,
+        in all of them, so that the count is never too small."""
+        samples = min(trips, _SAMPLES)
         ran = []
-        for look in range(looks):
-            value = self._value(predicate, look * trips // looks, {})
+        for sample in range(samples):
+            value = self._value(predicate, sample * trips // samples, {})
             if value is None:
-                return [True] * looks
+                return [True] * samples
             ran.append(bool(value) == negated)
         return ran
 
@@ -231,13 +217,13 @@ class _Scalars:
         if not name.startswith(("%", "#")):
             return _literal(name)
         if name not in known:
-            known[name] = None  # what depends on itself other than by a counter is not known
-            known[name] = self._work_out(name, iteration, known)
+            known[name] = None  # a value that depends on itself other than as a counter is unknown
+            known[name] = self._compute(name, iteration, known)
         return known[name]
 
-    def _work_out(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
+    def _compute(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
         operation, operands = self._defined.get(name, ("", []))
-        kind, _, rest = operation.partition(".")
+        kind, _, suffix = operation.partition(".")
         if kind == "sphi":
             return self._counter(name, operands, iteration)
         if kind == "smov":
@@ -248,7 +234,7 @@ class _Scalars:
         if len(values) != 2 or values[0] is None or values[1] is None:
             return None
         if kind == "scmp":
-            compare = _COMPARE.get(rest.partition(".")[0])
+            compare = _COMPARE.get(suffix.partition(".")[0])
             return int(compare(values[0], values[1])) if compare else None
         compute = _ARITHMETIC.get(kind)
         return _signed(compute(values[0], values[1])) if compute else None
@@ -257,19 +243,19 @@ class _Scalars:
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
         """`smov a`; `smov (p, a), b`: a where p holds, else b; `smov (p), a`: a where p holds, and
-        what is read where it does not hold means nothing."""
+        nothing reads the value where it does not."""
         if len(operands) <= 2:
             return self._value(operands[-1], iteration, known)
         if len(operands) != 3:
             return None
-        chosen = self._value(operands[0].lstrip("!"), iteration, known)
-        if chosen is None:
+        predicate = self._value(operands[0].lstrip("!"), iteration, known)
+        if predicate is None:
             return None
-        holds = bool(chosen) != operands[0].startswith("!")
+        holds = bool(predicate) != operands[0].startswith("!")
         return self._value(operands[1 if holds else 2], iteration, known)
 
     def _counter(self, name: str, operands: list[str], iteration: int) -> int | None:
-        """A value that starts at a constant and grows by one in each iteration."""
+        """A value that starts at a constant and grows by a constant in each iteration."""
         start = step = None
         for operand in operands:
             operation, inner = self._defined.get(self._origin(operand), ("", []))
@@ -282,7 +268,7 @@ class _Scalars:
         return start + step * iteration
 
     def _origin(self, name: str) -> str:
-        """Where a value comes from that was only moved, or kept in memory."""
+        """The name of which this one is a copy, or which was kept in memory under it."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:

@@ -1,8 +1,7 @@
-"""Runs the TPU compiler on a step, in a child process with a time limit, and keeps what came out.
+"""Runs the TPU compiler on a step, in a child process with a time limit, and caches the result.
 
-A result is kept under the SHA-256 of everything that it depends on: the step's functions, what it
-is compiled for, the versions of libtpu and jaxlib, and this project's way of calling them. Anything
-else is compiled anew, so a kept result cannot be that of another program.
+The cache key is the SHA-256 of everything that a result depends on: the step's functions, the
+device or slice, the versions of libtpu and jaxlib, and this project's way of calling them.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.preflight import machine_code, memory
+from bigbird_ja.preflight import machine_code
 from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place, listings
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process import children
@@ -31,45 +31,62 @@ from bigbird_ja.storage import decode
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train.lowered import LoweredStep
 
-_PACKAGES = ("jax", "jaxlib", "libtpu")
-_INSTALL = "pip install 'bigbird-ja[preflight]'"
-_CACHE_FORMAT = "2"
-_CODE_FORMAT = "2"  # of what is read of the machine code, and of how it is counted
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
+_PACKAGES = ("jax", "jaxlib", "libtpu")
+_CACHE_FORMAT = "3"
 _LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """One allocation: its size, the TensorFlow op it belongs to, its shape."""
+
+    size: int  # bytes
+    op_name: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """A program that does not fit."""
+
+    used: int  # bytes it needs; 0 where the compiler stopped before that was known
+    available: int
+    largest: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True)
 class Compiled:
-    """What the compiler answered for one target. Sizes in bytes."""
+    """The compiler's result for one target. Sizes in bytes."""
 
     target: Target
     hlo: str  # optimised, "" where it did not fit
     stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
-    shortage: memory.Shortage | None  # None: it fits
-    code: dict[str, machine_code.Code] | None = None  # by the ops' names, where asked for and there
+    shortage: Shortage | None  # None: it fits
+    code: dict[str, machine_code.Code] | None = None  # by op name, where requested and available
 
 
 class CompilerFailed(CommandError):
-    """The compiler ended without an answer; the message says how, in one line."""
+    """The compiler ended without a result; the message says how, in one line."""
 
 
 def versions() -> dict[str, str]:
-    """The versions of what compiles.
+    """The versions of the compiler's packages.
 
     Raises:
         BadInput: the extra is not installed; names the command that installs it.
     """
-    found = {}
+    installed = {}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError as error:
             raise BadInput(
-                f"preflight needs {package}, which is not installed: {_INSTALL}"
+                f"preflight needs {package}, which is not installed:"
+                " pip install 'bigbird-ja[preflight]'"
             ) from error
-    return found
+    return installed
 
 
 def compile_for(
@@ -83,7 +100,7 @@ def compile_for(
 
     Args:
         step: for as many replicas as the target has devices.
-        cache_dir: where results are kept; None keeps nothing.
+        cache_dir: folder of cached results; None: no cache.
         timeout: seconds.
         code: reads the machine code too, where this libtpu lists it for the chip.
 
@@ -92,19 +109,19 @@ def compile_for(
         CompilerFailed: a crash, a time-out, or an error other than too little memory.
     """
     installed = versions()
-    code = code and machine_code.is_there(target.chip.name, installed["libtpu"])
+    code = code and machine_code.is_available(target.chip.name, installed["libtpu"])
     key = cache_key(step, target, installed, code)
-    kept = _load(cache_dir, key) if cache_dir else None
-    if kept is None:
-        kept = _compile(step, target, timeout, code)
+    cached = _load(cache_dir, key) if cache_dir else None
+    if cached is None:
+        cached = _compile(step, target, timeout, code)
         if cache_dir:
-            _store(cache_dir, key, *kept)
-    result, text = kept
-    if "error" in result:
-        return Compiled(target, "", {}, memory.shortage(result["error"]))
-    listed = result.pop("code", None)
-    read = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
-    return Compiled(target, text, result, None, read)
+            _store(cache_dir, key, cached)
+    stats = cached.result
+    if "error" in stats:
+        return Compiled(target, "", {}, shortage(stats["error"]))
+    listed = stats.pop("code", None)
+    codes = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
+    return Compiled(target, cached.hlo, stats, None, codes)
 
 
 def cache_key(
@@ -113,17 +130,17 @@ def cache_key(
     """SHA-256 (hex) of all that a result depends on.
 
     Args:
-        code: the result has what was read of the machine code.
+        code: the result includes the machine code.
     """
-    about = {
+    inputs = {
         "format": _CACHE_FORMAT,
-        **({"code": _CODE_FORMAT} if code else {}),
+        "code": code,
         "place": msgspec.to_builtins(target.place),
         "versions": installed,
         "environment": ENVIRONMENT,
     }
-    words = json.dumps(about, sort_keys=True).encode()
-    return hashlib.sha256(words + b"\0" + msgspec.msgpack.encode(step)).hexdigest()
+    text = json.dumps(inputs, sort_keys=True).encode()
+    return hashlib.sha256(text + b"\0" + msgspec.msgpack.encode(step)).hexdigest()
 
 
 def count_devices(places: Sequence[Place]) -> list[int]:
@@ -131,13 +148,13 @@ def count_devices(places: Sequence[Place]) -> list[int]:
 
     Raises:
         BadInput: the extra is not installed.
-        CompilerFailed: a crash, or no answer.
+        CompilerFailed: a crash, or no result.
     """
     versions()
     with scratch_directory() as directory:
         result = _run(Job(list(places)), directory, "libtpu", _LISTING_TIMEOUT)
     if "error" in result:
-        raise CompilerFailed(f"libtpu does not say what it knows: {_first_line(result['error'])}")
+        raise CompilerFailed(f"libtpu cannot list its devices: {_first_line(result['error'])}")
     return decode.convert(result["devices"], list[int], "libtpu")
 
 
@@ -147,26 +164,31 @@ def default_cache_dir(environment: dict[str, str]) -> str:
     return os.path.join(root, "bigbird-ja", "preflight")
 
 
-def _compile(
-    step: LoweredStep, target: Target, timeout: float, code: bool
-) -> tuple[dict[str, Any], str]:
+@dataclass(frozen=True)
+class _Cached:
+    """What the child wrote, as it is cached."""
+
+    result: dict[str, Any]
+    hlo: str
+
+
+def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> _Cached:
     with scratch_directory() as directory:
         who = f"the compiler for {target.name}"
         result = _run(Job([target.place], step, code), directory, who, timeout)
-        error_text = result.get("error", "")
-        if "Invalid TPU external name" in error_text:
+        error = result.get("error", "")
+        if "Invalid TPU external name" in error:
             raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
-        if error_text and not memory.is_shortage(error_text):
-            raise CompilerFailed(f"{who} refused: {_first_line(error_text)}")
-        text = ""
-        if not error_text:
-            with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
-                text = stream.read()
-        return result, text
+        if error and not is_shortage(error):
+            raise CompilerFailed(f"{who} refused: {_first_line(error)}")
+        if error:
+            return _Cached(result, "")
+        with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
+            return _Cached(result, stream.read())
 
 
 def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
-    """Runs the child on a job; what it wrote as its result."""
+    """Runs the child on a job; returns the result that it wrote."""
     path = os.path.join(directory, "job")
     with open(path, "wb") as stream:
         stream.write(msgspec.msgpack.encode(job))
@@ -183,51 +205,80 @@ def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
     )
     with children.kill_on_exit(child):
         try:
-            _, words = child.communicate(timeout=timeout)
+            _, stderr = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
             raise CompilerFailed(f"{who} did not finish within {timeout:.0f} seconds") from error
-    result = _read_json(os.path.join(directory, "result.json"))
-    if result is None:
-        lines = words.decode(errors="replace").splitlines()
-        to_do = "compile for one --chip or --topology at a time, or on a larger machine"
-        raise children.error_from_exit(child.returncode, lines, who, to_do)
-    return result
+    try:
+        return decode.read_json(os.path.join(directory, "result.json"), dict[str, Any])
+    except (OSError, BadInput) as error:  # the child ended before it could write its result
+        lines = stderr.decode(errors="replace").splitlines()
+        advice = "compile for one --chip or --topology at a time, or on a larger machine"
+        raise children.error_from_exit(child.returncode, lines, who, advice) from error
 
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:300]
 
 
-def _read_json(path: str) -> dict[str, Any] | None:
-    try:
-        return decode.read_json(path, dict[str, Any])
-    except (OSError, BadInput):
-        return None  # the child ended before it could write it
-
-
-@dataclass(frozen=True)
-class _Cached:
-    result: dict[str, Any]
-    hlo: str
-
-
-def _load(cache_dir: str, key: str) -> tuple[dict[str, Any], str] | None:
+def _load(cache_dir: str, key: str) -> _Cached | None:
     try:
         path = os.path.join(cache_dir, f"{key}.json.gz")
         with gzip.open(path, "rb") as stream:
-            value = decode.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
-        return value.result, value.hlo
+            return decode.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
     except (OSError, EOFError, zlib.error, BadInput):
         return None  # absent or damaged: compile again
 
 
-def _store(cache_dir: str, key: str, result: dict[str, Any], text: str) -> None:
+def _store(cache_dir: str, key: str, cached: _Cached) -> None:
     """Keeps a result; a cache that cannot be written only costs time."""
     path = os.path.join(cache_dir, f"{key}.json.gz")
     try:
         os.makedirs(cache_dir, exist_ok=True)
-        with gzip.open(f"{path}.{os.getpid()}", "wt", encoding="utf-8", compresslevel=3) as stream:
-            json.dump({"result": result, "hlo": text}, stream)
+        with gzip.open(f"{path}.{os.getpid()}", "wb", compresslevel=3) as stream:
+            stream.write(msgspec.json.encode(cached))
         os.replace(f"{path}.{os.getpid()}", path)
     except OSError:
         return
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = r"([\d.]+)([KMGT]?)B?"
+# The compiler's message names what the program needs and what there is in one of these forms.
+_TOTALS = (
+    re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
+    re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
+    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+)
+_SINGLE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
+_SINGLE_SHAPE = re.compile(r"shape = '([^']*)'.*?tag = '([^']*)'", re.DOTALL)
+_BUFFER = re.compile(
+    rf"^\s*\d+\. Size: {_SIZE}\s*\n(?:\s*Operator: op_name=\"([^\"]*)\"[^\n]*\n)?"
+    r"\s*Shape: ([^\n]*)\n",
+    re.MULTILINE,
+)
+
+
+def is_shortage(message: str) -> bool:
+    """Whether a compiler's error means that HBM is too small: not a core's vector memory, of which
+    a kernel uses too much."""
+    return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
+
+
+def shortage(message: str) -> Shortage:
+    """Reads the compiler's RESOURCE_EXHAUSTED message."""
+    largest = tuple(
+        Buffer(_bytes(size, unit), op_name or "(made by the compiler)", shape)
+        for size, unit, op_name, shape in _BUFFER.findall(message)
+    )
+    for form in _TOTALS:
+        if total := form.search(message):
+            return Shortage(_bytes(total[1], total[2]), _bytes(total[3], total[4]), largest)
+    if single := _SINGLE.search(message):
+        shape = _SINGLE_SHAPE.search(message)
+        buffer = Buffer(int(single[1]), shape[2] if shape else "", shape[1] if shape else "")
+        return Shortage(buffer.size, int(single[2]), (buffer,))
+    return Shortage(0, 0, largest)
+
+
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * _UNITS[unit])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# Values above this are the compiler's mark for "unknown", not cycles.
+# The compiler writes values above this where it has no estimate.
 UNKNOWN_CYCLES = 1e11
 
 _BYTES = {
@@ -128,31 +128,35 @@ def parse_instruction(line: str) -> Instruction | None:
     if not opcode:
         return None
     operands, attributes = _split_parenthesis(rest[opcode.end() - 1 :])
-    cycles = _CYCLES.search(attributes)
-    estimated = int(cycles[1]) if cycles else None
-    if estimated is not None and estimated > UNKNOWN_CYCLES:
-        estimated = None
-    trips, op_name = _TRIPS.search(attributes), _OP_NAME.search(attributes)
-    body, condition = _BODY.search(attributes), _CONDITION.search(attributes)
-    index, direction = _INDEX.search(attributes), _DIRECTION.search(attributes)
-    constant = _INTEGER.fullmatch(operands) if opcode[1] == "constant" else None
+    cycles = _integer(_CYCLES, attributes)
+    is_scalar = opcode[1] == "constant" and _INTEGER.fullmatch(operands)
     return Instruction(
         name=head[2],
         opcode=opcode[1],
         shapes=tuple(_shapes(type_text)),
         operands=tuple(_OPERAND.findall(operands)),
         called=tuple(_called(attributes)),
-        body=body[1] if body else None,
-        estimated_cycles=estimated,
-        condition=condition[1] if condition else None,
-        trip_count=int(trips[1]) if trips else None,
-        constant=int(constant[1]) if constant else None,
-        tuple_index=int(index[1]) if index else None,
-        direction=direction[1] if direction else "",
-        op_name=op_name[1] if op_name else "",
+        body=_text(_BODY, attributes) or None,
+        estimated_cycles=None if cycles is None or cycles > UNKNOWN_CYCLES else cycles,
+        condition=_text(_CONDITION, attributes) or None,
+        trip_count=_integer(_TRIPS, attributes),
+        constant=_integer(_INTEGER, operands) if is_scalar else None,
+        tuple_index=_integer(_INDEX, attributes),
+        direction=_text(_DIRECTION, attributes),
+        op_name=_text(_OP_NAME, attributes),
         type_text=type_text,
         text=line.strip(),
     )
+
+
+def _text(pattern: re.Pattern[str], attributes: str) -> str:
+    match = pattern.search(attributes)
+    return match[1] if match else ""
+
+
+def _integer(pattern: re.Pattern[str], attributes: str) -> int | None:
+    match = pattern.search(attributes)
+    return int(match[1]) if match else None
 
 
 def _called(attributes: str) -> Iterator[str]:

@@ -1,30 +1,29 @@
-"""What libtpu is told so that it lists its final code, and what is read from the listings.
+"""Flags that make libtpu list its final code, and reading these listings.
 
-libtpu also analyses its code itself (`--xla_jf_dump_static_llo_profile_to`), but ends its process
-at the first op that it cannot analyse; in a train step there always is one. The listings it writes
-of every op. Tried with `_SINCE` and later, for the chips of `HAS_LISTINGS`.
+libtpu also analyses its code itself (`--xla_jf_dump_static_llo_profile_to`), but that ends its
+process at the first op that it cannot analyse; in a train step there always is one. It lists every
+op's code. Tried with `_SINCE` and later, for the chips of `HAS_LISTINGS`.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bigbird_ja.preflight.bundles import Runs, runs
+from bigbird_ja.preflight.bundles import runs
 
 HAS_LISTINGS: frozenset[str] = frozenset({"v5e", "v5p", "v6e", "v7x"})
 _SINCE = (0, 0, 42)
 _MOST_UNKNOWN = 0.05
 _BUNDLES, _UTILISATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
-_FILE = re.compile(rf"\d+-(.+)-\d+-{_BUNDLES}\.txt")
+_FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILISATION})\.txt")
 
 
 @dataclass(frozen=True)
 class Code:
-    """Of one op. Ops that are alike share their code: the compiler makes and lists it once."""
+    """Of one op. Identical ops share their code: the compiler makes and lists it once."""
 
     cycles: float  # of one run
     # Unit to the share of its slots that are used while the op runs.
@@ -33,12 +32,12 @@ class Code:
 
     @property
     def is_counted(self) -> bool:
-        """Whether `cycles` can be told. What copies the rest of an uneven tile has short loops of
-        unknown length; those of a scatter have most of its bundles."""
+        """Whether `cycles` is known. Copies of an uneven tile's end have short loops of unknown
+        trip count; in a scatter these have most of the bundles."""
         return self.unknown_share <= _MOST_UNKNOWN
 
 
-def is_there(chip: str, libtpu: str) -> bool:
+def is_available(chip: str, libtpu: str) -> bool:
     """Whether this version of libtpu lists its code for a chip.
 
     Args:
@@ -63,26 +62,17 @@ def flags(directory: str) -> str:
 
 def collect(directory: str) -> dict[str, Code]:
     """Reads all listings: op's name to its code."""
-    found = {}
-    for path in sorted(glob.glob(os.path.join(glob.escape(directory), f"*-{_BUNDLES}.txt"))):
-        match = _FILE.fullmatch(os.path.basename(path))
-        if not match or match[1].endswith("schedule-analysis"):
-            continue
-        with open(path, encoding="utf-8") as stream:
-            counted = runs(stream.read())
-        found[match[1]] = Code(
-            counted.cycles, _fullness(directory, match[1], counted), counted.unknown_share
-        )
-    return found
-
-
-def _fullness(directory: str, name: str, counted: Runs) -> dict[str, float]:
-    paths = glob.glob(os.path.join(glob.escape(directory), f"*-{name}-*-{_UTILISATION}.txt"))
-    for path in paths:
-        if re.fullmatch(rf"\d+-{re.escape(name)}-\d+-{_UTILISATION}\.txt", os.path.basename(path)):
-            with open(path, encoding="utf-8") as stream:
-                return fullness(stream.read(), counted.times)
-    return {}
+    texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILISATION: {}}
+    for file in sorted(os.listdir(directory)):
+        if match := _FILE.fullmatch(file):
+            with open(os.path.join(directory, file), encoding="utf-8") as stream:
+                texts[match[2]][match[1]] = stream.read()
+    codes = {}
+    for name, text in texts[_BUNDLES].items():
+        counted = runs(text)
+        slots = fullness(texts[_UTILISATION].get(name, ""), counted.times)
+        codes[name] = Code(counted.cycles, slots, counted.unknown_share)
+    return codes
 
 
 def fullness(text: str, times: Sequence[float]) -> dict[str, float]:

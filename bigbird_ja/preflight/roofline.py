@@ -1,27 +1,33 @@
-"""What each op takes by machine code, what it must take, and what it is bound by.
+"""What each op takes by machine code, what limits it, and how long a step waits for copies.
 
 The roofline of an op: the cycles in which its bytes go through HBM at the chip's bandwidth, and
 those in which its products go through the matrix units at the chip's peak. Ops whose bundles
-cannot be counted (they have none of their own, or as many as the data want) count with their priced
-cycles.
+cannot be counted (they have none, or as many as the data decide) count with their priced cycles.
+
+The compiler starts copies between HBM and the core's memory beside other ops (`copy-start`,
+`slice-start`) and waits for them where they are needed (`copy-done`, `slice-done`). HBM serves them
+in the time that the ops between leave to it; for what remains at the `done`, the core waits. A
+program is written in the order in which it runs, so that these waits can be added up. Of several
+copies the one that is needed first goes first: no other order waits for less, so the sum is a lower
+bound.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from bigbird_ja.accelerators.chips import Chip
-from bigbird_ja.preflight.cycles import Cost
-from bigbird_ja.preflight.flops import instruction_flops
+from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
 from bigbird_ja.preflight.machine_code import Code
 
-# A resource that is less full than this is not what an op waits for.
+# An op waits for no resource that is less full than this.
 _LEAST = 0.25
 NONE_FULL = "latency"
-# libtpu's names of a bundle's slots, by what they belong to.
+# libtpu's names of a bundle's slots, by unit.
 _UNITS: Mapping[str, tuple[str, ...]] = {
     "matrix unit": ("MATMUL", "MATPUSH"),
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
@@ -37,7 +43,7 @@ class CodeCost:
     """One instruction's share of the step by machine code. Cycles of all its trips together."""
 
     cost: Cost
-    bundle_cycles: float | None  # its bundles, one a cycle; None where they cannot be counted
+    bundle_cycles: float | None  # one per bundle; None where they cannot be counted
     hbm_cycles: float  # its bytes in HBM, read and written once, at the chip's bandwidth
     matrix_cycles: float  # its products at the chip's peak
     bound_by: str | None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
@@ -50,11 +56,6 @@ class CodeCost:
             return self.cost.cycles
         return max(self.bundle_cycles, self.hbm_cycles)
 
-    @property
-    def as_cost(self) -> Cost:
-        """For sums over kinds and layers, which know estimates only."""
-        return replace(self.cost, estimated=self.cycles, priced=0.0)
-
 
 def code_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
@@ -62,32 +63,18 @@ def code_costs(
     """Every cost beside its machine code.
 
     Args:
-        module: of which `costs` are.
+        module: the module of `costs`.
         code: by the ops' names, of the same program.
     """
-    ops = _Ops(module, code)
-    places = {op.name: ops_beside for ops_beside in _beside(module) for op in ops_beside.values()}
-    return [_code_cost(module, cost, ops, places, chip) for cost in costs]
+    lookup = _CodeLookup(module, code)
+    return [_code_cost(module, cost, lookup, chip) for cost in costs]
 
 
-def _beside(module: Module) -> Iterator[dict[str, Instruction]]:
-    for instructions in module.computations.values():
-        yield {op.name: op for op in instructions}
-
-
-def _code_cost(
-    module: Module,
-    cost: Cost,
-    ops: _Ops,
-    places: Mapping[str, Mapping[str, Instruction]],
-    chip: Chip,
-) -> CodeCost:
-    instruction = cost.instruction
-    beside = places[instruction.name]
-    hbm = hbm_cycles(hbm_bytes(module, instruction, beside), chip)
-    flops = instruction_flops(module, instruction, beside)
-    matrix = flops / chip.peak_flops * chip.clock_hz
-    code = ops.of(instruction, beside)
+def _code_cost(module: Module, cost: Cost, lookup: _CodeLookup, chip: Chip) -> CodeCost:
+    op = cost.instruction
+    hbm = hbm_cycles(hbm_bytes(module, op, cost.beside), chip)
+    matrix = instruction_flops(module, op, cost.beside) / chip.peak_flops * chip.clock_hz
+    code = lookup.find(op, cost.beside)
     return CodeCost(
         cost,
         None if code is None else code.cycles * cost.trips,
@@ -102,7 +89,7 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
 
     Args:
         hbm: cycles in which HBM is busy.
-        matrix: cycles that the op's products take at the chip's peak.
+        matrix: cycles of the op's products at the chip's peak.
     """
     cycles = max(code.cycles, hbm, 1.0)
     running = code.cycles / cycles  # the share of the time in which bundles run
@@ -117,31 +104,41 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
 
 
 def hbm_cycles(size: float, chip: Chip) -> float:
-    """Cycles in which so many bytes go through HBM at the chip's bandwidth."""
+    """Cycles in which that many bytes go through HBM at the chip's bandwidth."""
     return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
-def hbm_bytes(module: Module, instruction: Instruction, beside: Mapping[str, Instruction]) -> int:
+def hbm_bytes(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> int:
     """Bytes that an instruction reads from HBM and writes there, each array once, padded.
 
-    Of an operand that a fusion only takes slices or rows from, those count; of an output that it
-    only updates in place, the update.
+    Of an operand from which a fusion only takes slices or rows, those count; of an output that it
+    updates in place, the update.
     """
-    inner = [op for name in instruction.called for op in module.computations.get(name, [])]
+    inner = [o for name in op.called for o in module.computations.get(name, [])]
     total = sum(
-        _read(inner, place, beside[name])
-        for place, name in enumerate(instruction.operands)
+        _read_bytes(inner, place, beside[name])
+        for place, name in enumerate(op.operands)
         if name in beside
     )
-    return total + _written(instruction, inner)
+    written = _bytes_in_hbm(op)
+    named = {o.name: o for o in inner}
+    updates = [o for o in inner if _is_update(o) and o.text.startswith("ROOT")]
+    if written and updates and updates[0].operands[1] in named:
+        written = min(written, named[updates[0].operands[1]].padded_bytes)
+    return total + written
 
 
-def _in_hbm(instruction: Instruction) -> int:
-    return sum(shape.padded_bytes for shape in instruction.shapes if shape.in_hbm)
+def _bytes_in_hbm(op: Instruction) -> int:
+    return sum(shape.padded_bytes for shape in op.shapes if shape.in_hbm)
 
 
-def _read(inner: list[Instruction], place: int, operand: Instruction) -> int:
-    whole = _in_hbm(operand)
+def _is_update(op: Instruction) -> bool:
+    return op.opcode == "dynamic-update-slice"
+
+
+def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> int:
+    """Of one operand of a fusion with the instructions `inner`."""
+    whole = _bytes_in_hbm(operand)
     parameters = [
         op.name for op in inner if op.opcode == "parameter" and f"parameter({place})" in op.text
     ]
@@ -150,56 +147,124 @@ def _read(inner: list[Instruction], place: int, operand: Instruction) -> int:
     users = [op for op in inner if parameters[0] in op.operands]
     if users and all(op.opcode in _PICKING and op.operands[0] == parameters[0] for op in users):
         return min(whole, sum(op.padded_bytes for op in users))
-    updated = [op for op in users if _updates(op) and op.operands[0] == parameters[0]]
+    updated = [op for op in users if _is_update(op) and op.operands[0] == parameters[0]]
     return 0 if users and len(updated) == len(users) else whole
 
 
-def _updates(instruction: Instruction) -> bool:
-    return instruction.opcode == "dynamic-update-slice"
-
-
-def _written(instruction: Instruction, inner: list[Instruction]) -> int:
-    whole = _in_hbm(instruction)
-    named = {op.name: op for op in inner}
-    updates = [op for op in inner if _updates(op) and op.text.startswith("ROOT")]
-    if whole and updates and updates[0].operands[1] in named:
-        return min(whole, named[updates[0].operands[1]].padded_bytes)
-    return whole
-
-
-class _Ops:
-    """Finds an instruction's analysis, by its name or by that of one like it."""
+class _CodeLookup:
+    """Finds an instruction's machine code, by its name or by that of an identical one."""
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
-        self._module, self._ops = module, code
-        self._alike: dict[str, Code] = {}
-        self._texts: dict[str, str] = {}
-        for beside in _beside(module):
+        self._module, self._code = module, code
+        self._by_text: dict[str, Code] = {}
+        self._bodies: dict[str, str] = {}
+        for instructions in module.computations.values():
+            beside = {op.name: op for op in instructions}
             for op in beside.values():
                 if op.name in code:
-                    self._alike[self._text(op, beside)] = code[op.name]
+                    self._by_text[self._text(op, beside)] = code[op.name]
 
-    def of(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> Code | None:
-        found = self._ops.get(instruction.name)
-        found = found or self._alike.get(self._text(instruction, beside))
-        return found if found and found.is_counted else None
+    def find(self, op: Instruction, beside: Mapping[str, Instruction]) -> Code | None:
+        code = self._code.get(op.name) or self._by_text.get(self._text(op, beside))
+        return code if code and code.is_counted else None
 
-    def _text(self, instruction: Instruction, beside: Mapping[str, Instruction]) -> str:
-        """The same for instructions that differ in names and origin only."""
-        of_operands = [beside[name].type_text for name in instruction.operands if name in beside]
-        bodies = [self._body(name) for name in instruction.called]
-        return "\n".join([_without_names(instruction.text), *of_operands, *bodies])
+    def _text(self, op: Instruction, beside: Mapping[str, Instruction]) -> str:
+        """Equal for instructions that differ in names and origin only."""
+        operands = [beside[name].type_text for name in op.operands if name in beside]
+        bodies = [self._body(name) for name in op.called]
+        return "\n".join([_without_names(op.text), *operands, *bodies])
 
     def _body(self, name: str) -> str:
-        if name not in self._texts:
-            lines = [op.text for op in self._module.computations.get(name, [])]
-            called = [c for op in self._module.computations.get(name, []) for c in op.called]
-            self._texts[name] = _without_names("\n".join(lines)) + "".join(map(self._body, called))
-        return self._texts[name]
+        if name not in self._bodies:
+            ops = self._module.computations.get(name, [])
+            called = [self._body(inner) for op in ops for inner in op.called]
+            self._bodies[name] = _without_names("\n".join(op.text for op in ops)) + "".join(called)
+        return self._bodies[name]
 
 
 def _without_names(text: str) -> str:
-    """Names become numbers in the order in which they appear; origins go."""
+    """Replaces names by numbers in the order of their appearance, and drops origins."""
     text = "\n".join(_METADATA.sub("", _METADATA.sub("", line)) for line in text.splitlines())
     numbers: dict[str, str] = {}
     return _NAME.sub(lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
+
+
+@dataclass
+class StepTime:
+    """Cycles of one run of a computation."""
+
+    cycles: float = 0.0  # without waiting
+    hbm: float = 0.0  # in which HBM is busy
+    waiting: float = 0.0  # for copies
+    copied: float = 0.0  # of `hbm`, for copies beside other ops
+
+
+def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime:
+    """Adds up a step and its waits.
+
+    Args:
+        module: with a schedule.
+        costs: of its ops.
+    """
+    by_name = {code.cost.instruction.name: code for code in costs}
+    return _run(module, module.entry, by_name, chip)
+
+
+def _run(module: Module, name: str, costs: Mapping[str, CodeCost], chip: Chip) -> StepTime:
+    instructions = module.computations.get(name, [])
+    done_at = {
+        op.operands[0]: place
+        for place, op in enumerate(instructions)
+        if op.opcode in ("copy-done", "slice-done")
+    }
+    total = StepTime()
+    # A heap of the copies under way: the place where each is needed, and its remaining HBM cycles.
+    copies: list[tuple[int, float]] = []
+    for place, op in enumerate(instructions):
+        if op.opcode in ("copy-start", "slice-start"):
+            busy = hbm_cycles(_copied_bytes(op), chip)
+            heapq.heappush(copies, (done_at.get(op.name, len(instructions)), busy))
+            total.copied += busy
+            total.hbm += busy
+        elif op.opcode in ("copy-done", "slice-done"):
+            while copies and copies[0][0] <= place:
+                total.waiting += heapq.heappop(copies)[1]
+        else:
+            one = _one(module, op, costs, chip)
+            _serve(copies, max(one.cycles + one.waiting - one.hbm, 0.0))
+            total.cycles += one.cycles
+            total.hbm += one.hbm
+            total.waiting += one.waiting
+            total.copied += one.copied
+    return total
+
+
+def _one(module: Module, op: Instruction, costs: Mapping[str, CodeCost], chip: Chip) -> StepTime:
+    """One op, all trips of a loop together."""
+    if op.opcode in CONTROL:
+        trips = trip_count(module, op) or 1 if op.opcode == "while" else 1
+        names = [op.body] if op.opcode == "while" and op.body else op.called
+        # Of a conditional the dearest branch runs; the others have no costs.
+        runs = [_run(module, name, costs, chip) for name in names]
+        dearest = max(runs, key=lambda run: run.cycles, default=StepTime())
+        return StepTime(*(trips * part for part in vars(dearest).values()))
+    code = costs.get(op.name)
+    if code is None:
+        return StepTime()
+    return StepTime(code.cycles / code.cost.trips, code.hbm_cycles / code.cost.trips)
+
+
+def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
+    """HBM spends that many cycles on the copies."""
+    while cycles > 0 and copies:
+        needed, left = heapq.heappop(copies)
+        if left > cycles:
+            heapq.heappush(copies, (needed, left - cycles))
+        cycles -= left
+
+
+def _copied_bytes(start: Instruction) -> int:
+    """Bytes that a copy reads from HBM and writes there."""
+    # (to, from, context) of a copy; ((from), to, context) of a slice, which moves its output.
+    to, source = start.shapes[:2] if start.opcode == "copy-start" else start.shapes[1::-1]
+    return to.padded_bytes * (to.in_hbm + source.in_hbm)

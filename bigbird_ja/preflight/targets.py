@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,6 @@ from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 
-# Slices that Google rents, for the lists in messages; the compiler knows more of them.
-_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8")
-_SHAPES: dict[str, tuple[str, ...]] = {
-    "v2": ("2x2", "4x4", "8x8", "16x16"), "v3": ("2x2", "4x4", "8x8", "16x16", "32x32"),
-    "v4": _CUBES, "v5e": _FLAT, "v5p": _CUBES, "v6e": _FLAT, "v7x": _CUBES,
-}  # fmt: skip
 _NAME = re.compile(r"(\w+):(\d+(?:x\d+){1,2})")
 
 
@@ -41,12 +33,6 @@ def of_chip(chip: Chip) -> Target:
     return Target(chip.name, chip, Place(chip.topology), 1)
 
 
-def one_of(target: Target) -> Target:
-    """One device of a slice's kind."""
-    place = dataclasses.replace(target.place, topology=target.chip.topology, is_one_chip=False)
-    return Target(target.chip.name, target.chip, place, 1)
-
-
 def of_topologies(
     names: Sequence[str], count_devices: Callable[[Sequence[Place]], Sequence[int]]
 ) -> list[Target]:
@@ -54,12 +40,10 @@ def of_topologies(
 
     Args:
         names: such as "v5e:2x4".
-        count_devices: how many devices the installed compiler counts in each, 0 where it does not
-            know it.
+        count_devices: see `compile.count_devices`.
 
     Raises:
-        BadInput: a name that means nothing, or that this compiler does not know; lists what there
-            is.
+        BadInput: a name of another form, or a slice that this compiler does not know.
     """
     if not names:
         return []
@@ -74,7 +58,7 @@ def of_topologies(
                 f" {', '.join(known)}: use a newer libtpu, in an environment of its own"
             )
         if not count:
-            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_list(kind)}")
+            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_example(kind)}")
         targets.append(Target(name, MEGACORE.get(kind, CHIPS[kind]), place, count))
     return targets
 
@@ -94,11 +78,14 @@ def _place(name: str) -> Place:
             f" {', '.join(CHIPS)}"
         )
     if not match:
-        raise BadInput(f"--topology {name}: CHIP:SHAPE; {_list(kind)}")
+        raise BadInput(f"--topology {name}: CHIP:SHAPE; {_example(kind)}")
     prefix = CHIPS[kind].topology.partition(":")[0]
     is_one = all(size == "1" for size in match[2].split("x"))
     return Place(f"{prefix}:{match[2]}", is_one_chip=is_one, is_megacore=kind in MEGACORE)
 
 
-def _list(kind: str) -> str:
-    return f"there are {', '.join(f'{kind}:{shape}' for shape in _SHAPES[kind])}"
+def _example(kind: str) -> str:
+    """Three slices of a kind that Google rents."""
+    flat = CHIPS[kind].topology.count("x") == 1
+    shapes = ("2x2", "4x4", "8x8") if flat else ("2x2x1", "2x2x2", "2x2x4")
+    return f"such as {', '.join(f'{kind}:{shape}' for shape in shapes)}"

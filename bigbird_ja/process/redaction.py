@@ -1,22 +1,17 @@
 """Takes credentials out of text before it is logged or written anywhere.
 
-The last net, and a short one: what leaves this machine is composed from values that the program
-knows, and environment variables are never printed. URLs lose user, password and query; what
-follows a name such as `password` is masked; and so are a few well-known forms. What is masked is
-the value; the name stays, so that a message still tells what was wrong.
+`streams` applies it to all that Python writes to standard error, `streams.json_line` to records. It
+is the last net, and short: what leaves this machine is composed from values that the program knows,
+and environment variables are never printed. URLs lose user, password and query; what follows a name
+such as `password` is masked; and so are a few well-known forms. What is masked is the value; the
+name stays, so that a message still tells what was wrong.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import re
-import sys
-import threading
 import traceback
-import warnings
-from contextlib import suppress
-from typing import Any
 
 MASK = "[redacted]"
 
@@ -71,49 +66,6 @@ def redact(text: str) -> str:
     return text
 
 
-def install() -> None:
-    """No log record, warning or traceback of this process leaves with a credential in it: not of a
-    library's logger, not of a thread, not of a destructor."""
-    make = logging.getLogRecordFactory()
-
-    def record(*arguments: Any, **keywords: Any) -> logging.LogRecord:
-        made = make(*arguments, **keywords)
-        with suppress(Exception):  # arguments that do not fit: the handler reports that
-            message = made.getMessage()
-            cleaned = redact(message)
-            if cleaned != message:
-                made.msg, made.args = cleaned, None
-        if made.exc_info and made.exc_info[1] is not None:
-            made.exc_text = formatted(made.exc_info[1]).rstrip("\n")
-        return made
-
-    logging.setLogRecordFactory(record)
-    warning = warnings.formatwarning
-    warnings.formatwarning = lambda *args, **kwargs: redact(warning(*args, **kwargs))
-
-    def uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        _print(formatted(error))
-
-    def in_thread(about: threading.ExceptHookArgs) -> None:
-        if about.exc_value is not None and not isinstance(about.exc_value, SystemExit):
-            _print(f"in thread {getattr(about.thread, 'name', '?')}: {formatted(about.exc_value)}")
-
-    def ignored(about: Any) -> None:
-        if about.exc_value is not None:
-            what = redact(f"{about.err_msg or 'Exception ignored in'}: {about.object!r}")
-            _print(f"{what}\n{formatted(about.exc_value)}")
-
-    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, ignored
-
-
 def formatted(error: BaseException) -> str:
     """An exception with its traceback, as Python prints it, without credentials."""
     return redact("".join(traceback.format_exception(error)))
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # no standard error
-        pass

@@ -10,7 +10,6 @@ import io
 import json
 import math
 import os
-import select
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -24,24 +23,15 @@ _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 _PROBE = "bigbird-ja: é 東京 \U0001f426 \udc80\n" * 3
 
 
-class _Patient(io.FileIO):
-    """A descriptor that a parent made non-blocking, and that others share: waits until it takes
-    what is written."""
-
-    def write(self, data: Any) -> int:
-        """Writes as `FileIO` does."""
-        while (count := super().write(data)) is None:
-            select.select([], [self], [])
-        return count
-
-
 class _Named(io.TextIOWrapper):
-    """A standard stream whose errors say which one it is."""
+    """A standard stream whose errors name it. What goes to standard error (log records, warnings,
+    tracebacks of threads and destructors) loses its credentials."""
 
     def write(self, text: str) -> int:
         """Writes as `TextIOWrapper` does."""
         with _naming(self.fileno()):
-            return super().write(text)
+            super().write(redact(text) if self.fileno() == 2 else text)
+            return len(text)
 
     def flush(self) -> None:
         """Flushes as `TextIOWrapper` does."""
@@ -68,7 +58,7 @@ class Streams:
             setattr(sys, name, _text(getattr(sys, name), number))
 
     def check(self) -> None:
-        """Refuses to work where nobody can be told the outcome.
+        """Refuses to work where nobody would see the outcome.
 
         Raises:
             BadInput: standard output or standard error was closed.
@@ -101,7 +91,7 @@ class Streams:
 
 
 class Results:
-    """Where the line of `--json` goes, while everything else goes to standard error."""
+    """Writes the line of `--json`, while everything else goes to standard error."""
 
     _current: Results | None = None
 
@@ -121,7 +111,8 @@ class Results:
             return
         self._is_written = True
         with _naming(1):
-            _write(self._descriptor, line)
+            while line:
+                line = line[os.write(self._descriptor, line) :]
 
     def write_at_once(self, line: bytes) -> None:
         """As `write`, for a line that is encoded already, where no memory is left to do more."""
@@ -245,30 +236,17 @@ def _plain(value: Any) -> Any:
 
 
 def _text(stream: TextIO | None, number: int) -> TextIO:
-    """A text stream over a descriptor, encoded as `stream` was where that can say everything."""
+    """A text stream over a descriptor, encoded as `stream` was where that takes every text."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         _PROBE.encode(encoding, "backslashreplace")
     except (UnicodeError, LookupError, ValueError):
         encoding = "utf-8"
-    raw = _raw(number)
+    os.set_blocking(number, True)  # or a write may take a part only
+    raw = io.FileIO(number, "w", closefd=False)
     is_prompt = number == 2 or raw.isatty()
     buffer = io.BufferedWriter(raw)
     return _Named(buffer, encoding, "backslashreplace", line_buffering=is_prompt)
-
-
-def _raw(number: int) -> io.FileIO:
-    kind = io.FileIO if os.get_blocking(number) else _Patient
-    return kind(number, "w", closefd=False)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    """Writes all of it, with no memory of its own."""
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
 
 
 @contextlib.contextmanager

@@ -163,12 +163,12 @@ class MetricsLog:
     def __init__(self, path: str, last_step: int) -> None:
         self._path = path
         self._lock = threading.Lock()
-        found = list(_lines(path, MetricsRecord))
-        kept = {r["step"]: (line, r) for line, r in found if r["step"] <= last_step}
+        lines = list(_lines(path, MetricsRecord))
+        kept = {r["step"]: (line, r) for line, r in lines if r["step"] <= last_step}
         self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
         self.last: Mapping[str, Any] | None = kept[max(kept)][1] if kept else None
         self._unsynced = False
-        if len(kept) != len(found) or not _ends_with_newline(path):
+        if len(kept) != len(lines) or not _ends_with_newline(path):
             storage.write_bytes(path, b"".join(self._lines))
 
     def append(self, record: Record) -> None:

@@ -92,11 +92,11 @@ def check_config(config: Config, meta: Meta, where: str, earlier: Collection[str
     Raises:
         BadInput: the fingerprints differ.
     """
-    found = config_fingerprint(config)
-    if meta.config_fingerprint not in {found, *earlier}:
+    ours = config_fingerprint(config)
+    if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"
-            f" {found[:12]}, not {meta.config_fingerprint[:12]}): it was changed since: put the"
+            f" {ours[:12]}, not {meta.config_fingerprint[:12]}): it was changed since: put the"
             " settings back as they were"
         )
 
@@ -131,9 +131,9 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
     Raises:
         BadInput: the hashes differ.
     """
-    found = tokenizer_sha256(model_dir)
-    if found and expected and found != expected:
-        raise _other_tokenizer(storage.join(model_dir, TOKENIZER), found, expected)
+    sha256 = tokenizer_sha256(model_dir)
+    if sha256 and expected and sha256 != expected:
+        raise _other_tokenizer(storage.join(model_dir, TOKENIZER), sha256, expected)
 
 
 def tokenizer_sha256(model_dir: str) -> str:
@@ -148,9 +148,9 @@ def tokenizer_sha256(model_dir: str) -> str:
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 
 
-def _other_tokenizer(path: str, found: str, expected: str) -> BadInput:
+def _other_tokenizer(path: str, sha256: str, expected: str) -> BadInput:
     return BadInput(
-        f"{path} is not the tokenizer that the run was trained with (SHA-256 {found[:12]}, not"
+        f"{path} is not the tokenizer that the run was trained with (SHA-256 {sha256[:12]}, not"
         f" {expected[:12]}): {_ADVICE}"
     )
 

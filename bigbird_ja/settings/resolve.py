@@ -181,19 +181,20 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
 
 
 def read_config(path: str) -> Config:
-    """Reads a `config.yaml` that `to_yaml` wrote.
+    """Reads a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
-        BadInput: no such file, or not a config.
+        BadInput: no such file, not a config, or one of another format.
     """
     config = Config()
-    for override in map(_read, _read_file(path, path)):
+    for override in map(_read, _read_file(path, path, is_ours=True)):
         set_value(config, override.key, override.value)
     validate_config(config)
     return config
 
 
-def _read_file(path: str, source: str) -> list[Override]:
+def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
+    """The settings in a file; one that we wrote (`is_ours`) must state its format."""
     from bigbird_ja import storage
     from bigbird_ja.storage import decode
 
@@ -208,6 +209,9 @@ def _read_file(path: str, source: str) -> list[Override]:
         raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
     if not isinstance(values, dict):
         raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
+    version = str(values.pop("format_version", ""))
+    if version or is_ours:
+        decode.check_format(version, path, "start again, or use the version that wrote it")
     return _overrides_of(values, source)
 
 

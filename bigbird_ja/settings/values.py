@@ -46,7 +46,10 @@ def config_to_yaml(config: Config) -> str:
     """The resolved config as YAML, as `MODEL_DIR/config.yaml` holds it."""
     import yaml
 
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+    from bigbird_ja.storage.decode import FORMAT_VERSION
+
+    values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(config)}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:

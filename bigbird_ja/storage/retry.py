@@ -186,21 +186,7 @@ def reason(error: BaseException) -> str:
         return f"{status} {redact(_server_message(error))}"[:200].strip()
     if isinstance(error, CorruptError):
         return str(error)
-    return _NAMES.get(type(error).__name__, f"no answer ({type(error).__name__})")
-
-
-# The libraries' messages hold whole request addresses; these replace them.
-_NAMES = {
-    "ReadTimeout": "no answer in time",
-    "ConnectTimeout": "no connection in time",
-    "ConnectionError": "connection lost",
-    "ConnectionResetError": "connection lost",
-    "ChunkedEncodingError": "connection lost in mid-transfer",
-    "ProtocolError": "connection lost in mid-transfer",
-    "IncompleteRead": "connection lost in mid-transfer",
-    "ReadTimeoutError": "no answer in time",
-    "TransportError": "the credentials' server does not answer",
-}
+    return f"no answer ({type(error).__name__})"  # its message may hold a request's address
 
 
 def _server_message(error: Any) -> str:

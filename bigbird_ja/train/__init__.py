@@ -1,1 +1,1 @@
-"""The train step, and the engine, checkpoints and guards around it."""
+"""Training: `train.py` is where to begin."""

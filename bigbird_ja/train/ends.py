@@ -54,9 +54,7 @@ class Ends:
         try:
             yield
         except BaseException as error:
-            known = _as_end(error)
-            if known is None:
-                self._pod.await_cause()
+            known = _as_end(error) or self._pod.explain(error)
             if isinstance(known, Diverged):  # a save under way is of a step before
                 self._saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"

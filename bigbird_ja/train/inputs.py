@@ -12,7 +12,8 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import first_phase, get_value, mask_rates, train_predictions
-from bigbird_ja.train import hosts, memory
+from bigbird_ja.train import memory
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import GPU_FILES, is_there
 from bigbird_ja.train.job import Job
 
@@ -28,7 +29,7 @@ def check(job: Job) -> DataGuard:
         OutOfMemory: a step does not fit into this machine.
     """
     config, engine = job.config, job.engine
-    sequences = hosts.check_divides(
+    sequences = devices.check_divides(
         config.training.global_batch_size,
         engine.replicas,
         config.training.gradient_accumulation_steps,

@@ -13,7 +13,7 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process import console
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.choice import Choice
-from bigbird_ja.train.pods.pod import Alone
+from bigbird_ja.train.pod import Alone
 
 
 def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:

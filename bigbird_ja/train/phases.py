@@ -10,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import first_phase
 from bigbird_ja.train import inputs
-from bigbird_ja.train.engines import Engine, choice
+from bigbird_ja.train.engines import Engine, PhasedEngine, choice
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_dir import COMPILED, Resumption
 
@@ -78,8 +78,6 @@ def make_engine(
         if step == change:
             on_lengthened()
         return start(step, state)
-    from bigbird_ja.train.engines.phased import PhasedEngine
-
     batch, whole = config.training.global_batch_size, config.make_data.seq_length
     deps.log(
         f"up to step {change:,} a step is on {short.training.global_batch_size:,} sequences of"

@@ -114,8 +114,8 @@ class Program:
             "weight": Spec((), "float32"),
         }
 
-        def gradients(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            found, sums = step_lib.replica_gradients(
+        def parts(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            gradients, sums = step_lib.replica_gradients(
                 self.config,
                 {name: values[name] for name in parameters},
                 {name: values[name] for name in batch},
@@ -124,9 +124,9 @@ class Program:
                 num_replicas=self.num_replicas,
                 weight=values["weight"],
             )
-            return [*(found[name] for name in parameters), sums]
+            return [*(gradients[name] for name in parameters), sums]
 
-        return trace(gradients, {**parameters, **batch, **scalar}, [*parameters, "sums"])
+        return trace(parts, {**parameters, **batch, **scalar}, [*parameters, "sums"])
 
     def update(self) -> Traced:
         """The update that the whole batch's gradients make; `metrics` in `metric_names`' order."""
@@ -136,9 +136,9 @@ class Program:
             parameters = {name: shards[name].part(spec) for name, spec in parameters.items()}
         slots = {slot_name(n, slot): spec for slot in SLOTS for n, spec in parameters.items()}
         given = {f"{name}/gradient": spec for name, spec in parameters.items()}
-        rest = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
+        totals = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
         if shards:
-            rest["squares"] = Spec((), "float32")
+            totals["squares"] = Spec((), "float32")
 
         def update(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             new, new_slots, metrics = step_lib.apply_gradients(
@@ -158,7 +158,7 @@ class Program:
             ]
 
         outputs = [*parameters, *slots, "metrics", "finite"]
-        return trace(update, {**parameters, **slots, **given, **rest}, outputs)
+        return trace(update, {**parameters, **slots, **given, **totals}, outputs)
 
 
 def evaluation(config: Config, sequences: int) -> Traced:
@@ -175,8 +175,8 @@ def evaluation(config: Config, sequences: int) -> Traced:
 
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
-        found = forward.eval_metrics(config, params, {name: values[name] for name in batch})
-        return [found[name] for name in outputs]
+        results = forward.eval_metrics(config, params, {name: values[name] for name in batch})
+        return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)
 
@@ -233,11 +233,11 @@ def trace(
     Raises:
         BadInput: shapes that the model refuses.
     """
-    found: list[tf.Tensor] = []
+    results: list[tf.Tensor] = []
 
     def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        found[:] = function(dict(zip(inputs, tensors, strict=True)))
-        return list(found)
+        results[:] = function(dict(zip(inputs, tensors, strict=True)))
+        return list(results)
 
     specs = [tf.TensorSpec(spec.shape, spec.dtype) for spec in inputs.values()]
     with tf.device("/CPU:0"):
@@ -250,5 +250,5 @@ def trace(
             hlo: bytes = lower(stage="hlo_serialized", **where)
         except ValueError as error:
             raise BadInput(str(error)) from error
-    shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in found]
+    shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

@@ -9,11 +9,10 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint, first_phase, mask_rates
+from bigbird_ja.settings.values import config_fingerprint, first_phase
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
 from bigbird_ja.train.job import Job
@@ -21,26 +20,6 @@ from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
-# Key of a start's event, its event where it has changed, and what is logged then.
-_CHANGES = (
-    (
-        "engine",
-        "engine_changed",
-        "this run was trained by the engine {} and continues under {}: equal to rounding",
-    ),
-    (
-        "replicas",
-        "replicas_changed",
-        "this run was trained on {} replicas and continues on {}: sums are equal to rounding,"
-        " dropout is drawn per replica",
-    ),
-    (
-        "processes",
-        "processes_changed",
-        "this run was trained by {} processes and continues with {}: other sequences meet on each"
-        " replica",
-    ),
-)
 
 
 class Recorder:
@@ -94,6 +73,7 @@ class Recorder:
         if run_dir.config is not None and resumption.checkpoint is not None:
             self._record_other_settings(run_dir.config)
         run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
+        # What a resume may change: results are equal to rounding then, and no longer bit for bit.
         start = {
             "engine": job.engine.name,
             "replicas": job.engine.replicas,
@@ -108,11 +88,11 @@ class Recorder:
             environment=environment(job.engine.device),
             **start,
         )
-        for key, event, text in _CHANGES:
-            was = before.get(key) if before else None
-            if was is not None and was != start[key]:
-                self._deps.log(text.format(was, start[key]))
-                self.event(event, was=was, now=start[key])
+        for key, now in start.items():
+            was = before.get(key, now) if before else now
+            if was != now:
+                self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
+                self.event(f"{key}_changed", was=was, now=now)
         self.heartbeat(write=True, state="starting")
 
     def _record_other_settings(self, before: Config) -> None:
@@ -127,9 +107,10 @@ class Recorder:
                 was=config_fingerprint(before),
                 now=config_fingerprint(config),
             )
-        if message := _schedule_change(before, config, self.step):
-            self._deps.log(message)
-            self.event("schedule_changed", message=message)
+        old, new = before.training.num_train_steps, config.training.num_train_steps
+        if old != new:
+            schedule = config.training.schedule
+            self._deps.log(f"the {schedule} schedule ends at step {new:,}, no longer at {old:,}")
 
     def open_board(self) -> None:
         """Opens TensorBoard's file; this is what needs TensorFlow."""
@@ -280,35 +261,6 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
-
-
-def _schedule_change(before: Config, now: Config, step: int) -> str | None:
-    """How learning rate and share of masked tokens differ with the new length or schedule; None
-    where they do not."""
-    old, new = before.training, now.training
-    was, rate = _learning_rate(before, step), _learning_rate(now, step)
-    masked = _masked_share(now, step)
-    moved = "" if masked == _masked_share(before, step) else f"; {masked:.1%} of tokens are masked"
-    if was == rate and old.num_train_steps == new.num_train_steps and not moved:
-        return None
-    ends = f"the {new.schedule} schedule ends at step {new.num_train_steps:,}"
-    if old.num_train_steps != new.num_train_steps:
-        ends += f", no longer at {old.num_train_steps:,}"
-    return f"{ends}: the next learning rate is {rate:.3g}, and would have been {was:.3g}{moved}"
-
-
-def _masked_share(config: Config, step: int) -> float | None:
-    rates = mask_rates(config)
-    return MaskRate(*rates).at(step) if rates else None
-
-
-def _learning_rate(config: Config, step: int) -> float:
-    import tensorflow as tf
-
-    from bigbird_ja.train import schedule
-
-    with tf.device("/CPU:0"):
-        return float(schedule.learning_rate(config.training, tf.constant(step)))
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, write_variables
 from bigbird_ja.settings.schema import CheckpointsConfig
-from bigbird_ja.train.pods.pod import NEVER, Alone
+from bigbird_ja.train.pod import NEVER, Alone
 
 if TYPE_CHECKING:
     from bigbird_ja.train.engines import Snapshot

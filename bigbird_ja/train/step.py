@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from bigbird_ja.model.dropout import fold_in, make_key
+from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.model.pretraining import pretraining_metrics
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import clip_factor, global_norm, update
 from bigbird_ja.train.schedule import learning_rate
@@ -181,13 +181,13 @@ def _accumulate(
 
 def _split(value: tf.Tensor, steps: int) -> tf.Tensor:
     """[b, ...] -> [steps, b / steps, ...]."""
-    size, rest = int(value.shape[0]), value.shape[1:]
+    size, shape = int(value.shape[0]), value.shape[1:]
     if size % steps:
         raise ValueError(
             f"a batch of {size} sequences per core does not divide into"
             f" training.gradient_accumulation_steps={steps}: change one of them"
         )
-    return tf.reshape(value, [steps, size // steps, *rest])
+    return tf.reshape(value, [steps, size // steps, *shape])
 
 
 def _gradients(

@@ -27,7 +27,7 @@ from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train import inputs
 from bigbird_ja.train.ends import Ends
-from bigbird_ja.train.engines import Finished, choice
+from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.phases import make_engine
@@ -70,7 +70,6 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             resumption = run_dir.find_resumption(
                 store, config, job.manifest.fingerprint, bool(job.continue_with)
             )
-            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
             pod.share("start", lambda: {"lease": lease.owner.id, **resumption.shared()})
@@ -80,7 +79,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             run_dir.check_is_of(start.pop("lease"), deps)
             store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
             resumption = Resumption.at(store, **start)
-            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+        check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
         trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
         return trainer.run()
@@ -169,7 +168,9 @@ class Trainer:
             return self._complete()
         with self.ends.recorded_failure(is_new=self.resumption.checkpoint is None):
             self.recorder.started(self.run_dir)
-            reason = "interrupted" if self.stop.is_set() else self._train()
+            # Several processes stop at a step that they agree on, in the loop.
+            stops_now = self.stop.is_set() and self.pod.count == 1
+            reason = "interrupted" if stops_now else self._train()
         self.stop.answered()
         return self.ends.reached(reason)
 
@@ -260,7 +261,7 @@ class Trainer:
         self.evaluations.join()
         return "interrupted"
 
-    def _advance(self, step: int) -> Finished:
+    def _advance(self, step: int) -> StepResult:
         """One turn of the engine; all dispatched steps are finished where the state is needed."""
         limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
         if self.profiler is not None:
@@ -290,7 +291,7 @@ class Trainer:
         self.periodic.poll()
         self.deps.mark("step")
 
-    def _log(self, result: Finished) -> None:
+    def _log(self, result: StepResult) -> None:
         """Logs the steps that are due, and the last one of this process."""
         every = self.config.training.log_every_steps
         is_end = result.step >= self.total or self._is_over(result.step)
@@ -384,9 +385,10 @@ class Trainer:
         self.watchdog.tick()
 
 
-def _check_finite(result: Finished) -> None:
-    if result.first_bad is not None:
+def _check_finite(result: StepResult) -> None:
+    step = result.first_nonfinite_step
+    if step is not None:
         raise Diverged(
-            f"step {result.first_bad}: loss or gradients are NaN or infinite: the last checkpoint"
+            f"step {step}: loss or gradients are NaN or infinite: the last checkpoint"
             " is intact; try a lower training.learning_rate, a longer warm-up, or other data"
         )

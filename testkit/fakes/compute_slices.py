@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Answer = tuple[int, Any]
+from testkit.fakes.machines import Answer
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import email.parser
 import email.policy
 import json
@@ -51,9 +50,8 @@ class Request:
     is_broken: bool
 
     def json(self) -> dict[str, Any]:
-        """The body; TensorFlow's compose body has single quotes, and some bodies are empty."""
-        text = self.body.decode() or "{}"
-        return ast.literal_eval(text) if text.startswith("{'") else json.loads(text)
+        """The body; some are empty."""
+        return json.loads(self.body or b"{}")
 
 
 def route(store: Store, request: Request) -> Reply:
@@ -87,32 +85,22 @@ def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
         return _json(store.list(bucket, request.query))
     name = rest[2]
     if len(rest) > 3:
-        return _copy_or_compose(store, bucket, name, rest[3:], request)
+        return _rewrite(store, bucket, name, rest[5], rest[7])
     if request.method == "DELETE":
         store.delete(bucket, name, request.query)
         return Reply(204)
     found = store.get(bucket, name, request.query)
-    if request.method == "PATCH":
-        found.metadata.update(request.json().get("metadata") or {})
     if request.query.get("alt") == "media":
         return _media(found, request.headers)
     return _json(found.resource())
 
 
-def _copy_or_compose(
-    store: Store, bucket: str, name: str, rest: list[str], request: Request
-) -> Reply:
-    if rest[0] == "compose":
-        sources = [source["name"] for source in request.json()["sourceObjects"]]
-        return _json(store.compose(bucket, name, sources).resource())
+def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: str) -> Reply:
     source = store.get(bucket, name, {})
-    made = store.put(rest[2], rest[4], source.data, {"contentType": source.content_type})
-    if rest[0] == "copyTo":
-        return _json(made.resource())
-    size = str(len(made.data))
-    return _json(
-        {"done": True, "objectSize": size, "totalBytesRewritten": size, "resource": made.resource()}
-    )
+    copy = store.put(target_bucket, target, source.data, {"contentType": source.content_type})
+    size = str(len(copy.data))
+    done = {"done": True, "objectSize": size, "totalBytesRewritten": size}
+    return _json({**done, "resource": copy.resource()})
 
 
 def _media(found: StoredObject, headers: dict[str, str]) -> Reply:

@@ -161,13 +161,6 @@ class Store:
             self.get(bucket, name, conditions)
             del self.objects(bucket)[name]
 
-    def compose(self, bucket: str, name: str, sources: list[str]) -> StoredObject:
-        """One object of several, in order."""
-        with self.lock:
-            return self.put(
-                bucket, name, b"".join(self.get(bucket, source, {}).data for source in sources)
-            )
-
     def list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
         """One page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")

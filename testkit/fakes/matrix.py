@@ -55,9 +55,10 @@ def run_case(case: Case, fake: FakeGcs, base: str, scratch: str) -> None:
     Raises:
         WrongEndError: it was not survived, or did not end as it must.
     """
-    prepare, act = OPERATIONS[case.operation]
+    before, after, act = OPERATIONS[case.operation]
     fake.clear()
-    prepare(fake, base)
+    if before is not None:
+        fake.put(f"{base}/f", before)
     for rule in case.rules:
         fake.fault(**rule)
     try:
@@ -70,6 +71,9 @@ def run_case(case: Case, fake: FakeGcs, base: str, scratch: str) -> None:
     else:
         if case.ends is not None:
             raise WrongEndError(f"{case.name}: went through, {case.ends.__name__} was due")
+        fake.clear()
+        names = fake.names(base.split("/")[2], base.split("/", 3)[3] + "/")
+        _expect((fake.get(f"{base}/f") if names else None) == after)
     finally:
         fake.clear()
     if any(name.startswith(storage.TEMPORARY_PREFIX) for name in os.listdir(scratch)):
@@ -81,33 +85,14 @@ def _expect(condition: bool) -> None:
         raise WrongEndError("the data differ")
 
 
-def _nothing(fake: FakeGcs, base: str) -> None:
-    pass
-
-
-def _with_small(fake: FakeGcs, base: str) -> None:
-    fake.put(f"{base}/f", SMALL)
-
-
-def _with_large(fake: FakeGcs, base: str) -> None:
-    fake.put(f"{base}/f", LARGE)
-
-
-def _write(data: bytes) -> Callable[[FakeGcs, str, str], None]:
-    def act(fake: FakeGcs, base: str, scratch: str) -> None:
-        storage.write_bytes(f"{base}/f", data)
-        fake.clear()
-        _expect(fake.get(f"{base}/f") == data)
-
-    return act
+def _write(base: str, data: bytes) -> None:
+    storage.write_bytes(f"{base}/f", data)
 
 
 def _upload(fake: FakeGcs, base: str, scratch: str) -> None:
     source = os.path.join(scratch, "source")
     storage.write_bytes(source, LARGE)
     storage.upload(source, f"{base}/f")
-    fake.clear()
-    _expect(fake.get(f"{base}/f") == LARGE)
 
 
 def _download(fake: FakeGcs, base: str, scratch: str) -> None:
@@ -126,14 +111,8 @@ def _stream(fake: FakeGcs, base: str, scratch: str) -> None:
         _expect(file.read() == LARGE)
 
 
-def _delete(fake: FakeGcs, base: str, scratch: str) -> None:
-    storage.delete(f"{base}/f", missing_ok=False)
-    _expect(fake.names(base.split("/")[2], base.split("/", 3)[3] + "/") == [])
-
-
 def _delete_if(fake: FakeGcs, base: str, scratch: str) -> None:
-    token = storage.stat(f"{base}/f").token
-    _expect(storage.delete_if(f"{base}/f", token))
+    _expect(storage.delete_if(f"{base}/f", storage.stat(f"{base}/f").token))
 
 
 def _create(fake: FakeGcs, base: str, scratch: str) -> None:
@@ -144,39 +123,28 @@ def _create(fake: FakeGcs, base: str, scratch: str) -> None:
 def _swap(fake: FakeGcs, base: str, scratch: str) -> None:
     token = storage.stat(f"{base}/f").token
     _expect(storage.replace_if(f"{base}/f", b"new", token) is not None)
-    _expect(fake.get(f"{base}/f") == b"new")
     _expect(storage.replace_if(f"{base}/f", b"newer", token) is None)
 
 
-def _read(fake: FakeGcs, base: str, scratch: str) -> None:
-    _expect(storage.read_bytes(f"{base}/f") == SMALL)
-
-
-def _list(fake: FakeGcs, base: str, scratch: str) -> None:
-    _expect(storage.list_files(base) == ["f"])
-
-
-def _exists(fake: FakeGcs, base: str, scratch: str) -> None:
-    _expect(storage.exists(f"{base}/f"))
-
-
-# Operation -> what it starts from, what it does and checks.
-OPERATIONS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
-    "write small": (_nothing, _write(SMALL)),
-    "write large": (_nothing, _write(LARGE)),
-    "upload": (_nothing, _upload),
-    "download": (_with_large, _download),
-    "stream": (_with_large, _stream),
-    "read": (_with_small, _read),
-    "list": (_with_small, _list),
-    "exists": (_with_small, _exists),
-    "delete": (_with_small, _delete),
-    "delete if": (_with_small, _delete_if),
-    "create": (_nothing, _create),
-    "swap": (_with_small, _swap),
+# Operation -> the object before, the object after (None: none), what it does and checks.
+OPERATIONS: dict[str, tuple[bytes | None, bytes | None, Callable[[FakeGcs, str, str], None]]] = {
+    "write small": (None, SMALL, lambda fake, base, scratch: _write(base, SMALL)),
+    "write large": (None, LARGE, lambda fake, base, scratch: _write(base, LARGE)),
+    "upload": (None, LARGE, _upload),
+    "download": (LARGE, LARGE, _download),
+    "stream": (LARGE, LARGE, _stream),
+    "read": (SMALL, SMALL, lambda f, base, s: _expect(storage.read_bytes(f"{base}/f") == SMALL)),
+    "list": (SMALL, SMALL, lambda f, base, s: _expect(storage.list_files(base) == ["f"])),
+    "exists": (SMALL, SMALL, lambda f, base, s: _expect(storage.exists(f"{base}/f"))),
+    "delete": (SMALL, None, lambda f, base, s: storage.delete(f"{base}/f", missing_ok=False)),
+    "delete if": (SMALL, None, _delete_if),
+    "create": (None, SMALL, _create),
+    "swap": (SMALL, b"new", _swap),
 }
+_ALL = tuple(OPERATIONS)
 _LARGE_WRITES = ("write large", "upload")
 _LARGE_READS = ("download", "stream")
+_READS = ("read", *_LARGE_READS)
 _MEDIA = "alt=media"
 _PIECE = "PUT .*upload_id"
 _ANY = r"/b/b-"
@@ -186,91 +154,78 @@ def _rule(match: str, do: str, **how: Any) -> dict[str, Any]:
     return {"match": match, "do": do, **how}
 
 
+# The fault, the operations that meet it, its rules, and the exception that must end it.
+_FAULTS: tuple[tuple[str, tuple[str, ...], tuple[dict[str, Any], ...], Any], ...] = (
+    ("503 burst", _ALL, (_rule(_ANY, "status", code=503, times=3),), None),
+    ("429 burst", _ALL, (_rule(_ANY, "status", code=429, times=3),), None),
+    ("500 burst", _ALL, (_rule(_ANY, "status", code=500, times=3),), None),
+    ("reset before the answer", _ALL, (_rule(_ANY, "reset", times=2),), None),
+    ("30 % random 503", _ALL, (_rule(_ANY, "status", p=0.3, times=-1),), None),
+    ("slow answer", _ALL, (_rule(_ANY, "delay", seconds=0.3),), None),
+    (
+        "reset in mid upload", _LARGE_WRITES,
+        tuple(_rule(_PIECE, "reset", bytes=n * MiB) for n in (2, 7, 16)), None,
+    ),
+    (
+        "stall in mid upload", _LARGE_WRITES,
+        (_rule(_PIECE, "stall", bytes=3 * MiB, seconds=9),), None,
+    ),
+    ("upload session lost (410)", _LARGE_WRITES, (_rule(_PIECE, "status", code=410),), None),
+    (
+        "upload session lost (404)", _LARGE_WRITES,
+        (_rule(_PIECE, "status", code=404, skip=1),), None,
+    ),
+    ("damaged upload", _LARGE_WRITES, (_rule(_PIECE, "corrupt", bytes=9 * MiB),), None),
+    (
+        "reset in mid download", _LARGE_READS,
+        (_rule(_MEDIA, "reset", bytes=5 * MiB, times=2),), None,
+    ),
+    (
+        "truncated download", _LARGE_READS,
+        (_rule(_MEDIA, "truncate", bytes=5 * MiB, times=2),), None,
+    ),
+    ("short reply", _LARGE_READS, (_rule(_MEDIA, "short", bytes=5 * MiB, times=2),), None),
+    (
+        "stall in mid download", _LARGE_READS,
+        (_rule(_MEDIA, "stall", bytes=3 * MiB, seconds=9),), None,
+    ),
+    ("slow download", _LARGE_READS, (_rule(_MEDIA, "slow", bytes=4 * MiB, seconds=0.05),), None),
+    ("damaged download", ("download",), (_rule(_MEDIA, "corrupt", bytes=5 * MiB),), None),
+    # A stream's reader has used the bytes already: all that is left is an error. (Each reply is
+    # damaged: on a busy machine the first may come too late, and be requested again.)
+    (
+        "damaged download", ("stream",),
+        (_rule(_MEDIA, "corrupt", bytes=5 * MiB, times=-1),), StorageError,
+    ),
+    ("truncated download", ("read",), (_rule(_MEDIA, "truncate", bytes=50, times=2),), None),
+    ("short reply", ("read",), (_rule(_MEDIA, "short", bytes=50, times=2),), None),
+    ("damaged download", ("read",), (_rule(_MEDIA, "corrupt", bytes=50, times=2),), None),
+    ("lost reply", ("delete", "delete if"), (_rule("DELETE.*", "lost_reply", times=2),), None),
+    (
+        "lost reply", ("write small", "create", "swap"),
+        (_rule("POST.*", "lost_reply", times=2),), None,
+    ),
+    ("lost reply", _LARGE_WRITES, (_rule(f"{_PIECE}.*", "lost_reply", times=2),), None),
+    ("503 for ever", _ALL, (_rule(_ANY, "status", times=-1),), StorageError),
+    ("reset for ever", _ALL, (_rule(_ANY, "reset", times=-1),), StorageError),
+    ("refused (403)", _ALL, (_rule(_ANY, "status", code=403, times=-1),), PermissionError),
+    ("expired (401)", _ALL, (_rule(_ANY, "status", code=401, times=-1),), PermissionError),
+    (
+        "listed but not there", _READS,
+        (_rule(_MEDIA, "status", code=404, times=-1),), FileNotFoundError,
+    ),
+    ("short reply for ever", _READS, (_rule(_MEDIA, "short", bytes=10, times=-1),), StorageError),
+    (
+        "upload session lost for ever", _LARGE_WRITES,
+        (_rule(_PIECE, "status", code=410, times=-1),), StorageError,
+    ),
+)  # fmt: skip
+
+
 def cases() -> list[Case]:
     """The whole matrix."""
-    return [*_passing(), *_transfers(), *_lost_replies(), *_lasting()]
-
-
-def _passing() -> list[Case]:
-    made = []
-    for operation in OPERATIONS:
-        for code, words in ((503, "503 burst"), (429, "429 burst"), (500, "500 burst")):
-            rules = (_rule(_ANY, "status", code=code, times=3),)
-            made.append(Case(words, operation, rules))
-        made.append(Case("reset before the answer", operation, (_rule(_ANY, "reset", times=2),)))
-        made.append(Case("30 % random 503", operation, (_rule(_ANY, "status", p=0.3, times=-1),)))
-        late = (_rule(_ANY, "delay", seconds=0.3),)
-        made.append(Case("slow answer", operation, late))
-    return made
-
-
-def _transfers() -> list[Case]:
-    made = []
-    stall = _rule(_PIECE, "stall", bytes=3 * MiB, seconds=9)
-    for operation in _LARGE_WRITES:
-        made += [
-            Case(
-                "reset in mid upload",
-                operation,
-                tuple(_rule(_PIECE, "reset", bytes=n * MiB) for n in (2, 7, 16)),
-            ),
-            Case("stall in mid upload", operation, (stall,)),
-            Case("upload session lost", operation, (_rule(_PIECE, "status", code=410),)),
-            Case("upload session lost", operation, (_rule(_PIECE, "status", code=404, skip=1),)),
-            Case("damaged upload", operation, (_rule(_PIECE, "corrupt", bytes=9 * MiB),)),
-        ]
-    for operation in _LARGE_READS:
-        for do, words in (
-            ("reset", "reset in mid download"),
-            ("truncate", "truncated download"),
-            ("short", "complete but short reply"),
-        ):
-            made.append(Case(words, operation, (_rule(_MEDIA, do, bytes=5 * MiB, times=2),)))
-        stall = (_rule(_MEDIA, "stall", bytes=3 * MiB, seconds=9),)
-        made.append(Case("stall in mid download", operation, stall))
-        slow = (_rule(_MEDIA, "slow", bytes=4 * MiB, seconds=0.05),)
-        made.append(Case("slow download", operation, slow))
-        # A stream's reader has used the bytes already: it can only be told. (Each reply is damaged
-        # then: on a busy machine the first may come too late, and be asked for again.)
-        is_stream = operation == "stream"
-        damaged = (_rule(_MEDIA, "corrupt", bytes=5 * MiB, times=-1 if is_stream else 1),)
-        end = StorageError if is_stream else None
-        made.append(Case("damaged download", operation, damaged, end))
-    for do, words in (
-        ("truncate", "truncated download"),
-        ("short", "complete but short reply"),
-        ("corrupt", "damaged download"),
-    ):
-        made.append(Case(words, "read", (_rule(_MEDIA, do, bytes=50, times=2),)))
-    return made
-
-
-def _lost_replies() -> list[Case]:
-    methods = {"delete": "DELETE", "delete if": "DELETE", "write small": "POST", "create": "POST"}
-    methods |= {"swap": "POST", "write large": _PIECE, "upload": _PIECE}
     return [
-        Case("lost reply", operation, (_rule(f"{method}.*", "lost_reply", times=times),))
-        for operation, method in methods.items()
-        for times in (1, 2)
+        Case(kind, operation, rules, ends)
+        for kind, operations, rules, ends in _FAULTS
+        for operation in operations
     ]
-
-
-def _lasting() -> list[Case]:
-    made = []
-    for operation in OPERATIONS:
-        for words, rule, end in (
-            ("503 for ever", _rule(_ANY, "status", times=-1), StorageError),
-            ("reset for ever", _rule(_ANY, "reset", times=-1), StorageError),
-            ("refused (403)", _rule(_ANY, "status", code=403, times=-1), PermissionError),
-            ("expired (401)", _rule(_ANY, "status", code=401, times=-1), PermissionError),
-        ):
-            made.append(Case(words, operation, (rule,), end))
-    for operation in ("read", "download", "stream"):
-        gone = (_rule(_MEDIA, "status", code=404, times=-1),)
-        made.append(Case("listed but not there", operation, gone, FileNotFoundError))
-        cut = (_rule(_MEDIA, "short", bytes=10, times=-1),)
-        made.append(Case("short reply for ever", operation, cut, StorageError))
-    for operation in _LARGE_WRITES:
-        lost = (_rule(_PIECE, "status", code=410, times=-1),)
-        made.append(Case("upload session lost for ever", operation, lost, StorageError))
-    return made

@@ -1,34 +1,17 @@
-"""A Cloud TPU API of our own on loopback: gRPC by generic handlers, nodes that are real processes.
+"""The Cloud TPU API on loopback, by REST: nodes and queued resources that are real processes.
 
-The "TPU VM" is `bash` running the node's start-up script in a process group of its own; preemption
-is SIGTERM, a grace, SIGKILL. A second, plain HTTP door serves what a VM itself asks: a token of its
-service account, and its own deletion. Texts of stock-out and quota errors are those that people
-have reported of the real service; ALREADY_EXISTS and NOT_FOUND texts are assumed.
+Texts of stock-out and quota errors are those that people have reported of the real service;
+ALREADY_EXISTS and NOT_FOUND texts are assumed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
-import os
-import signal
+import datetime
 import subprocess
-import threading
-import time
-from concurrent import futures
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from typing import Any
 
-import grpc
-from google.cloud import tpu_v2
-from google.cloud.location import locations_pb2
-from google.longrunning import operations_pb2
-from google.protobuf import empty_pb2, timestamp_pb2
-from google.rpc.status_pb2 import Status
-
-State = tpu_v2.Node.State
-QueueState = tpu_v2.QueuedResourceState.State
+from testkit.fakes.machines import Answer, Service, error, kill
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
@@ -36,93 +19,33 @@ STOCKOUT = (
 )
 QUOTA = (
     "Quota limit 'TPUV3sPreemptiblePodPerProjectPerRegionForTPUAPI' has been exceeded."
-    " Limit: 0 in region {region}, zone {zone}."
+    " Limit: 0 in region, zone {zone}."
 )
-PERMISSION = "Permission 'tpu.nodes.create' denied on 'projects/{project}/locations/{zone}'"
 ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a", "asia-east1-c")
-TOKEN = "token-of-the-vm"
 
 
-@dataclasses.dataclass
+@dataclass
 class Machine:
     """A node and the process that stands for its VM."""
 
-    node: Any
+    node: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
     directory: str = ""
 
 
-class FakeTpu:
-    """The service.
-
-    Args:
-        work_dir: each node gets a folder in it, as its disk and for its output.
-        environ: environment of the nodes' processes; None: the scripts are not run.
-        keep_disk: all nodes share one folder, as if the image had the package installed.
-    """
+class FakeTpu(Service):
+    """The service; see `Service`."""
 
     def __init__(
         self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
     ) -> None:
-        self._work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
-        self.work_dir = work_dir
-        self._lock = threading.RLock()
+        super().__init__(work_dir, environ, keep_disk)
         self._machines: dict[str, Machine] = {}
-        self._queued: dict[str, Any] = {}
-        self._operations: dict[str, Any] = {}
-        self._counter = 0
-        self.script: list[str] = []  # answers to creations, in order; then all succeed
-        self.delete_script: list[str] = []
-        self.list_script: list[str] = []
+        self.queued: dict[str, dict[str, Any]] = {}
+        self._operations: dict[str, dict[str, Any]] = {}
         self.unreachable: list[str] = []  # locations that a listing leaves out
         self.http_script: list[int] = []  # statuses for what machines ask of themselves
-        self.requests: list[str] = []  # methods, in order
         self.created_names: list[str] = []
-        self.most_at_once = 0
-        self._server = grpc.server(futures.ThreadPoolExecutor(16))
-        for version in ("v2", "v2alpha1"):
-            self._server.add_generic_rpc_handlers(
-                (
-                    grpc.method_handlers_generic_handler(
-                        f"google.cloud.tpu.{version}.Tpu", _table(self)
-                    ),
-                )
-            )
-        operations = {
-            "GetOperation": grpc.unary_unary_rpc_method_handler(
-                self._get_operation,
-                operations_pb2.GetOperationRequest.FromString,
-                operations_pb2.Operation.SerializeToString,
-            )
-        }
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("google.longrunning.Operations", operations),)
-        )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        locations = {
-            "ListLocations": grpc.unary_unary_rpc_method_handler(
-                self._list_locations,
-                locations_pb2.ListLocationsRequest.FromString,
-                locations_pb2.ListLocationsResponse.SerializeToString,
-            )
-        }
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("google.cloud.location.Locations", locations),)
-        )
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def __enter__(self) -> FakeTpu:
-        self._server.start()
-        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for machine in list(self._machines.values()):
-            _kill(machine.process, 0.0)
-        self._http.shutdown()
-        self._http.server_close()
-        self._server.stop(0)
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -133,309 +56,153 @@ class FakeTpu:
 
     def queued_names(self) -> list[str]:
         with self._lock:
-            return sorted(self._queued)
+            return sorted(self.queued)
 
     def machine(self, node_id: str) -> Machine | None:
         """The newest machine of this id, in whatever zone."""
         with self._lock:
-            found = [m for name, m in self._machines.items() if name.endswith(f"/{node_id}")]
-            return found[-1] if found else None
+            machines = [m for name, m in self._machines.items() if name.endswith(f"/{node_id}")]
+            return machines[-1] if machines else None
 
     def is_ready(self, node_id: str) -> bool:
         machine = self.machine(node_id)
-        return machine is not None and machine.node.state == State.READY
+        return machine is not None and machine.node["state"] == "READY"
 
-    def preempt(self, node_id: str, grace: float = 0.0, state: Any = State.PREEMPTED) -> None:
+    def preempt(self, node_id: str, grace: float = 0.0, state: str = "PREEMPTED") -> None:
         """Takes a machine away: TERM, a grace, KILL; it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
-        _kill(machine.process, grace)
+        kill(machine.process, grace)
         with self._lock:
-            machine.node.state = state
-            queued = self._queued.get(machine.node.name.replace("/nodes/", "/queuedResources/"))
+            machine.node["state"] = state
+            queued = self.queued.get(_queue_of(machine.node["name"]))
             if queued is not None:
-                queued.state.state = QueueState.SUSPENDED
+                queued["state"] = {"state": "SUSPENDED"}
 
     def output(self, node_id: str) -> str:
         """What a node's process printed."""
         machine = self.machine(node_id)
         if machine is None:
             return ""
-        with open(os.path.join(machine.directory, "console.log"), encoding="utf-8") as file:
+        with open(f"{machine.directory}/console.log", encoding="utf-8") as file:
             return file.read()
 
-    # --- nodes -------------------------------------------------------------------------------
+    # --- the API -----------------------------------------------------------------------------
 
-    def create_node(self, request: Any, context: Any) -> Any:
-        return self._create(request.parent, request.node_id, request.node, None, context)
-
-    def create_queued(self, request: Any, context: Any) -> Any:
-        spec = request.queued_resource.tpu.node_spec[0]
-        name = f"{request.parent}/queuedResources/{request.queued_resource_id}"
-        if name in self._queued:
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name} already exists")
-        queued = request.queued_resource
-        queued.name, queued.create_time = name, _now()
-        queued.state = tpu_v2.QueuedResourceState(state=QueueState.ACTIVE)
-        return self._create(spec.parent, spec.node_id, spec.node, queued, context)
-
-    def _create(self, parent: str, node_id: str, node: Any, queued: Any, context: Any) -> Any:
-        word = self.script.pop(0) if self.script else "ok"
-        _, project, _, zone = parent.split("/")
-        words = {"zone": zone, "region": zone.rpartition("-")[0], "project": project}
-        if word == "permission":
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, PERMISSION.format(**words))
-        if word == "quota":
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, QUOTA.format(**words))
-        if word == "unavailable":
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the service is not available")
-        name = f"{parent}/nodes/{node_id}"
+    def answer(self, method: str, path: str, body: Any) -> Answer:
+        path, _, query = path.removeprefix("/v2/").partition("?")
+        parts = path.split("/")
+        self.requests.append(f"{method} {parts[-1] if method == 'POST' else parts[-2]}")
         with self._lock:
-            if name in self._machines:
-                context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{name} already exists")
-            if word == "stockout":
-                return self._operation(error=Status(code=8, message=STOCKOUT.format(**words)))
-            if word == "internal":
-                return self._operation(error=Status(code=13, message="an internal error occurred"))
-            if word == "queued_waiting" and queued is not None:
-                queued.state = tpu_v2.QueuedResourceState(state=QueueState.WAITING_FOR_RESOURCES)
-                self._queued[queued.name] = queued
-                return self._operation(response=tpu_v2.QueuedResource.pb(queued))
-            node.name, node.create_time = name, _now()
-            node.state = State.CREATING if word == "stuck" else State.READY
-            machine = Machine(node)
-            self._machines[name] = machine
-            self.created_names.append(name)
-            self.most_at_once = max(self.most_at_once, len(self._machines))
-            if queued is not None:
-                self._queued[queued.name] = queued
-            if word != "stuck":
-                self._boot(machine)
-            if word == "reply_lost":
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the reply was lost")
-            if word == "stuck":
-                return self._operation(done=False)
-            if queued is not None:
-                return self._operation(response=tpu_v2.QueuedResource.pb(queued))
-            return self._operation(response=tpu_v2.Node.pb(node))
+            match method, parts:
+                case "GET", ["operations", _]:
+                    known = self._operations.get(path)
+                    return (200, known) if known else _not_found(path)
+                case "GET", ["projects", _, "locations"]:
+                    return 200, {"locations": [{"locationId": zone} for zone in ZONES]}
+                case "GET", [*_, "nodes"]:
+                    nodes = [m.node for n, m in self._machines.items() if _inside(n, path)]
+                    listing = {"nodes": nodes, "unreachable": self.unreachable}
+                    return self.refusal(self.list_script) or (200, listing)
+                case "GET", [*_, "queuedResources"]:
+                    queues = [queue for name, queue in self.queued.items() if _inside(name, path)]
+                    return 200, {"queuedResources": queues}
+                case "POST", [*_, "nodes"]:
+                    return self._create(f"{path}/{query.partition('=')[2]}", body, None)
+                case "POST", [*_, "queuedResources"]:
+                    return self._create_queued(f"{path}/{query.partition('=')[2]}", body)
+                case "DELETE", [*_, "nodes", _]:
+                    return self._delete(path, "")
+                case "DELETE", [*_, "queuedResources", _]:
+                    node = path.replace("/queuedResources/", "/nodes/")
+                    if node in self._machines and "force=true" not in query:
+                        return 400, error(400, "the queued resource has nodes")
+                    return self._delete(node, path)
+        return _not_found(path)
 
-    def _boot(self, machine: Machine) -> None:
-        if self._environ is None:
-            return
-        self._counter += 1
-        machine.directory = os.path.join(self._work_dir, f"vm-{self._counter}")
-        os.makedirs(machine.directory)
-        script = os.path.join(machine.directory, "startup-script")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(machine.node.metadata["startup-script"])
-        disk = os.path.join(self._work_dir if self._keep_disk else machine.directory, "disk")
-        with open(os.path.join(machine.directory, "console.log"), "wb") as output:
-            machine.process = subprocess.Popen(
-                ["bash", script],
-                env={
-                    **self._environ,
-                    "BIGBIRD_JA_VM_DIR": disk,
-                    "BIGBIRD_JA_VM_RUN_DIR": machine.directory,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def answer_machine(self, method: str, path: str) -> Answer | None:
+        self.requests.append(f"machine {method}")
+        return (self.http_script.pop(0), {}) if self.http_script else None
 
-    def delete_node(self, request: Any, context: Any) -> Any:
-        self._refuse_deletion(context)
-        if request.name not in self._machines:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"{request.name} was not found")
-        return self._delete(request.name, None)
+    def _create_queued(self, name: str, body: dict[str, Any]) -> Answer:
+        if name in self.queued:
+            return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
+        spec = body["tpu"]["nodeSpec"][0]
+        queued = {**body, "name": name, "createTime": _now(), "state": {"state": "ACTIVE"}}
+        return self._create(f"{spec['parent']}/nodes/{spec['nodeId']}", spec["node"], queued)
 
-    def delete_queued(self, request: Any, context: Any) -> Any:
-        self._refuse_deletion(context)
-        if request.name not in self._queued:
-            context.abort(grpc.StatusCode.NOT_FOUND, f"{request.name} was not found")
-        node = request.name.replace("/queuedResources/", "/nodes/")
-        if node in self._machines and not request.force:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the queued resource has nodes")
-        return self._delete(node, request.name)
+    def _create(self, name: str, node: dict[str, Any], queued: dict[str, Any] | None) -> Answer:
+        refused = self.refusal(self.script)
+        if refused:
+            return refused
+        word, zone = self.script.pop(0) if self.script else "ok", name.split("/")[3]
+        if word == "quota":
+            return 429, error(429, QUOTA.format(zone=zone), "RESOURCE_EXHAUSTED")
+        if name in self._machines:
+            return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
+        if word == "stockout":
+            return self._operation(error={"code": 8, "message": STOCKOUT.format(zone=zone)})
+        if word == "internal":
+            return self._operation(error={"code": 13, "message": "an internal error occurred"})
+        if queued is not None:
+            self.queued[queued["name"]] = queued
+        if word == "queued_waiting" and queued is not None:
+            queued["state"] = {"state": "WAITING_FOR_RESOURCES"}
+            return self._operation()
+        state = "CREATING" if word == "stuck" else "READY"
+        machine = Machine({**node, "name": name, "createTime": _now(), "state": state})
+        self._machines[name] = machine
+        self.created_names.append(name)
+        self.most_at_once = max(self.most_at_once, len(self._machines))
+        if word != "stuck":
+            script = node["metadata"].get("startup-script", "")
+            machine.process, machine.directory = self.boot(script)
+        if word == "reply_lost":
+            return 503, error(503, "the reply was lost")
+        return self._operation(done=word != "stuck")
 
-    def _refuse_deletion(self, context: Any) -> None:
-        word = self.delete_script.pop(0) if self.delete_script else "ok"
-        if word == "permission":
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "Permission 'tpu.nodes.delete' denied")
-        if word == "unavailable":
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the service is not available")
-
-    def _delete(self, node: str, queued: str | None) -> Any:
+    def _delete(self, node: str, queued: str) -> Answer:
+        refused = self.refusal(self.delete_script)
+        if refused:
+            return refused
+        if (queued or node) not in {*self._machines, *self.queued}:
+            return _not_found(queued or node)
         machine = self._machines.get(node)
         if machine is not None:
-            machine.node.state = State.DELETING
-        operation = self._operation(done=False)
+            machine.node["state"] = "DELETING"
+        status, operation = self._operation(done=False)
 
         def finish() -> None:
-            if machine is not None:
-                _kill(machine.process, 0.2)
+            kill(machine.process if machine else None, 0.2)
             with self._lock:
                 self._machines.pop(node, None)
-                if queued is not None:
-                    self._queued.pop(queued, None)
-                operation.response.Pack(empty_pb2.Empty())
-                operation.done = True
+                self.queued.pop(queued, None)
+                operation["done"] = True
 
-        threading.Thread(target=finish, daemon=True).start()
-        return operation
+        self.later(finish)
+        return status, operation
 
-    def delete_by_http(self, name: str) -> bool:
-        """What a VM asks for itself."""
-        with self._lock:
-            node = name.replace("/queuedResources/", "/nodes/")
-            if node not in self._machines:
-                return False
-            queued = name if "/queuedResources/" in name else None
-            self.requests.append("HTTP DELETE")
-            self._delete(node, queued)
-            return True
-
-    def list_nodes(self, request: Any, context: Any) -> Any:
-        self._refuse_listing(context)
-        with self._lock:
-            nodes = [m.node for name, m in self._machines.items() if _inside(name, request.parent)]
-            return tpu_v2.ListNodesResponse(nodes=nodes, unreachable=self.unreachable)
-
-    def _list_locations(self, request: Any, context: Any) -> Any:
-        names = [f"{request.name}/locations/{zone}" for zone in ZONES]
-        found = [
-            locations_pb2.Location(name=name, location_id=name.rsplit("/")[-1]) for name in names
-        ]
-        return locations_pb2.ListLocationsResponse(locations=found)
-
-    def list_queued(self, request: Any, context: Any) -> Any:
-        with self._lock:
-            found = [q for name, q in self._queued.items() if _inside(name, request.parent)]
-            return tpu_v2.ListQueuedResourcesResponse(queued_resources=found)
-
-    def _refuse_listing(self, context: Any) -> None:
-        word = self.list_script.pop(0) if self.list_script else "ok"
-        if word == "unavailable":
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the service is not available")
-        if word == "disabled":
-            context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                "Cloud TPU API has not been used in project 1 before or it is disabled.",
-            )
-
-    # --- operations --------------------------------------------------------------------------
-
-    def _operation(self, response: Any = None, error: Any = None, done: bool = True) -> Any:
+    def _operation(self, done: bool = True, **values: Any) -> Answer:
         self._counter += 1
-        operation = operations_pb2.Operation(name=f"operations/{self._counter}")
-        if response is not None:
-            operation.response.Pack(response)
-        if error is not None:
-            operation.error.CopyFrom(error)
-        operation.done = done
-        self._operations[operation.name] = operation
-        return operation
-
-    def _get_operation(self, request: Any, context: Any) -> Any:
-        with self._lock:
-            if request.name not in self._operations:
-                context.abort(grpc.StatusCode.NOT_FOUND, f"{request.name} was not found")
-            return self._operations[request.name]
+        operation = {"name": f"operations/{self._counter}", "done": done, **values}
+        self._operations[operation["name"]] = operation
+        return 200, operation
 
 
-def _table(fake: FakeTpu) -> dict[str, Any]:
-    operation = operations_pb2.Operation.SerializeToString
-    methods = {
-        "CreateNode": (fake.create_node, tpu_v2.CreateNodeRequest, operation),
-        "DeleteNode": (fake.delete_node, tpu_v2.DeleteNodeRequest, operation),
-        "ListNodes": (fake.list_nodes, tpu_v2.ListNodesRequest, tpu_v2.ListNodesResponse.serialize),
-        "CreateQueuedResource": (
-            fake.create_queued,
-            tpu_v2.CreateQueuedResourceRequest,
-            operation,
-        ),
-        "DeleteQueuedResource": (
-            fake.delete_queued,
-            tpu_v2.DeleteQueuedResourceRequest,
-            operation,
-        ),
-        "ListQueuedResources": (
-            fake.list_queued,
-            tpu_v2.ListQueuedResourcesRequest,
-            tpu_v2.ListQueuedResourcesResponse.serialize,
-        ),
-    }
-
-    def logged(name: str, method: Any) -> Any:
-        def call(request: Any, context: Any) -> Any:
-            fake.requests.append(name)
-            return method(request, context)
-
-        return call
-
-    return {
-        name: grpc.unary_unary_rpc_method_handler(logged(name, method), kind.deserialize, answer)
-        for name, (method, kind, answer) in methods.items()
-    }
-
-
-def _door(fake: FakeTpu) -> type[BaseHTTPRequestHandler]:
-    class Door(JsonDoor):
-        """The metadata server and the REST deletion, for the VM's own use."""
-
-        def do_GET(self) -> None:
-            known = self.path == "/computeMetadata/v1/instance/service-accounts/default/token"
-            allowed = self.headers.get("Metadata-Flavor") == "Google"
-            self.answer(200 if known and allowed else 404, {"access_token": TOKEN})
-
-        def do_DELETE(self) -> None:
-            if fake.http_script:
-                return self.answer(fake.http_script.pop(0), {})
-            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                return self.answer(401, {})
-            name = self.path.removeprefix("/v2/").partition("?")[0]
-            self.answer(200 if fake.delete_by_http(name) else 404, {})
-            return None
-
-    return Door
-
-
-def _inside(name: str, parent: str) -> bool:
+def _inside(name: str, listing: str) -> bool:
+    parent, _, kind = listing.rpartition("/")
     if parent.endswith("/locations/-"):
-        return name.startswith(parent[:-1])
-    return name.startswith(f"{parent}/")
+        return name.startswith(parent[:-1]) and f"/{kind}/" in name
+    return name.startswith(f"{listing}/")
 
 
-def _now() -> timestamp_pb2.Timestamp:
-    stamp = timestamp_pb2.Timestamp()
-    stamp.GetCurrentTime()
-    return stamp
+def _queue_of(node: str) -> str:
+    return node.replace("/nodes/", "/queuedResources/")
 
 
-class JsonDoor(BaseHTTPRequestHandler):
-    """Answers in JSON, and logs nothing."""
-
-    def answer(self, status: int, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+def _not_found(name: str) -> Answer:
+    return 404, error(404, f"{name} was not found", "NOT_FOUND")
 
 
-def _kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:
-    """Ends a process group that this fake started."""
-    if process is None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        if grace > 0:
-            os.killpg(process.pid, signal.SIGTERM)
-            until = time.monotonic() + grace
-            while process.poll() is None and time.monotonic() < until:
-                time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")

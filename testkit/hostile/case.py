@@ -20,8 +20,7 @@ GOOD: dict[str, str] = {
     "config": "{in}/config.yaml",
     "plan": "--config={in}/config.yaml --data_dir={in}/data --prices={in}/prices.yaml"
     " --preflight={in}/preflight.json --plot={out}/plan.png",
-    "preflight": "--config={in}/config.yaml --output={out}/figures.json --plot={out}/figures.png"
-    " --dump_hlo={out}/hlo",
+    "preflight": "--config={in}/config.yaml --output={out}/figures.json --dump_hlo={out}/hlo",
     "pretrain": "--config={in}/config.yaml --data_dir={in}/data --model_dir={out}/model"
     " --num_train_steps=2",
     "evaluate": "--model_dir={in}/model --data_dir={in}/data",

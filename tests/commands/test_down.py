@@ -6,11 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja import storage
-from bigbird_ja.commands import down
-from bigbird_ja.launch.run_files import BucketFiles, RunPaths, supervisor_lease
-from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, TpuSpec
+from bigbird_ja.launch.run_files import BucketFiles, Run, supervisor_lease
+from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -18,7 +15,7 @@ from tests.launch import support
 @pytest.fixture
 def fake(tmp_path: object) -> Iterator[FakeTpu]:
     with FakeTpu(f"{tmp_path}/vms") as server:
-        tpus = GcpTpus("p", emulator_client(server.address))
+        tpus = support.nodes(server)
         tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
         tpus.create(TpuSpec("b", "v3-8", "i", queued=True), "europe-west4-a", 1, {}, 3600.0)
         server.preempt("b")
@@ -44,9 +41,8 @@ def test_one_run_only(fake: FakeTpu) -> None:
     assert status == 2
     assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
     root = fake.work_dir
-    files = BucketFiles(RunPaths(root, "b"))
-    files.prepare()
-    storage.write_text(f"{root}/b/supervisor/launch.json", "{}")
+    BucketFiles(Run(root, "b")).prepare()
+    Run(root, "b").save()
     status, result = support.run([*down, f"--bucket={root}"], fake)
     assert (status, result["left"]) == (0, [])
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
@@ -65,7 +61,7 @@ def test_nothing_without_a_yes(fake: FakeTpu, monkeypatch: pytest.MonkeyPatch) -
     assert len(fake.node_names()) == 2
 
 
-def test_what_cannot_be_deleted_is_said(fake: FakeTpu) -> None:
+def test_what_cannot_be_deleted_is_reported(fake: FakeTpu) -> None:
     fake.delete_script += ["permission"] * 100
     flags = ["down", "--project=p", "--name=a", "--yes", "--timeout_minutes=0.02", "--json"]
     status, result = support.run(flags, fake)
@@ -93,11 +89,11 @@ def test_a_part_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
 def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) -> None:
     """Without --bucket: the machine itself says where its run lies."""
     run_dir = f"{fake.work_dir}/bucket/c"
-    BucketFiles(RunPaths(f"{fake.work_dir}/bucket", "c")).prepare()
-    tpus = GcpTpus("p", emulator_client(fake.address))
+    BucketFiles(Run(f"{fake.work_dir}/bucket", "c")).prepare()
+    tpus = support.nodes(fake)
     spec = TpuSpec("c", "v3-8", "i")
     tpus.create(spec, "us-central1-a", 1, {RUN_DIR_KEY: run_dir}, 3600.0)
-    lock = supervisor_lease(RunPaths(f"{fake.work_dir}/bucket", "c"), print)
+    lock = supervisor_lease(Run(f"{fake.work_dir}/bucket", "c"), print)
     lock.acquire()
     down = ["down", "--project=p", "--name=c", "--yes", "--json"]
     status, result = support.run(down, fake)
@@ -112,11 +108,3 @@ def test_project_is_needed(fake: FakeTpu) -> None:
     status, result = support.run(["down", "--json"], fake)
     assert status == 2
     assert "--project" in result["error"]
-
-
-def test_waiting_needs_no_real_time() -> None:
-    class Empty:
-        def list(self, zone: str) -> list[object]:
-            return []
-
-    assert down.delete_all(Empty(), [], 1.0, lambda: 0.0, lambda seconds: None) == []  # type: ignore[arg-type]

@@ -21,7 +21,6 @@ FILES = (
     "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
     "check-data --data_dir={m} --plot={o}",
     "preflight --output={o}",
-    "preflight --plot={o}",
 )
 FOLDERS = (
     "preflight --dump_hlo={o}",

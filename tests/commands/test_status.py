@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from bigbird_ja.launch import run_story
-from bigbird_ja.launch.run_files import BucketFiles, RunPaths
-from bigbird_ja.launch.run_state import Ending, Phase, RunState
-from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.launch.run_files import BucketFiles, Run
+from bigbird_ja.launch.run_state import Ending, Phase, RunState, Settings
+from bigbird_ja.launch.services import TpuSpec
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -31,15 +30,13 @@ def fake(root: str) -> Iterator[FakeTpu]:
         yield server
 
 
-def make_run(root: str, name: str, **state: object) -> RunPaths:
-    paths = RunPaths(f"{root}/bucket", name)
-    files = BucketFiles(paths)
+def make_run(root: str, name: str, **state: object) -> Run:
+    run = Run(f"{root}/bucket", name, settings=Settings((), 1000, 2.4))
+    files = BucketFiles(run)
     files.prepare()
-    text = '{"target_step": 1000, "usd_per_hour": 2.4}'
-    with open(paths.supervisor("launch.json"), "w", encoding="utf-8") as file:
-        file.write(text)
+    run.save()
     files.save_state(RunState(name, **state))  # type: ignore[arg-type]
-    return paths
+    return run
 
 
 def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
@@ -49,7 +46,7 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     )  # fmt: skip
     trainer.beat(training.model_dir, 400, "training")
     make_run(root, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP, ending_message="out of luck")
-    tpus = GcpTpus("p", emulator_client(fake.address))
+    tpus = support.nodes(fake)
     tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
     tpus.create(TpuSpec("stray", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={root}/bucket", "--project=p", "--json"]
@@ -63,11 +60,11 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-def test_an_unwatched_tpu_goes_on_costing(root: str) -> None:
-    from bigbird_ja.launch.tpu_service import Presence, Tpu
+def test_an_unwatched_tpu_still_costs(root: str) -> None:
+    from bigbird_ja.launch.services import Presence, Tpu
 
     make_run(root, "a", phase=Phase.RUNNING, billing=True, cost_usd=1.0, saved_wall=NOW - 3600)
-    ready = Tpu("a", "z", Presence.READY, "READY", True, False)
+    ready = Tpu("a", "z", Presence.READY, "READY")
     story = run_story.read(f"{root}/bucket", "a", [ready], 0, NOW)
     assert story.cost_usd == pytest.approx(1.0 + 2.4)
     assert story.watched_by is None

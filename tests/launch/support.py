@@ -14,11 +14,16 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+
 from bigbird_ja.cli import main
 from bigbird_ja.data.manifest import Manifest, Shard, Split, save
-from bigbird_ja.launch import compute
+from bigbird_ja.launch import compute, tpu_nodes
+from bigbird_ja.launch.compute import ComputeEngine
+from bigbird_ja.launch.services import Rest
 from bigbird_ja.launch.startup import VM_VARIABLE
-from bigbird_ja.launch.tpu import EMULATOR_VARIABLE
+from bigbird_ja.launch.tpu_nodes import TpuNodes
 from testkit import prepared
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
@@ -64,6 +69,21 @@ def write_manifest(directory: str, masking: str = "dynamic") -> str:
     return directory
 
 
+def nodes(fake: FakeTpu) -> TpuNodes:
+    """The Cloud TPU API at the fake."""
+    return TpuNodes("p", rest(f"{fake.url}/v2"))
+
+
+def engine(fake: FakeCompute) -> ComputeEngine:
+    """Compute Engine at the fake."""
+    return ComputeEngine("p", rest(f"{fake.url}/compute/v1/projects/p"))
+
+
+def rest(base: str, call_seconds: float = 5.0, retry_seconds: float = 1.0) -> Rest:
+    """Our client without credentials."""
+    return Rest(base, AuthorizedSession(AnonymousCredentials()), call_seconds, retry_seconds)
+
+
 def command(root: str, fake: Fake, *more: str, steps: int = 100, name: str = "run-1") -> list[str]:
     """`launch` with everything that a CPU and a directory need."""
     return [
@@ -87,7 +107,7 @@ def environment(fake: Fake, **vm: object) -> dict[str, str]:
         "api": f"{fake.url}/compute/v1" if is_compute else f"{fake.url}/v2",
         "metadata": fake.url, "poll_seconds": 1.0, **vm,
     }  # fmt: skip
-    variable = compute.EMULATOR_VARIABLE if is_compute else EMULATOR_VARIABLE
+    variable = compute.EMULATOR_VARIABLE if is_compute else tpu_nodes.EMULATOR_VARIABLE
     return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 

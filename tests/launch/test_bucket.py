@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import run_story, wheel
+from bigbird_ja.launch import wheel
 from bigbird_ja.launch.run_files import (
     LOCK,
     STALE_SECONDS,
     BucketFiles,
-    RunPaths,
+    Run,
     check_name,
+    find_runs,
+    read_run,
     supervisor_lease,
 )
 from bigbird_ja.launch.run_state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Lease, LeaseLost, holder_of
 
 
 def test_state_events_and_reports(bucket: str) -> None:
-    paths = RunPaths(bucket, "run-1")
+    paths = Run(bucket, "run-1")
     files = BucketFiles(paths)
     files.prepare()
     assert files.load_state() is None
@@ -32,7 +36,7 @@ def test_state_events_and_reports(bucket: str) -> None:
     assert files.log_tail() == ""
     state = RunState("run-1", Phase.RUNNING, "z", attempt=3)
     files.save_state(state)
-    assert files.load_state() == state
+    assert files.load_state() == replace(state, format_version=FORMAT_VERSION)
     files.append_event({"event": "created", "time": 1.0})
     run_log.append_event(paths.model_dir, "saved", step=5)  # the trainer writes there too
     files.append_event({"event": "preempted", "time": 2.0})
@@ -50,12 +54,32 @@ def test_state_events_and_reports(bucket: str) -> None:
     files.renew_machine(3, 1.5)
     lease = json.loads(storage.read_bytes(paths.supervisor("lease.json")))
     assert lease == {"attempt": 3, "renewed": 1.5}
-    storage.write_text(paths.supervisor("launch.json"), json.dumps({"target_step": 9}))
-    assert run_story.find_runs(bucket) == ["run-1"]
+    assert read_run(bucket, "run-1") is None and find_runs(bucket) == []
+    run = replace(paths, wheel="w", continue_with={"training.seed": 3})
+    run.save()
+    assert read_run(bucket, "run-1") == replace(run, format_version=FORMAT_VERSION)
+    assert find_runs(bucket) == ["run-1"]
+
+
+@pytest.mark.parametrize(("name", "key"), [("launch.json", "bucket"), ("state.json", "phase")])
+def test_files_of_an_unreleased_version_are_refused(bucket: str, name: str, key: str) -> None:
+    run = Run(bucket, "run-1")
+    files = BucketFiles(run)
+    files.prepare()
+    run.save()
+    files.save_state(RunState("run-1"))
+    path = run.supervisor(name)
+    values = json.loads(storage.read_bytes(path))
+    assert values.pop("format_version") == FORMAT_VERSION and key in values
+    for version, words in ((None, "before 0.1.0"), ("9.0.0", "a later one")):
+        more = {"format_version": version} if version else {}
+        storage.write_text(path, json.dumps({**values, **more}))
+        with pytest.raises(BadInput, match=words):
+            _ = (read_run(bucket, "run-1"), files.load_state())
 
 
 def test_one_supervisor_per_run(bucket: str) -> None:
-    paths = RunPaths(bucket, "run-1")
+    paths = Run(bucket, "run-1")
     now = [0.0]
 
     def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The real google-cloud-compute client against the fake service."""
+"""Compute Engine by our client against the fake service."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from bigbird_ja.launch import backends, compute
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.faults import Kind, ServiceFault
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, Operation, Presence, TpuSpec
+from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Operation, Presence, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -31,7 +30,7 @@ def fake(tmp_path: Path) -> Iterator[FakeCompute]:
 
 @pytest.fixture
 def service(fake: FakeCompute) -> ComputeEngine:
-    return compute.emulated("p", fake.address, call_seconds=5.0, retry_seconds=1.0)
+    return support.engine(fake)
 
 
 def finished(service: ComputeEngine, name: str) -> Operation:
@@ -71,17 +70,19 @@ def test_what_is_asked_for_says_when_it_ends(fake: FakeCompute, service: Compute
     }
     (disk,) = asked["disks"]
     assert disk["autoDelete"] is True and "ubuntu" in disk["initializeParams"]["sourceImage"]
-    on_demand = compute.instance(replace(SPEC, pricing="on_demand"), ZONE, 1, {}, 1.0)
-    assert on_demand.scheduling.provisioning_model == "STANDARD"
-    assert on_demand.scheduling.max_run_duration.seconds == compute.SHORTEST_SECONDS
-    private = compute.instance(replace(SPEC, external_ip=False, subnetwork="s"), ZONE, 1, {}, 1.0)
-    assert not private.network_interfaces[0].access_configs
-    assert private.network_interfaces[0].subnetwork == "regions/us-central1/subnetworks/s"
+    other = replace(SPEC, pricing="on_demand", external_ip=False, subnetwork="s")
+    ((method, body),) = compute.creations("p", other, ZONE, 1, {}, 1.0)
+    assert method == "instances.insert"
+    assert body["scheduling"]["provisioningModel"] == "STANDARD"
+    assert body["scheduling"]["maxRunDuration"] == {"seconds": str(compute.SHORTEST_SECONDS)}
+    (interface,) = body["networkInterfaces"]
+    assert "accessConfigs" not in interface
+    assert interface["subnetwork"] == "regions/us-central1/subnetworks/s"
 
 
 def test_the_cloud_itself_ends_a_life(tmp_path: Path) -> None:
     with FakeCompute(str(tmp_path), hurry=1000.0) as fake:
-        service = compute.emulated("p", fake.address)
+        service = support.engine(fake)
         service.create(SPEC, ZONE, 1, {"startup-script": "true"}, 300.0)
         assert len(fake.node_names()) == 1
         support.wait_until(lambda: fake.node_names() == [])
@@ -126,45 +127,6 @@ def test_failed_operations(
     assert fake.node_names() == []
 
 
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("permission", Kind.PERMISSION),
-        ("bad_request", Kind.BAD_REQUEST),
-        ("rate", Kind.UNAVAILABLE),
-        ("internal_call", Kind.INTERNAL),
-    ],
-)
-def test_refused_calls(fake: FakeCompute, service: ComputeEngine, word: str, kind: Kind) -> None:
-    fake.script.append(word)
-    with pytest.raises(ServiceFault) as caught:
-        service.create(SPEC, ZONE, 1, {}, 100.0)
-    assert caught.value.kind is kind
-
-
-def test_a_lost_reply_shows_as_existing(fake: FakeCompute, service: ComputeEngine) -> None:
-    fake.script.append("reply_lost")
-    with pytest.raises(ServiceFault) as caught:
-        service.create(SPEC, ZONE, 1, {}, 100.0)
-    assert caught.value.kind is Kind.EXISTS
-    assert len(fake.node_names()) == 1
-
-
-def test_a_service_that_stays_away_ends_in_bounded_time(
-    fake: FakeCompute, service: ComputeEngine
-) -> None:
-    fake.list_script += ["unavailable"] * 100
-    with pytest.raises(ServiceFault) as caught:
-        service.list(ZONE)
-    assert caught.value.kind is Kind.UNAVAILABLE
-
-
-def test_no_address_but_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compute.EMULATOR_VARIABLE, "compute.example.com:443")
-    with pytest.raises(BadInput, match="this machine"):
-        compute.connect("p")
-
-
 def preempted(fake: FakeCompute, root: str) -> Callable[[], None]:
     def preempt() -> None:
         for at in (20, 60):
@@ -205,12 +167,9 @@ def test_an_unwatched_machine_goes_at_the_end_of_its_lease(tmp_path: Path) -> No
 def test_status_and_down_look_at_both_services(tmp_path: Path) -> None:
     root = str(tmp_path)
     with FakeCompute(f"{root}/c") as newer, FakeTpu(f"{root}/t") as older:
-        compute.emulated("p", newer.address).create(SPEC, ZONE, 1, {}, 1e5)
-        from bigbird_ja.launch.tpu import GcpTpus, emulator_client
+        support.engine(newer).create(SPEC, ZONE, 1, {}, 1e5)
 
-        GcpTpus("p", emulator_client(older.address)).create(
-            TpuSpec("run-2", "v3-8", "i"), "us-central1-a", 1, {}, 1e5
-        )
+        support.nodes(older).create(TpuSpec("run-2", "v3-8", "i"), "us-central1-a", 1, {}, 1e5)
         both = {**support.environment(newer), **support.environment(older)}
         status, result = support.run_with(["status", "--project=p", "--json"], both)
         assert status == 0

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-from bigbird_ja.launch.tpu_service import TpuSpec
+from bigbird_ja.launch.services import TpuSpec
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -39,7 +38,7 @@ def test_a_run_goes_on_with_another_learning_rate(tmp_path: Path) -> None:
         status, result = support.run(changed, fake)
         assert (status, result["global_step"]) == (0, 60)
         assert log(root).count("--continue_with=training.learning_rate=5e-05") == 1
-        assert launched(root)["continue_with"] == ["training.learning_rate"]
+        assert launched(root)["continue_with"] == {"training.learning_rate": 5e-05}
         with open(f"{root}/bucket/run-1/supervisor/config.yaml", encoding="utf-8") as file:
             assert "learning_rate: 5.0e-05" in file.read()
         # From now on it is the run's own setting, and later machines still tell a trainer that has
@@ -71,7 +70,7 @@ def test_a_machine_with_the_old_settings_must_be_gone(tmp_path: Path) -> None:
     with FakeTpu(f"{root}/vms", dict(os.environ), keep_disk=True) as fake:
         command = support.command(root, fake, steps=30)
         assert support.run(command, fake)[0] == 0
-        service = GcpTpus("p", emulator_client(fake.address))
+        service = support.nodes(fake)
         service.create(
             TpuSpec("run-1", "v3-8", "i"), "us-central1-b", 1, {"startup-script": "true"}, 1e5
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch.follow import LogFollower, follow, progress_lines
-from bigbird_ja.launch.run_files import BucketFiles, RunPaths
+from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.run_state import Phase, RunState
+from bigbird_ja.launch.terminal import LogFollower, follow, progress_lines
 from tests.launch import support
 
 LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
@@ -38,7 +38,7 @@ def test_progress_lines() -> None:
 
 
 def test_it_ends_with_the_run(tmp_path: Path) -> None:
-    paths = RunPaths(str(tmp_path), "run-1")
+    paths = Run(str(tmp_path), "run-1")
     files, shown = BucketFiles(paths), []
     files.prepare()
     storage.write_text(paths.supervisor("launch.json"), "{}")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bigbird_ja.launch import decide
-from bigbird_ja.launch.faults import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Decision, Phase, RunState, View
+from bigbird_ja.launch.services import Kind, ServiceFault
 from scripts import make_state_tables
 from testkit.histories import HOUR, History, Verdict, total
 from testkit.simulated_cloud import SimulatedCloud

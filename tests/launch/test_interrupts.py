@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from bigbird_ja.launch.interrupts import Interrupts
 from bigbird_ja.launch.supervise import Stop
+from bigbird_ja.launch.terminal import Interrupts
 
 
 def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:

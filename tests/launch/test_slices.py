@@ -1,4 +1,4 @@
-"""Slices of several hosts: the real client and our requests against the fake's groups."""
+"""Slices of several hosts: our requests against the fake's groups."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.launch import backends, compute, machines, slices, tpu
+from bigbird_ja.launch import backends, compute, slices
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.faults import Kind, ServiceFault
-from bigbird_ja.launch.tpu_service import RUN_DIR_KEY, Presence, Tpu, TpuSpec
+from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Presence, ServiceFault, Tpu, TpuSpec
 from bigbird_ja.process.errors import BadInput
-from testkit.fakes.compute import REFUSALS, FakeCompute
+from testkit.fakes.compute import FakeCompute
+from testkit.fakes.machines import error
 from tests.launch import support
 
 ZONE = "us-central1-b"
@@ -33,7 +33,7 @@ def fake(tmp_path: Path) -> Iterator[FakeCompute]:
 
 @pytest.fixture
 def service(fake: FakeCompute) -> ComputeEngine:
-    return compute.emulated("p", fake.address, call_seconds=5.0, retry_seconds=1.0)
+    return support.engine(fake)
 
 
 def only(service: ComputeEngine, zone: str = ZONE) -> Tpu:
@@ -75,25 +75,16 @@ def test_what_a_slice_consists_of(name: str, machine: str, links: str, hosts: in
     assert (compute.machine_type(name), slices.topology(found)) == (machine, links)
     assert found.hosts == hosts
     assert backends.service_of(name) == "compute"
-    assert any("slice of" in warning for warning in machines.check_rentable(name))
+    assert any("slice of" in warning for warning in backends.check_rentable(name))
 
 
 def test_which_slices_are_not_rented() -> None:
     with pytest.raises(BadInput, match="the largest is v6e-256"):
-        machines.check_rentable("v6e-512")
+        backends.check_rentable("v6e-512")
     with pytest.raises(BadInput, match="estimator engine uses one"):
-        machines.check_rentable("v3-32")
+        backends.check_rentable("v3-32")
     with pytest.raises(BadInput, match="no TPU of that size"):
-        machines.check_rentable("v6e-12")
-
-
-def test_v5e_slices_come_from_the_older_service() -> None:
-    assert backends.service_of("v5e-16") == "tpu"
-    assert backends.image("v5e-16") == machines.V5E_RUNTIME_VERSION
-    spec = TpuSpec("run-1", "v5e-16", backends.image("v5e-16"))
-    request = tpu.create_request("p", spec, ZONE, 1, {})
-    assert request.node.accelerator_type == "v5litepod-16"
-    assert machines.check_rentable("v5litepod-16")
+        backends.check_rentable("v6e-12")
 
 
 def test_life_of_a_slice(fake: FakeCompute, service: ComputeEngine) -> None:
@@ -183,9 +174,7 @@ def test_no_capacity_shows_as_the_groups_own_error(
 def test_what_goes_wrong_in_the_middle_is_listed_and_deleted(
     fake: FakeCompute, service: ComputeEngine, refused: str, left: int
 ) -> None:
-    code, message = REFUSALS["permission"]
-    body = {"error": {"code": code, "message": message}}
-    fake.slices.refusals[refused] = [(code, body)]
+    fake.slices.refusals[refused] = [(403, error(403, "denied"))]
     with pytest.raises(ServiceFault) as caught:
         service.create(SPEC, ZONE, 1, METADATA, 7200.0)
     assert caught.value.kind is Kind.PERMISSION
@@ -222,7 +211,7 @@ def test_hosts_without_their_group_are_deleted_one_by_one(
 
 def test_deletion_by_name_alone_finds_the_group(fake: FakeCompute, service: ComputeEngine) -> None:
     service.create(SPEC, ZONE, 1, METADATA, 7200.0)
-    unseen = Tpu("run-1", ZONE, Presence.GONE, "not listed", True, False)
+    unseen = Tpu("run-1", ZONE, Presence.GONE, "not listed")
     service.delete(unseen)
     support.wait_until(lambda: fake.node_names() == [], 10)
 

@@ -17,13 +17,14 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.launch import watcher
-from bigbird_ja.launch.run_files import BucketFiles, RunPaths
-from bigbird_ja.launch.watcher import Counters, Machine, Notes, Seen, Told
+from bigbird_ja.launch.run_files import BucketFiles, Run
+from bigbird_ja.launch.watcher import Counters, Machine, Notes, Seen, Terms
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
+from tests.launch import support
 from tests.launch.support import wait_until
 
-TOLD = Told(3, 1000.0, 300.0, 120.0, 200.0, 10.0, "gs://b/r/supervisor", "gs://b/r/model")
+TERMS = Terms(3, 1000.0, 300.0, 120.0, 200.0, 10.0, "gs://b/r/supervisor", "gs://b/r/model")
 
 
 def after(*looks: Seen, seconds: float = 10.0, start: Counters | None = None) -> Counters:
@@ -36,28 +37,28 @@ def after(*looks: Seen, seconds: float = 10.0, start: Counters | None = None) ->
 def test_only_another_step_is_progress() -> None:
     still = [Seen(step=7, renewal=str(n)) for n in range(20)]
     counters = after(*still)
-    assert counters.quiet == 190 and watcher.must_go(counters, TOLD) == ""
-    assert watcher.must_go(after(Seen(7, "x"), start=counters), TOLD) == "stalled"
+    assert counters.quiet == 190 and watcher.must_go(counters, TERMS) == ""
+    assert watcher.must_go(after(Seen(7, "x"), start=counters), TERMS) == "stalled"
     assert after(Seen(8, "x"), start=counters).quiet == 0
 
 
 def test_a_machine_that_nobody_wants_any_more_goes() -> None:
     steps = [Seen(step=n, renewal="once") for n in range(31)]
-    assert watcher.must_go(after(*steps[:30]), TOLD) == ""
-    assert watcher.must_go(after(*steps), TOLD) == "lease_over"
+    assert watcher.must_go(after(*steps[:30]), TERMS) == ""
+    assert watcher.must_go(after(*steps), TERMS) == "lease_over"
     renewed = [Seen(step=n, renewal=str(n)) for n in range(100)]
-    assert watcher.must_go(after(*renewed[:99]), TOLD) == ""
-    assert watcher.must_go(after(*renewed), TOLD) == "lease_over"  # no renewal moves the limit
+    assert watcher.must_go(after(*renewed[:99]), TERMS) == ""
+    assert watcher.must_go(after(*renewed), TERMS) == "lease_over"  # no renewal moves the limit
 
 
 def test_a_bucket_that_does_not_answer_keeps_nothing_alive() -> None:
-    assert watcher.must_go(after(*[Seen()] * 20), TOLD) == "stalled"
+    assert watcher.must_go(after(*[Seen()] * 20), TERMS) == "stalled"
 
 
 def test_an_end_that_nobody_comes_for() -> None:
     ended = [Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)]
-    assert watcher.must_go(after(*ended[:11]), TOLD) == ""
-    assert watcher.must_go(after(*ended), TOLD) == "ended"
+    assert watcher.must_go(after(*ended[:11]), TERMS) == ""
+    assert watcher.must_go(after(*ended), TERMS) == "ended"
 
 
 def test_seconds_over_restarts_reboots_and_clocks_that_jump() -> None:
@@ -86,29 +87,29 @@ def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
 
 def test_bucket_and_metadata_server(bucket: str, fake_gcs: FakeGcs, tmp_path: Path) -> None:
     with FakeTpu(str(tmp_path / "vms")) as fake:
-        told = replace(
-            TOLD,
+        terms = replace(
+            TERMS,
             supervisor_dir=f"{bucket}/run 1/supervisor",
             model_dir=f"{bucket}/run 1/model",
             metadata=fake.url,
             storage=fake_gcs.url,
         )
-        machine = Machine(told, str(tmp_path))
+        machine = Machine(terms, str(tmp_path))
         assert machine.look() == Seen()
-        storage.write_text(f"{told.model_dir}/heartbeat.json", '{"global_step": 40}')
-        storage.write_text(f"{told.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
+        storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
+        storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
         assert machine.look() == Seen(step=40)  # that lease is of another machine
-        storage.write_text(f"{told.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
+        storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
         (tmp_path / "ended").touch()
         assert machine.look() == Seen(40, "5", True)
         (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
         machine.tell()
-        log = storage.read_bytes(f"{told.supervisor_dir}/training.log")
+        log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
         assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
         machine.report(71, "", False)
-        report = json.loads(storage.read_bytes(f"{told.supervisor_dir}/exit.json"))
+        report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
         assert (report["attempt"], report["status"], report["self_deleted"]) == (3, 71, False)
-        machine.get(f"{told.supervisor_dir}/exit.json", str(tmp_path / "copy"))
+        machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
         assert json.loads((tmp_path / "copy").read_text()) == report
         fake_gcs.fault("heartbeat", "status", code=403, times=-1)
         assert machine.look().step is None
@@ -127,17 +128,17 @@ class Hosts(Machine):
 
 def test_each_host_of_a_slice_tells_for_itself(tmp_path: Path) -> None:
     (tmp_path / "training.log").write_text("Traceback of host 1\n")
-    told = replace(TOLD, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
+    terms = replace(TERMS, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
     (tmp_path / "supervisor").mkdir()
-    host = Hosts(told, str(tmp_path))
+    host = Hosts(terms, str(tmp_path))
     host.tell()
     host.report(1, "", False)
     assert sorted(os.listdir(tmp_path / "supervisor")) == ["exit.json", "training-1.log"]
-    files = BucketFiles(RunPaths(str(tmp_path.parent), tmp_path.name))
+    files = BucketFiles(Run(str(tmp_path.parent), tmp_path.name))
     report = files.exit_report()
     assert report is not None and (report.host, report.reason) == (1, "bug")
     assert files.log_tail() == "Traceback of host 1"
-    first = Hosts(replace(told, hosts=1), str(tmp_path))
+    first = Hosts(replace(terms, hosts=1), str(tmp_path))
     first.tell()
     assert (tmp_path / "supervisor/training.log").exists()
 
@@ -153,8 +154,8 @@ def test_a_replaced_host_waits_shorter_for_a_renewal(
     """It does not know how long the others have waited already."""
     lease = 300.0 if hosts == 1 else 10 * watcher.REPLACED_SECONDS
     late = time.time() - 2 * watcher.CREATION_SECONDS
-    told = replace(TOLD, limit=1e9, lease=lease, poll=10.0, asked=late, hosts=hosts)
-    machine = Hosts(replace(told, supervisor_dir=str(tmp_path)), str(tmp_path))
+    terms = replace(TERMS, limit=1e9, lease=lease, poll=10.0, asked=late, hosts=hosts)
+    machine = Hosts(replace(terms, supervisor_dir=str(tmp_path)), str(tmp_path))
     machine.look = lambda: Seen()  # type: ignore[method-assign]
     notes = Notes([str(tmp_path / "notes")])
     turns = iter(range(2))
@@ -164,29 +165,28 @@ def test_a_replaced_host_waits_shorter_for_a_renewal(
             raise _Done
 
     with pytest.raises(_Done):
-        watcher.watch(machine._told, machine, notes, lambda: 0.0, sleep, "boot")
+        watcher.watch(machine._terms, machine, notes, lambda: 0.0, sleep, "boot")
     assert lease - notes.load().unrenewed == pytest.approx(left - 10.0)
 
 
 class Vm:
     """The watcher as a process, on a machine of the fake service."""
 
-    def __init__(self, root: Path, fake: FakeTpu, **told: Any) -> None:
-        from bigbird_ja.launch.tpu import GcpTpus, emulator_client
-        from bigbird_ja.launch.tpu_service import TpuSpec
+    def __init__(self, root: Path, fake: FakeTpu, **terms: Any) -> None:
+        from bigbird_ja.launch.services import TpuSpec
 
         self.root, self.fake = root, fake
         for name in ("disk", "memory", "supervisor", "model", "bin"):
             (root / name).mkdir()
-        service = GcpTpus("p", emulator_client(fake.address))
+        service = support.nodes(fake)
         service.create(TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0)
-        values = asdict(TOLD) | {
+        values = asdict(TERMS) | {
             "attempt": 1, "limit": 1e6, "lease": 1e6, "ended": 1e6, "stalled": 1e6, "poll": 0.1,
             "supervisor_dir": str(root / "supervisor"), "model_dir": str(root / "model"),
             "delete": [f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"],
-            "metadata": fake.url, **told,
+            "metadata": fake.url, **terms,
         }  # fmt: skip
-        self.told = json.dumps(values)
+        self.terms = json.dumps(values)
         with open(watcher.__file__, encoding="utf-8") as file:
             self.code = file.read()
 
@@ -197,7 +197,7 @@ class Vm:
             "PATH": f"{path}:{os.environ['PATH']}",
         }
         return subprocess.Popen(
-            [sys.executable, "-c", self.code, "watch", self.told], env=variables,
+            [sys.executable, "-c", self.code, "watch", self.terms], env=variables,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -340,7 +340,7 @@ def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) 
         def open(self, request: object, timeout: float) -> Slow:
             return Slow()
 
-    machine = Machine(replace(TOLD, storage="http://x"), str(tmp_path))
+    machine = Machine(replace(TERMS, storage="http://x"), str(tmp_path))
     machine._opener = Opener()  # type: ignore[assignment]
     with pytest.raises(TimeoutError):
         machine.request("GET", "http://elsewhere", None, 0.05)

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from bigbird_ja.launch.run_state import Ending, Settings
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.launch.supervise import Services, supervise
-from bigbird_ja.launch.tpu_service import TpuSpec
 from bigbird_ja.plan import cost
 from bigbird_ja.plan.cost import Overheads
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel

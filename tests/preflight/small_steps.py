@@ -22,6 +22,7 @@ RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
 # The step whose cycles by machine code are on record, where libtpu lists it: on v5e, two sequences.
 BY_CODE, CODE_CHIP, CODE_KEY = "by code", "v5e", "code_cycles"
+TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 7)
 KERNEL_BY_CODE = "by code, with the kernels"  # the same step with attention in kernels
 
 _SIZE = (
@@ -55,7 +56,7 @@ def measure(name: str) -> dict[str, int]:
 
 def lists_code() -> bool:
     """Whether the installed libtpu lists its machine code."""
-    return machine_code.is_there(CODE_CHIP, compiler())
+    return machine_code.is_available(CODE_CHIP, compiler())
 
 
 def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.preflight import compile_child, cycles, hlo, machine_code, roofline
+from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
 from tests.preflight import small_steps
 
 PROGRAM = """
@@ -25,13 +25,12 @@ def attend(a, b):
     return jax.nn.softmax(scores).astype(jnp.bfloat16) @ b.T
 
 place = SingleDeviceSharding(devices_of(Place(sys.argv[1]))[0])
-square = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16, sharding=place)
+square = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=place)
 print(jax.jit(attend).lower(square, square).compile().as_text())
 """
 ANALYSED = re.compile(r'hlo_op_name: "([^"]+)"\s+estimated_cycles: (\d+)')
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
 def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
     """It adds what copies take; here they run beside the bundles. So its figure lies between."""
@@ -51,7 +50,7 @@ def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
     analysed = {name: int(number) for name, number in ANALYSED.findall(texts)}
     module = hlo.parse(compiled.stdout[compiled.stdout.index("HloModule") :])
     found = roofline.code_costs(
-        module, cycles.costs(module), machine_code.collect(str(listings)), CHIPS["v5e"]
+        module, costs.costs(module), machine_code.collect(str(listings)), CHIPS["v5e"]
     )
     big = [code for code in found if analysed.get(code.cost.instruction.name, 0) > 1000]
     assert len(big) >= 3

@@ -1,11 +1,11 @@
-"""Grouping by layer and kind."""
+"""Grouping by kind."""
 
 from __future__ import annotations
 
 import pytest
 
 from bigbird_ja.preflight import breakdown, hlo
-from bigbird_ja.preflight.cycles import Cost
+from bigbird_ja.preflight.costs import Cost
 
 
 def _cost(op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str = "f.1") -> Cost:
@@ -50,13 +50,6 @@ def test_what_goes_between_devices_is_its_own_kind() -> None:
     op = _cost("optimizer/psum", "all-reduce").instruction
     cost = Cost(op, 1, 0.0, 5.0, collective="all-reduce", moved_bytes=500)
     assert breakdown.kind_of(cost) == "between devices"
-
-
-def test_layers_and_sums() -> None:
-    costs = [_cost("layer_0/mlp/A", cycles=2), _cost("gradient_tape/layer_11/mlp/A", cycles=3),
-             _cost("optimizer/A", cycles=5)]  # fmt: skip
-    assert breakdown.by_layer(costs) == {"layer 0": 2, "layer 11": 3, "outside": 5}
-    assert breakdown.by_kind(costs) == {"MLP": 5, "optimiser": 5}
 
 
 def test_the_same_op_of_all_layers_is_one_line() -> None:

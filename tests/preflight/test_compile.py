@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 import sys
 
@@ -72,16 +71,22 @@ def test_a_compiler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
         compile_lib.compile_for(STEP, V3, timeout=1)
 
 
-def test_too_little_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm."
-    _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
-                        " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
+def _error(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    write = f"json.dump({{'error': {error!r}}}, open(sys.argv[-1] + '/result.json', 'w'))"
+    _child(monkeypatch, f"import json, sys; {write}")
+
+
+def test_compiler_errors_have_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    _error(monkeypatch, "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm.")
     found = compile_lib.compile_for(STEP, V2)
     assert found.shortage is not None
     assert found.shortage.used > found.shortage.available > 0
+    _error(monkeypatch, "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x")
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
+        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
 
 
-def test_the_cache_answers_without_compiling(
+def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:
     cache = os.path.join(tmp_path, "cache")
@@ -92,6 +97,11 @@ def test_the_cache_answers_without_compiling(
     for step, target in ((_step(b"another"), V3), (STEP, V2)):
         with pytest.raises(CommandError):
             compile_lib.compile_for(step, target, cache)
+    (name,) = os.listdir(cache)
+    with open(os.path.join(cache, name), "r+b") as stream:
+        stream.truncate(20)
+    _child(monkeypatch, ANSWER)
+    assert compile_lib.compile_for(STEP, V3, cache) == first  # compiled again
 
 
 LISTING = """
@@ -128,18 +138,6 @@ def test_code_is_asked_for_where_it_is_and_kept_by_itself(
     assert compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True) == found
 
 
-def test_a_damaged_cache_entry_is_compiled_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
-) -> None:
-    cache = os.path.join(tmp_path, "cache")
-    _child(monkeypatch, ANSWER)
-    first = compile_lib.compile_for(STEP, V3, cache)
-    (name,) = os.listdir(cache)
-    with open(os.path.join(cache, name), "r+b") as stream:
-        stream.truncate(20)
-    assert compile_lib.compile_for(STEP, V3, cache) == first
-
-
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
     keys = {
         compile_lib.cache_key(STEP, V3, VERSIONS),
@@ -150,14 +148,6 @@ def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
         compile_lib.cache_key(dataclasses.replace(STEP, sum_dtype="bfloat16"), V3, VERSIONS),
     }
     assert len(keys) == 6
-
-
-def test_a_chip_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x"
-    _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
-                        " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
-    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
-        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
 
 
 def test_the_compiler_counts_the_devices_of_slices() -> None:
@@ -177,6 +167,67 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
         compile_lib.versions()
 
 
-def test_where_the_cache_is() -> None:
-    assert compile_lib.default_cache_dir({"XDG_CACHE_HOME": "/c"}) == "/c/bigbird-ja/preflight"
-    json.dumps(compile_lib.ENVIRONMENT)
+DETAILED = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory \
+space hbm. Used 9.28G of 7.48G hbm. Exceeded hbm capacity by 1.80G.
+
+Total hbm usage >= 9.80G:
+    reserved        530.00M
+
+  Largest program allocations in hbm:
+
+  1. Size: 4.64G
+     Operator: op_name="layer_3/mlp/MatMul" source_file="ops.py" source_line=1160
+     Shape: bf16[49920,49920]{0,1:T(8,128)(2,1)}
+     Unpadded size: 4.64G
+     XLA label: fusion.8 = fusion(Arg_0.1), kind=kOutput, calls=fused_computation.9
+     Allocation type: HLO temp
+     ==========================
+
+  2. Size: 196.0K
+     Shape: f32[49920]{0:T(1024)}
+     Unpadded size: 195.0K
+     ==========================
+"""
+SINGLE = (
+    "RESOURCE_EXHAUSTED: Allocation (size=64834560000) would exceed memory (size=17179869184) :: "
+    "#allocation8 [shape = 'bf16[180000,180000]{0,1}', space=hbm, size = 0xffff, "
+    "tag = 'output of fusion.3@{1}'] :: <no-hlo-instruction>"
+)
+EARLY = (
+    "RESOURCE_EXHAUSTED: Compilation failure: Aborting compilation early because it's unlikely to"
+    " have enough device memory. Requires 120.76G, has 7.11G available."
+)
+NEWER = (
+    "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory"
+    " required for HLO temporaries (543.31G) exceeds available HBM (30.75G). HLO module: jit_step."
+)
+_G = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("message", "used", "available"),
+    [
+        (DETAILED, 9.28 * _G, 7.48 * _G),
+        (SINGLE, 64834560000, 17179869184),
+        (EARLY, 120.76 * _G, 7.11 * _G),
+        (NEWER, 543.31 * _G, 30.75 * _G),
+    ],
+)
+def test_shortages_in_every_form(message: str, used: float, available: float) -> None:
+    assert compile_lib.is_shortage(message)
+    found = compile_lib.shortage(message)
+    assert (found.used, found.available) == (round(used), round(available))
+
+
+def test_shortages_name_the_largest_buffers() -> None:
+    assert not compile_lib.is_shortage("INTERNAL: Mosaic failed")
+    first, second = compile_lib.shortage(DETAILED).largest
+    assert (first.op_name, first.size) == ("layer_3/mlp/MatMul", round(4.64 * _G))
+    assert first.shape.startswith("bf16[49920,49920]")
+    assert second.op_name == "(made by the compiler)"
+    (buffer,) = compile_lib.shortage(SINGLE).largest
+    assert (buffer.op_name, buffer.shape) == (
+        "output of fusion.3@{1}",
+        "bf16[180000,180000]{0,1}",
+    )
+    assert compile_lib.shortage(EARLY).largest == ()

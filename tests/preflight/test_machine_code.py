@@ -26,7 +26,7 @@ MATMUL, VALU, VLOAD
     ],
 )  # fmt: skip
 def test_asked_for_only_where_it_is(chip: str, libtpu: str, there: bool) -> None:
-    assert machine_code.is_there(chip, libtpu) is there
+    assert machine_code.is_available(chip, libtpu) is there
 
 
 def test_fullness_goes_by_how_often_bundles_run() -> None:

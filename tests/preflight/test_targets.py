@@ -28,9 +28,6 @@ def test_slices_by_name() -> None:
     assert all(target.is_slice for target in found)
     assert not targets.of_chip(CHIPS["v5e"]).is_slice
     assert targets.of_topologies([], _count) == []
-    assert targets.one_of(found[1]) == targets.of_chip(CHIPS["v5e"])
-    assert targets.one_of(found[2]).place.is_megacore
-    assert targets.one_of(found[2]).devices == 1
 
 
 @pytest.mark.parametrize(
@@ -38,10 +35,10 @@ def test_slices_by_name() -> None:
     [
         ("v5ee:2x4", "did you mean 'v5e'.*chips: v2, v3, .*v7x"),
         ("2x4", "chips: v2, v3"),
-        ("v5e", "there are v5e:1x1, .*v5e:2x4"),
-        ("v5e:", "there are v5e:1x1"),
-        ("v5e:2-4", "there are v5e:1x1"),
-        ("v5e:3x5", "libtpu knows no such slice; there are v5e:1x1"),
+        ("v5e", "such as v5e:2x2, .*v5e:8x8"),
+        ("v5e:", "such as v5e:2x2"),
+        ("v5e:2-4", "such as v5e:2x2"),
+        ("v5e:3x5", "libtpu knows no such slice; such as v5e:2x2"),
         ("v7x:2x2x1", "does not know v7x, only v2, v3, v4, v5e, v5p, v6e: use a newer libtpu"),
     ],
 )

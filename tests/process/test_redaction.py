@@ -109,8 +109,8 @@ def test_long_text_takes_no_longer_than_its_length() -> None:
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from bigbird_ja.process import redaction
-redaction.install()
+from bigbird_ja.process.streams import Streams
+Streams()
 secret = sys.argv[1]
 what = sys.argv[2]
 if what == "log":

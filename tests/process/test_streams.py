@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja.process import streams
 from testkit import ROOT
 from testkit.runs import SmallRun
 
@@ -52,7 +53,7 @@ def test_a_stream_that_takes_nothing(line: str, status: int, said: str) -> None:
     assert said in told
 
 
-def test_a_reader_that_goes_away() -> None:
+def test_a_reader_that_goes_away_ends_a_command() -> None:
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
         assert ended.returncode == 74
@@ -123,3 +124,31 @@ def test_a_text_that_cannot_be_read(arguments: str, said: str) -> None:
         ended = shell(f"$BIGBIRD fill-mask --model_dir=none {arguments}", **env)
         assert ended.returncode == 2 and said in ended.stderr, ended.stderr
         assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_reported_once_and_nothing_raises() -> None:
+    reader, writer = os.pipe()
+    gone: list[int] = []
+    with os.fdopen(writer, "w") as stream:
+        log = streams.LogStream(stream, lambda: gone.append(1))
+        print("one", file=log, flush=True)
+        assert os.read(reader, 10) == b"one\n" and not gone
+        os.close(reader)
+        for _ in range(3):
+            print("two", file=log, flush=True)
+        assert gone == [1]
+        os.write(stream.fileno(), b"libraries write to the descriptor itself")
+
+
+def test_a_full_disk_is_no_reason_to_stop_and_the_stream_is_restored() -> None:
+    gone: list[int] = []
+    before = sys.stderr
+    with open("/dev/full", "w", buffering=1) as stream:
+        sys.stderr = stream
+        try:
+            with streams.guard_stderr(lambda: gone.append(1)):
+                print("lost", file=sys.stderr, flush=True)
+            assert sys.stderr is stream and not gone
+        finally:
+            sys.stderr = before
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -18,7 +18,7 @@ from bigbird_ja.evaluation import results
 from bigbird_ja.export import model_card
 from bigbird_ja.export.source import Source
 from bigbird_ja.launch import run_files, run_story
-from bigbird_ja.launch.run_files import BucketFiles, Launched, RunPaths
+from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.run_state import ExitReport, RunState
 from bigbird_ja.preflight import results_file
 from bigbird_ja.process.errors import BadInput
@@ -34,7 +34,7 @@ from tests.report import fake_run
 
 
 def _supervisor(folder: Path) -> BucketFiles:
-    return BucketFiles(RunPaths(str(folder), "r"))
+    return BucketFiles(Run(str(folder), "r"))
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ _READERS = {
     ),
     "launched": _Reader(
         "r/supervisor/launch.json",
-        Launched,
-        {"target_step": 9, "usd_per_hour": 1.0, "wheel": "w", "wheel_sha256": "x"},
-        lambda f: run_files.read_launched(RunPaths(str(f), "r")),
+        Run,
+        {"bucket": "b", "name": "r", "wheel": "w", "format_version": "0.1.0"},
+        lambda f: run_files.read_run(str(f), "r"),
     ),
     "prices": _Reader(
         "prices.yaml", prices._Table, _PRICES, lambda f: prices.load(str(f / "prices.yaml"))

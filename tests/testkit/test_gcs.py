@@ -1,50 +1,16 @@
-"""The fake bucket itself: TensorFlow's door, faults, its end (see test_storage_bucket too)."""
+"""The fake bucket itself: its doors, faults, its end (see tests/storage too)."""
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
 import urllib.error
-from typing import Any
 
 import pytest
 
-from bigbird_ja.process import tensorflow_env
 from testkit import ROOT
 from testkit.fakes.gcs_process import FakeGcs
-
-
-def _tensorflow(fake: FakeGcs, bucket: str, *more: str) -> dict[str, Any]:
-    name = bucket.removeprefix("gs://")
-    program = [sys.executable, "-m", "testkit.fakes.tensorflow_program", fake.url, name, *more]
-    # TensorFlow's own behaviour is the subject, not what an earlier command set in our environment.
-    ours = tensorflow_env.DEFAULTS.keys() - fake.env.keys()
-    env = {name: value for name, value in fake.environ().items() if name not in ours}
-    done = subprocess.run(program, env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_tensorflows_door(bucket: str, fake_gcs: FakeGcs) -> None:
-    fake_gcs.put(f"{bucket}/from-python", b"hello")
-    told = _tensorflow(fake_gcs, bucket)
-    assert told["b"] == "onetwo" and told["from python"] == "hello"
-    assert told["listed"] == ["b", "c", "empty"] and told["glob"] == 3
-    assert told["exists"] is True and told["gone"] is False
-    assert fake_gcs.get(f"{bucket}/d/b") == b"onetwo"
-    assert [told[name] for name in ("503", "reset", "lost", "truncated")] == [True] * 4
-    # What we must not rely on TensorFlow for (docs/design/storage.md says what we do instead).
-    assert told["short"] == 500  # of 1000 records, no error
-    assert told["latest 403"] is None and told["latest 503"] is None  # over a good run
-    assert told["replaced"] in (["o", "n", "n", "n"], ["o", "o", "n", "n"])  # mixed, no error
-    assert told["exhausted"] == "AbortedError"  # which MonitoredSession takes for a preemption
-
-
-@pytest.mark.nightly
-def test_our_environment_makes_a_short_reply_an_error(bucket: str, fake_gcs: FakeGcs) -> None:
-    told = _tensorflow(fake_gcs, bucket, "prepared")
-    assert told["short"] in ("InternalError", "DataLossError")
 
 
 def test_connect_to_any_other_host_is_refused(fake_gcs: FakeGcs) -> None:

@@ -16,7 +16,7 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.train.engines import Finished, choice
+from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
@@ -47,19 +47,20 @@ class Numbers:
     def begin(self) -> None: ...
     def close(self) -> None: ...
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         self.dispatched = min(self.finished + self._loop + self._ahead, limit)
         return self._finish(max(self.finished + 1, self.dispatched - self._ahead))
 
-    def settle(self) -> Finished:
+    def settle(self) -> StepResult:
         done = self._finish(self.dispatched)
-        return Finished(done.step, {**done.metrics, done.step: metrics(done.step)}, done.first_bad)
+        logged = {**done.metrics, done.step: metrics(done.step)}
+        return StepResult(done.step, logged, done.first_nonfinite_step)
 
-    def _finish(self, step: int) -> Finished:
+    def _finish(self, step: int) -> StepResult:
         steps = range(self.finished + 1, step + 1)
         self.finished = step
         logged = {n: metrics(n) for n in steps if n % 4 == 0}
-        return Finished(step, logged, self._bad if self._bad in steps else None)
+        return StepResult(step, logged, self._bad if self._bad in steps else None)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         assert self.finished == self.dispatched, "a state that is not settled"

@@ -212,11 +212,11 @@ def shifts_here(shape: Shape) -> list[list[Any]]:
     group = pl.program_id(1)
 
     def select(head: int, place: int) -> Any:
-        found = jnp.int32(shape.shifts[head][place])
+        chosen = jnp.int32(shape.shifts[head][place])
         for other in range(1, shape.groups):
             there = jnp.int32(shape.shifts[other * shape.group + head][place])
-            found = jnp.where(group == other, there, found)
-        return found
+            chosen = jnp.where(group == other, there, chosen)
+        return chosen
 
     places, heads = range(len(shape.shifts[0])), range(shape.group)
     return [[select(head, place) for head in heads] for place in places]

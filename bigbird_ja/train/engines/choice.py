@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import hosts
-from bigbird_ja.train.engines import Engine, MakeBatches, devices, tpu
+from bigbird_ja.train.engines import Engine, MakeBatches, devices
 from bigbird_ja.train.engines.devices import Devices
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "estimator", "pjrt")
 # The kinds of TPU that TensorFlow 2.15 is proven on.
 _ESTIMATOR_TPUS = ("v2", "v3")
-_EXACTLY = "and goes on with the same weights, bit for bit"
+_EXACTLY = "and continues with the same weights, bit for bit"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Choice:
     replicas: int  # of the step: the global batch divides over them
     device: str  # for people and events
     peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, where known
-    found: Devices | None = None  # pjrt only
+    devices: Devices | None = None  # pjrt only
     processes: int = 1  # that train together
 
     def __str__(self) -> str:
@@ -48,7 +47,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Before:
-    """What a run was trained by and on until now, as its events say."""
+    """The engine and device that a run was trained with so far, from its events."""
 
     engine: str
     device: str
@@ -60,7 +59,6 @@ def choose(
     config: Config,
     before: Before | None = None,
     processes: int = 1,
-    connect: Callable[[str], None] = lambda platform: None,
 ) -> Choice:
     """The engine for this machine, or for all machines of a pod; reads only.
 
@@ -70,23 +68,20 @@ def choose(
         config: of the run.
         before: of the run that is continued; None for a new one.
         processes: that train together.
-        connect: joins them, as `devices.find` takes it.
 
     Raises:
         BadInput: the engine's packages are missing, or what it should run on is.
     """
     if processes > 1:
-        if wanted == "estimator":
-            raise BadInput("--engine=estimator drives all hosts from one process: leave it out")
         why = "several processes" if wanted == "auto" else f"--engine={wanted}"
-        return _pjrt(why, use_tpu, processes, connect)
+        return _pjrt(why, use_tpu, processes)
     accelerator = accelerator_type()
     if wanted == "auto":
         name, why = _automatic(use_tpu, config, accelerator, before)
     else:
         name, why = wanted, f"--engine={wanted}"
     if name == "pjrt":
-        return _pjrt(why, use_tpu, processes, connect)
+        return _pjrt(why, use_tpu, processes)
     return _estimator(why, use_tpu, config, accelerator)
 
 
@@ -112,12 +107,12 @@ def start(
         phase: of the steps, where they differ from the run's (`config.first_phase`).
         last_step: where the engine ends; by default the run's end.
     """
-    if choice.found is not None:
-        from bigbird_ja.train.engines.compiled import CompiledPrograms
+    if choice.devices is not None:
         from bigbird_ja.train.engines.pjrt import PjrtEngine
+        from bigbird_ja.train.engines.xla_call import CompiledPrograms
 
-        programs = CompiledPrograms(compiled, scratch, choice.found.platform, log)
-        return PjrtEngine(config, first_state, batches, choice.found, programs, phase)
+        programs = CompiledPrograms(compiled, scratch, choice.devices.platform, log)
+        return PjrtEngine(config, first_state, batches, choice.devices, programs, phase)
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
     return EstimatorEngine(
@@ -133,12 +128,12 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
         config: completed by a data set.
         parameters: by name, float32.
     """
-    if choice.found is not None:
+    if choice.devices is not None:
         from bigbird_ja.train.engines.pjrt import keep_tensorflow_off_the_devices
         from bigbird_ja.train.engines.pjrt_forward import PjrtForward
 
         keep_tensorflow_off_the_devices()
-        forward = PjrtForward(config, choice.found.of_process())
+        forward = PjrtForward(config, choice.devices.of_process())
         forward.place(parameters)
         return forward
     from bigbird_ja.evaluation.forward import Forward
@@ -147,7 +142,7 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
 
 
 def accelerator_type() -> str | None:
-    """What the machine calls its TPU ("v3-8", "v5litepod-8"), where it says so."""
+    """The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one."""
     return os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
 
 
@@ -184,25 +179,25 @@ def _automatic(
         return "pjrt", f"auto: {wanted} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
-    if before is not None and _can_go_on(before, use_tpu, accelerator):
+    if before is not None and _can_resume(before, use_tpu, accelerator):
         return before.engine, f"auto: this run was begun under it, {_EXACTLY}"
     if not use_tpu:
         return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
     chip = _chip(accelerator or "")
     if chip and chip not in _ESTIMATOR_TPUS:
         return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
-    if not tpu.is_supported():
+    if not devices.tensorflow_has_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
 
 
-def _can_go_on(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
-    """Whether this is the kind of device that the run was on, and its engine works there."""
+def _can_resume(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
+    """Whether the run's engine works here, on the kind of device that it was trained on."""
     here = _chip(accelerator or "") if use_tpu else "GPU" if devices.has_gpu() else "CPU"
     if not here or here != _kind(before.device):
         return False
     if before.engine == "estimator":
-        return not use_tpu or tpu.is_supported()
+        return not use_tpu or devices.tensorflow_has_tpu()
     return before.engine == "pjrt" and devices.is_installed()
 
 
@@ -217,8 +212,8 @@ def _kind(device: str) -> str:
 
 def _chip(accelerator: str) -> str:
     """ "v5e" of "v5litepod-8"; "" where it is not known."""
-    found = re.match(r"v\d+[a-z]*", accelerator)
-    return {"v5litepod": "v5e", "v5lite": "v5e"}.get(found[0], found[0]) if found else ""
+    match = re.match(r"v\d+[a-z]*", accelerator)
+    return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
 
 def _only_of_pjrt(config: Config) -> str | None:
@@ -233,18 +228,17 @@ def _only_of_pjrt(config: Config) -> str | None:
     return None
 
 
-def _pjrt(why: str, use_tpu: bool, processes: int, connect: Callable[[str], None]) -> Choice:
-    found = devices.find(use_tpu, connect=connect)
-    count = len(found.devices)
-    about = found.description, found.peak_flops
-    return Choice("pjrt", why, use_tpu, count, *about, found, processes)
+def _pjrt(why: str, use_tpu: bool, processes: int) -> Choice:
+    there = devices.find(use_tpu)
+    about = there.description, there.peak_flops
+    return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
 
 
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
             "--engine=estimator needs TensorFlow 2.15, which is not installed: pip install"
-            " 'bigbird-ja[estimator]', or say --engine=pjrt"
+            " 'bigbird-ja[estimator]', or use --engine=pjrt"
         )
     wanted = _only_of_pjrt(config)
     if wanted:
@@ -253,7 +247,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
     accumulation = config.training.gradient_accumulation_steps
-    hosts.check_divides(config.training.global_batch_size, cores, accumulation)
-    tpu.check(config)
+    devices.check_divides(config.training.global_batch_size, cores, accumulation)
+    devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     return Choice("estimator", why, True, cores, device, peak_flops(accelerator))

@@ -1,4 +1,4 @@
-"""The devices that JAX trains on: which there are, and in one line why there are none."""
+"""The devices that a run trains on, or one line that says why there are none."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import glob
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
 
 # Where a TPU VM shows its chips: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -79,23 +80,16 @@ def is_installed() -> bool:
     return importlib.util.find_spec("jax") is not None
 
 
-def find(
-    use_tpu: bool,
-    tpu_files: Sequence[str] = TPU_FILES,
-    connect: Callable[[str], None] = lambda platform: None,
-) -> Devices:
-    """The devices of this machine, or of all machines of a pod.
-
-    JAX is told the platform: left to itself it asks every one that is installed, and libtpu takes
-    eight minutes to find out that there is no TPU.
+def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
+    """The platform that JAX will train on ("cpu", "cuda" or "tpu"), and JAX told to use it: left to
+    itself it asks every one that is installed, and libtpu takes eight minutes to find no TPU.
 
     Args:
         use_tpu: wants a TPU; else a GPU is taken where there is one, or the CPU.
         tpu_files: where a TPU shows.
-        connect: joins the processes of a pod, given the platform, before devices are asked for.
 
     Raises:
-        BadInput: a package is missing, there is no TPU, or it cannot be used.
+        BadInput: a package is missing, or there is no TPU.
     """
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
     if use_tpu and not is_there(tpu_files):
@@ -111,14 +105,45 @@ def find(
     import jax
 
     jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
+    return platform
+
+
+def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
+    """The devices of this machine, or of all machines of a pod that is joined.
+
+    Args:
+        use_tpu, tpu_files: as `prepare` takes them.
+
+    Raises:
+        BadInput: as `prepare`, or the devices cannot be used.
+    """
+    platform = prepare(use_tpu, tpu_files)
+    import jax
+
     try:
-        connect(platform)
         devices = jax.devices("gpu" if platform == "cuda" else platform)
     except RuntimeError as error:
         raise BadInput(_why_not(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     _check_equal_shares(ordered)
     return Devices(platform, tuple(ordered))
+
+
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Sequences per core and micro-batch.
+
+    Raises:
+        BadInput: the batch does not divide; the nearest ones that do are named.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
 
 
 def has_gpu() -> bool:
@@ -144,3 +169,50 @@ def _why_not(platform: str, text: str) -> str:
     if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
     return f"{name} cannot be used ({words[:240]})"
+
+
+def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> None:
+    """Refuses `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        resolve_tpu(config)
+        return
+    if not is_there(files):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    if not tensorflow_has_tpu():
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )
+
+
+def tensorflow_has_tpu() -> bool:
+    """Whether TensorFlow is built with support for the TPU of this machine."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+
+
+def resolve_tpu(config: Config) -> Any:
+    """TensorFlow's resolver of the configured TPU.
+
+    Raises:
+        BadInput: it cannot be reached.
+    """
+    import tensorflow as tf
+
+    tpu = config.tpu
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, zone=tpu.zone)
+        resolver.master()
+    except Exception as error:
+        raise BadInput(
+            f"--use_tpu: no TPU {tpu.name!r} here ({' '.join(str(error).split())[:200]}): run on a"
+            " TPU VM with --tpu_name local, or leave --use_tpu out"
+        ) from error
+    return resolver

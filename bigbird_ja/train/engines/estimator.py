@@ -24,7 +24,7 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, classify
 from bigbird_ja.run.checkpoints import parameters_of
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, tpu
+from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, devices
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
 
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
@@ -46,7 +46,7 @@ class EstimatorEngine:
         last_step: where the session ends; by default at the run's end.
     """
 
-    ahead = 0  # a device loop ends where it was told to
+    ahead = 0  # nothing is dispatched beyond a device loop
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class EstimatorEngine:
         self._wait()
         self._step, _ = self._graph.read_notes(self._hook.session)
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         """One device loop; on CPU one step. How long a loop is, TPUEstimator decides."""
         before = self._step
         self._hook.go()
@@ -91,14 +91,14 @@ class EstimatorEngine:
         self._step, bad = self._graph.read_notes(self._hook.session)
         metrics: dict[int, dict[str, float]] = {}
         if self._step // self._every > before // self._every:
-            found = self._graph.read_metrics(self._hook.session)
-            metrics = {n: found[n] for n in found if n > before and n % self._every == 0}
-        return Finished(self._step, metrics, bad if bad >= 0 else None)
+            rows = self._graph.read_metrics(self._hook.session)
+            metrics = {n: rows[n] for n in rows if n > before and n % self._every == 0}
+        return StepResult(self._step, metrics, bad if bad >= 0 else None)
 
-    def settle(self) -> Finished:
-        """Nothing is under way between two loops; reads the last step's metrics."""
-        found = self._graph.read_metrics(self._hook.session)
-        return Finished(self._step, {self._step: found[self._step]} if self._step in found else {})
+    def settle(self) -> StepResult:
+        """Between two loops nothing runs; reads the last step's metrics."""
+        rows = self._graph.read_metrics(self._hook.session)
+        return StepResult(self._step, {self._step: rows[self._step]} if self._step in rows else {})
 
     def snapshot(self) -> Snapshot:
         """All variables, copied now."""
@@ -153,7 +153,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Holds TPUEstimator's thread between two loops until the other thread says `go` or `stop`."""
+    """Holds TPUEstimator's thread between two loops until the other thread calls `go` or `stop`."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -182,7 +182,7 @@ class _Handover(tf.estimator.SessionRunHook):
             self._turn.notify_all()
 
     def _hand_over(self) -> bool:
-        """Waits for the other thread; whether to go on."""
+        """Waits for the other thread; False where it has called `stop`."""
         with self._turn:
             self._is_running = False
             self._turn.notify_all()
@@ -296,7 +296,7 @@ def _run_estimator(
         train_batch_size=config.training.global_batch_size,
         eval_batch_size=config.training.global_batch_size,
         config=tpu_config.RunConfig(
-            cluster=tpu.resolve(config) if use_tpu else None,
+            cluster=devices.resolve_tpu(config) if use_tpu else None,
             model_dir=scratch,
             tf_random_seed=config.training.seed,
             save_checkpoints_steps=None,

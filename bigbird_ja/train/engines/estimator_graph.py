@@ -15,7 +15,6 @@ import tensorflow as tf
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run.checkpoints import SLOTS, STEP, slot_name
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import hosts
 from bigbird_ja.train.step import train_step
 
 # Logged steps that one device loop may cover before the host reads them.
@@ -168,7 +167,8 @@ def make_input_fn(
             host, count = context.current_host, context.num_hosts
         # The pipeline is TensorFlow throughout: converting its functions would only take seconds.
         batches = tf.autograph.experimental.do_not_convert(make_batches)(host, count)
-        ids = hosts.replica_ids(cores if on_tpu else 1, host, count)
+        each = (cores if on_tpu else 1) // count
+        ids = range(host * each, (host + 1) * each)
         return tf.autograph.experimental.do_not_convert(deal)(batches, ids).prefetch(4)
 
     return input_fn

@@ -8,8 +8,10 @@ this side leaves the devices idle; of logged steps alone the metrics are fetched
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -22,14 +24,23 @@ from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import memory
-from bigbird_ja.train.engines import Finished, MakeBatches, Snapshot, placement
-from bigbird_ja.train.engines.compiled import CompiledPrograms
+from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.devices import Devices
-from bigbird_ja.train.engines.feeder import Feeder
-from bigbird_ja.train.engines.pjrt_step import AXIS, Notes, State, make_step, shapes
+from bigbird_ja.train.engines.pjrt_step import (
+    AXIS,
+    Notes,
+    State,
+    make_step,
+    place,
+    shapes,
+    to_host,
+)
+from bigbird_ja.train.engines.xla_call import CompiledPrograms
 from bigbird_ja.train.program import Program
 
 _AHEAD = 2  # steps that are dispatched while one runs
+_POLL_SECONDS = 0.2
+_CLOSE_SECONDS = 30.0  # for the input to end
 
 Step = Callable[[State, Mapping[str, jax.Array]], tuple[State, Notes]]
 
@@ -87,12 +98,12 @@ class PjrtEngine:
         devices."""
         self.prepare()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
-        self._state = placement.place(self._first_state(), self._lowered, self._mesh)
+        self._state = place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
         self._feeder = Feeder(self._read, self._place_batch)
         self._input = iter(self._feeder)
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         """Dispatches what may be under way, and waits for the oldest step of it."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
@@ -103,9 +114,9 @@ class PjrtEngine:
             self._last = step, notes
             bad = self._note(step, notes, metrics) if step % self._every == 0 else None
             if bad is not None or not self._under_way or not self._next_is_ready():
-                return Finished(step, metrics, bad)
+                return StepResult(step, metrics, bad)
 
-    def settle(self) -> Finished:
+    def settle(self) -> StepResult:
         """Waits for every step that is under way."""
         metrics: dict[int, Mapping[str, float]] = {}
         while self._under_way:
@@ -114,7 +125,7 @@ class PjrtEngine:
             if step % self._every == 0:
                 self._note(step, notes, metrics)
         bad = None if self._last is None else self._note(*self._last, metrics)
-        return Finished(self._dispatched, metrics, bad)
+        return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
         """Copies the state on the devices; it comes to the host while the next steps run. Parts
@@ -183,11 +194,11 @@ class PjrtEngine:
 
     def _check_memory(self, compiled: Any) -> None:
         """Refuses a program that needs more than there is, by the compiler's own figures."""
-        found = compiled.memory_analysis()
-        if found is None:
+        sizes = compiled.memory_analysis()
+        if sizes is None:
             return
-        needed = found.temp_size_in_bytes + found.argument_size_in_bytes
-        needed += found.output_size_in_bytes - found.alias_size_in_bytes
+        needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
+        needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self._devices.platform == "cpu":
             local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
             memory.refuse_if_too_large(needed * local)
@@ -231,7 +242,62 @@ class PjrtEngine:
         return bad if bad >= 0 else None
 
     def _to_host(self, state: State) -> dict[str, np.ndarray]:
-        return placement.to_host(state, self._lowered)
+        return to_host(state, self._lowered)
+
+
+class Feeder:
+    """Brings batches to the devices beside the steps: a thread that is some batches ahead.
+
+    Args:
+        batches: made, iterated and placed in the thread.
+        place: brings one batch to the devices.
+        ahead: batches that wait at most.
+    """
+
+    def __init__(
+        self,
+        batches: Callable[[], Iterable[Any]],
+        place: Callable[[Any], Any],
+        ahead: int = 2,
+    ) -> None:
+        self._batches, self._place = batches, place
+        self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="input", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Any]:
+        """The placed batches; raises what the input raised."""
+        while True:
+            kind, value = self._queue.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed.set()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            for batch in self._batches():
+                if not self._put("batch", self._place(batch)):
+                    return
+            self._put("end", None)
+        except BaseException as error:
+            self._put("error", error)
+
+    def _put(self, kind: str, value: Any) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._queue.put((kind, value), timeout=_POLL_SECONDS)
+                return True
+            except queue.Full:
+                continue
+        return False
 
 
 def keep_tensorflow_off_the_devices() -> None:

@@ -21,7 +21,7 @@ _AXIS = "replica"
 
 
 class PjrtForward:
-    """A `evaluation.forward.Model` on JAX's devices; one program per shape that is asked.
+    """A `evaluation.forward.Model` on JAX's devices; one program per shape.
 
     Args:
         config: of the run.
@@ -73,8 +73,8 @@ class PjrtForward:
             for name, value in arrays.items()
         }
         specs = program.batch_specs(self.config, each)
-        found = function(self.parameters, [filled[name] for name in specs])
-        return {name: np.asarray(v)[:rows] for name, v in zip(names, found, strict=True)}
+        outputs = function(self.parameters, [filled[name] for name in specs])
+        return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """As `Forward.log_probabilities`; each row is one document."""
@@ -87,8 +87,8 @@ class PjrtForward:
             self._log_probabilities[shape] = jax.jit(
                 lambda parameters, *rest: call(*parameters, *rest)
             )
-        (found,) = self._log_probabilities[shape](self.parameters, ids, places)
-        return np.asarray(found.addressable_data(0))
+        (result,) = self._log_probabilities[shape](self.parameters, ids, places)
+        return np.asarray(result.addressable_data(0))
 
     def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
         traced = program.evaluation(self.config, rows)

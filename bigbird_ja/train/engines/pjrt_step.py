@@ -9,16 +9,18 @@ together again (all-gather). Importing this starts no device.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.run.checkpoints import SLOTS
+from bigbird_ja.run.checkpoints import SLOTS, STEP
 from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
 from bigbird_ja.train.lowered import LoweredStep, Shard, Spec
 
@@ -57,16 +59,18 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
         weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
         ordered = [batch[name] for name in step.batch]
-        found = gradients(*state.parameters, *ordered, state.step, lax.axis_index(AXIS), weight)
-        *own, sums = found
+        replica = lax.axis_index(AXIS)
+        *local_grads, sums = gradients(*state.parameters, *ordered, state.step, replica, weight)
         if divided:
-            new, slots, metrics, finite = divided.update(update, state, own, lax.psum(sums, AXIS))
+            new, slots, metrics, finite = divided.update(
+                update, state, local_grads, lax.psum(sums, AXIS)
+            )
         else:
-            *summed, sums = _sum(own, sums, step)
-            *both, metrics, finite = update(
+            *summed, sums = _sum(local_grads, sums, step)
+            *values, metrics, finite = update(
                 *state.parameters, *state.slots, *summed, sums, state.step
             )
-            new, slots = both[: len(own)], both[len(own) :]
+            new, slots = values[: len(summed)], values[len(summed) :]
         count = state.step + 1
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
         return State(new, slots, count, bad), Notes(metrics, bad)
@@ -120,11 +124,13 @@ def _partition(shard: Shard) -> Any:
     return P(*[None] * shard.dimension, AXIS)
 
 
-def _sum(own: Sequence[jax.Array], sums: jax.Array, step: LoweredStep) -> Sequence[jax.Array]:
+def _sum(
+    local_grads: Sequence[jax.Array], sums: jax.Array, step: LoweredStep
+) -> Sequence[jax.Array]:
     """Gradients, and the metrics' sums, over the devices; alone a device has them already."""
     if step.sum_dtype == "float32" or step.replicas == 1:
-        return lax.psum([*own, sums], AXIS)
-    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in own], AXIS)
+        return lax.psum([*local_grads, sums], AXIS)
+    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in local_grads], AXIS)
     return [*(gradient.astype(jnp.float32) for gradient in short), lax.psum(sums, AXIS)]
 
 
@@ -137,15 +143,15 @@ class _Divided:
         self._wholes = list(step.parameters.values())
 
     def update(
-        self, update: Any, state: State, own: Sequence[jax.Array], sums: jax.Array
+        self, update: Any, state: State, local_grads: Sequence[jax.Array], sums: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
         """New parameters and slots, metrics, and whether all is finite."""
-        summed = [self._scatter(*pair) for pair in zip(own, self._shards, strict=True)]
+        summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
-        *both, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
-        new = zip(both[: self._count], self._shards, self._wholes, strict=True)
-        return [self._gather(*each) for each in new], both[self._count :], metrics, finite
+        *values, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
+        new = zip(values[: self._count], self._shards, self._wholes, strict=True)
+        return [self._gather(*each) for each in new], values[self._count :], metrics, finite
 
     def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
         """This device's part of the sum over all of them."""
@@ -168,3 +174,72 @@ class _Divided:
             return array
         after = [(0, missing if place == shard.dimension else 0) for place in range(array.ndim)]
         return jnp.pad(array, after)
+
+
+def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
+    """Brings a state from the host to the devices. A checkpoint does not know of devices: divided
+    slots are gathered when they are saved, and divided anew, over as many devices as there are
+    then, when they are restored.
+
+    Args:
+        values: every variable's value by name, whole.
+        step, mesh: of the program that will take it.
+    """
+    state, _ = shapes(step, mesh)
+
+    def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        value = _filled(np.asarray(values[name], np.float32), shape.shape)
+        return _put(value, shape.sharding)
+
+    return State(
+        [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
+        [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
+        _put(np.asarray(values[STEP], np.int32), state.step.sharding),
+        _put(np.asarray(-1, np.int32), state.first_bad.sharding),
+    )
+
+
+def _put(value: np.ndarray, sharding: Any) -> jax.Array:
+    """Not `device_put`, which compares the values of all processes, by sums of its own."""
+    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+
+
+def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
+    """The values of a state by name, whole. Where slots are divided over several processes, all of
+    them have to call this together: the parts travel between them, one slot at a time."""
+    specs = {**step.parameters, **step.slots}
+    arrays = [_local(array) for array in (*state.parameters, *state.slots)]
+    for array in arrays:
+        if array.is_fully_addressable:
+            array.copy_to_host_async()
+    named = zip(specs.items(), arrays, strict=True)
+    values = {name: _cut(_read(array), spec) for (name, spec), array in named}
+    return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
+
+
+def _local(array: jax.Array) -> jax.Array:
+    """This process's copy, where it has a whole one."""
+    return array.addressable_data(0) if array.is_fully_replicated else array
+
+
+def _read(array: jax.Array) -> np.ndarray:
+    """The whole array; what it takes on the devices to bring it together is given back."""
+    if not array.is_fully_addressable:
+        array = _gathering(array.sharding.mesh)(array).addressable_data(0)
+    return np.asarray(array)
+
+
+@functools.lru_cache(maxsize=1)
+def _gathering(mesh: Mesh) -> Any:
+    """Brings a divided array to every device; one function, so that each shape is compiled once."""
+    return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))
+
+
+def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if value.shape == shape:
+        return value
+    return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
+
+
+def _cut(value: np.ndarray, spec: Spec) -> np.ndarray:
+    return value[tuple(slice(size) for size in spec.shape)]

@@ -1,4 +1,4 @@
-"""Which engine is taken, and what is said where one cannot be."""
+"""Which engine is chosen, and the message where one cannot be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.train.engines import devices, tpu
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choice import Before, choose, peak_flops
 
 CONFIG = complete_config(resolve_config(None, [])[0])
@@ -41,9 +41,8 @@ class Machine:
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
         monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(devices, "is_there", lambda files: set(files) <= set(self.files))
-        monkeypatch.setattr(tpu, "is_there", lambda files: set(files) <= set(self.files))
-        monkeypatch.setattr(tpu, "is_supported", lambda: True)
-        monkeypatch.setattr(devices, "find", lambda use_tpu, connect: Found(use_tpu))
+        monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: True)
+        monkeypatch.setattr(devices, "find", Found)
         for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
             monkeypatch.delenv(name, raising=False)
 
@@ -65,22 +64,19 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 def test_the_estimator_where_it_is_proven(machine: Machine) -> None:
     machine.tpu("v3-8")
-    found = choose("auto", True, CONFIG)
-    assert (found.name, found.replicas, found.peak_flops) == ("estimator", 8, 61.5e12)
-    assert str(found) == (
+    chosen = choose("auto", True, CONFIG)
+    assert (chosen.name, chosen.replicas, chosen.peak_flops) == ("estimator", 8, 61.5e12)
+    assert str(chosen) == (
         "engine: estimator on TPU v3-8, 8 cores (auto: TensorFlow 2.15 and a TPU v3)"
     )
     machine.packages.pop("jax")  # never needed for it
     assert choose("auto", True, CONFIG).name == "estimator"
-    found = choose("auto", False, CONFIG)
-    assert (found.name, found.replicas, found.why) == ("estimator", 1, "auto: jax is not installed")
-
-
-def test_jax_on_a_cpu(machine: Machine) -> None:
-    found = choose("auto", False, CONFIG)
-    assert (found.name, found.replicas) == ("pjrt", 2) and "no TPU v2 or v3" in found.why
-    machine.packages.pop("tensorflow_estimator")
-    assert choose("auto", False, CONFIG).name == "pjrt"
+    chosen = choose("auto", False, CONFIG)
+    assert (chosen.name, chosen.replicas, chosen.why) == (
+        "estimator",
+        1,
+        "auto: jax is not installed",
+    )
 
 
 ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8 cores")
@@ -89,6 +85,10 @@ ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8
 @pytest.mark.parametrize(
     ("before", "kind", "engine", "why"),
     [
+        (None, "v5litepod-8", "pjrt", "not proven"),
+        (None, "v4-8", "pjrt", "not proven"),
+        (None, "v6e-1", "pjrt", "not proven"),
+        (None, None, "pjrt", "no TPU v2 or v3"),
         (ON_CPU, None, "estimator", "begun under it"),
         (ON_CPU, "v3-8", "estimator", "a TPU v3"),  # the rule for new runs
         (ON_CPU, "v5litepod-8", "pjrt", "not proven on a TPU v5e"),
@@ -104,16 +104,16 @@ ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8
         (Before("pjrt", "1 x NVIDIA A100"), None, "pjrt", "no TPU v2 or v3"),
     ],
 )
-def test_a_run_goes_on_under_its_engine_on_the_same_kind_of_device(
-    machine: Machine, before: Before, kind: str | None, engine: str, why: str
+def test_a_run_keeps_its_engine_on_the_same_kind_of_device_and_new_ones_follow_a_rule(
+    machine: Machine, before: Before | None, kind: str | None, engine: str, why: str
 ) -> None:
     if kind is not None:
         machine.tpu(kind)
-    found = choose("auto", kind is not None, CONFIG, before)
-    assert found.name == engine and why in found.why
+    chosen = choose("auto", kind is not None, CONFIG, before)
+    assert chosen.name == engine and why in chosen.why
 
 
-def test_a_run_changes_its_engine_where_that_is_not_possible_any_more(machine: Machine) -> None:
+def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Machine) -> None:
     machine.packages.pop("tensorflow_estimator")
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
     machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
@@ -121,13 +121,6 @@ def test_a_run_changes_its_engine_where_that_is_not_possible_any_more(machine: M
     machine.packages |= {"jax": "0.4.34", "jax_cuda12_plugin": "0.4.34"}
     machine.files = devices.GPU_FILES  # that was the CPU, whatever the old words say
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
-
-
-@pytest.mark.parametrize("kind", ["v5litepod-8", "v4-8", "v6e-1"])
-def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
-    machine.tpu(kind)
-    found = choose("auto", True, CONFIG)
-    assert (found.name, found.replicas) == ("pjrt", 2) and "not proven" in found.why
 
 
 @pytest.mark.parametrize(
@@ -139,8 +132,8 @@ def test_jax_on_other_tpus(machine: Machine, kind: str) -> None:
 )  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
     config = complete_config(resolve_config(None, [setting])[0])
-    found = choose("auto", False, config)
-    assert (found.name, found.why) == ("pjrt", f"auto: {setting} needs it")
+    chosen = choose("auto", False, config)
+    assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine=pjrt: "):
         choose("estimator", False, config)
 
@@ -164,19 +157,19 @@ def test_what_was_asked_for_is_taken(machine: Machine) -> None:
 def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
-        tpu.check(CONFIG, nowhere)
+        devices.check_estimator_tpu(CONFIG, nowhere)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         devices.find(True, nowhere)
     (tmp_path / "accel0").touch()
     with pytest.raises(BadInput, match="built without TPU support"):
-        tpu.check(CONFIG, nowhere)
+        devices.check_estimator_tpu(CONFIG, nowhere)
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
     config = deepcopy(CONFIG)
     config.tpu.name, config.tpu.zone = "somewhere", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
-        tpu.check(config)
+        devices.check_estimator_tpu(config)
 
 
 def test_peaks_are_known_by_the_machines_own_names() -> None:
@@ -185,16 +178,19 @@ def test_peaks_are_known_by_the_machines_own_names() -> None:
     assert peak_flops(None) is None and peak_flops("gpu") is None
 
 
-def test_several_processes_are_for_jax_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined: list[str] = []
+def test_several_processes_are_for_jax(machine: Machine) -> None:
+    machine.tpu("v3-8")
+    chosen = choose("auto", True, CONFIG, None, 2)
+    assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 2, 2)
+    assert "in 2 processes" in str(chosen)
 
-    def find(use_tpu: bool, connect: Any) -> Any:
-        connect("cpu")
-        return type("Found", (), {"devices": [0] * 4, "description": "4 x cpu", "peak_flops": 0})
 
-    monkeypatch.setattr(devices, "find", find)
-    chosen = choose("auto", False, CONFIG, None, 2, joined.append)
-    assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 4, 2)
-    assert joined == ["cpu"] and "in 2 processes" in str(chosen)
-    with pytest.raises(BadInput, match="--engine=estimator"):
-        choose("estimator", False, CONFIG, None, 2)
+@pytest.mark.parametrize(
+    ("batch", "cores", "words"), [(20, 8, "use 16 or 32"), (4, 8, "use 8 or 16|use 16")]
+)
+def test_a_batch_that_does_not_divide_is_refused_with_what_does(
+    batch: int, cores: int, words: str
+) -> None:
+    assert devices.check_divides(16, 8, 2) == 1
+    with pytest.raises(BadInput, match=words):
+        devices.check_divides(batch, cores, 2)

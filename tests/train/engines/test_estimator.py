@@ -154,7 +154,9 @@ def test_it_goes_on_only_when_told_and_gives_its_state(tmp_path: Any) -> None:
     try:
         first = engine.snapshot()()
         done = [engine.advance(100) for _ in range(3)]
-        assert [d.step for d in done] == [1, 2, 3] and all(d.first_bad is None for d in done)
+        assert [d.step for d in done] == [1, 2, 3] and all(
+            d.first_nonfinite_step is None for d in done
+        )
         assert [sorted(d.metrics) for d in done] == [[], [2], []]
         assert sorted(engine.settle().metrics) == [3]
         values = engine.snapshot()()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.train.engines import Finished
-from bigbird_ja.train.engines.phased import PhasedEngine
+from bigbird_ja.train.engines import PhasedEngine, StepResult
 
 
 class Counting:
@@ -26,14 +25,14 @@ class Counting:
         self.state = dict(self._first_state())
         self.dispatched = self.finished = self.state["step"]
 
-    def advance(self, limit: int) -> Finished:
+    def advance(self, limit: int) -> StepResult:
         self.dispatched = min(limit, self.finished + 1 + self.ahead)
         self.finished += 1
-        return Finished(self.finished)
+        return StepResult(self.finished)
 
-    def settle(self) -> Finished:
+    def settle(self) -> StepResult:
         self.finished = self.dispatched
-        return Finished(self.finished, {}, self.bad)
+        return StepResult(self.finished, {}, self.bad)
 
     def snapshot(self) -> Callable[[], Any]:
         assert self.finished == self.dispatched, "a state that is not settled"
@@ -75,7 +74,7 @@ def test_a_bad_step_of_the_first_phase_is_told_before_the_second_begins() -> Non
     for _ in range(5):
         engine.advance(9)
     short.bad = 4
-    assert engine.advance(9).first_bad == 4
+    assert engine.advance(9).first_nonfinite_step == 4
     assert "whole begin" not in calls
     engine.close()
     assert calls[2:] == ["short close", "whole close"]

@@ -1,4 +1,4 @@
-"""The step on JAX's runtime against TPUEstimator and against TensorFlow alone, over 20 steps."""
+"""The step on JAX's runtime against TPUEstimator and against TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ import tensorflow as tf
 from testkit import engine_runs
 
 pytest.importorskip("jax")
+pytestmark = pytest.mark.both
 
+SHORT = "training.num_train_steps=10"
+NO_DROPOUT = "model.hidden_dropout_prob=0"  # which is drawn per device
+DIVIDED: dict[str, Any] = {
+    "settings": ["training.optimizer_sharding=true", SHORT],
+    "data": {"nsp": True},
+}
 CASES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "accumulation, checkpointing, next sentence": {
         "settings": [
-            "training.gradient_accumulation_steps=2", "training.gradient_checkpointing=true"
+            "training.gradient_accumulation_steps=2", "training.gradient_checkpointing=true", SHORT
         ],
         "data": {"nsp": True},
     },
@@ -29,57 +36,53 @@ CASES: dict[str, dict[str, Any]] = {
             "training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15",
         ]
     },
-    "divided": {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}},
+    "divided": DIVIDED,
 }  # fmt: skip
 
 
-def check(devices: int, case: dict[str, Any]) -> None:
-    (result,) = engine_runs.compare(devices, [case])
-    assert result["losses"] < 1e-5, result
-    assert result["weights"] < 1e-5, result
-    assert result["last"] < result["first"], result
-
-
-def every(name: str) -> Any:
-    """A case; some are left to the slow tests, as each compiles for half a minute."""
-    is_slow = name.startswith(("independent", "full"))
-    return pytest.param(name, marks=[pytest.mark.nightly] if is_slow else [])
+def check(devices: int, *cases: dict[str, Any]) -> None:
+    for result in engine_runs.compare(devices, cases):
+        assert result["losses"] < 1e-5, result
+        assert result["weights"] < 1e-5, result
+        assert result["last"] < result["first"], result
 
 
 @pytest.mark.estimator
-@pytest.mark.parametrize("name", [every(name) for name in CASES])
-def test_losses_and_weights_are_those_of_the_estimator(name: str) -> None:
-    check(1, {**CASES[name], "reference": "estimator"})
-
-
 @pytest.mark.parametrize(
-    ("devices", "name"),
+    "names",
     [
-        (2, list(CASES)[1]), (4, "divided"),
-        pytest.param(4, list(CASES)[2], marks=pytest.mark.nightly),
-        pytest.param(8, "as it is", marks=pytest.mark.nightly),
-        pytest.param(2, "divided", marks=pytest.mark.nightly),
-        pytest.param(8, "divided", marks=pytest.mark.nightly),
+        list(CASES)[:2],
+        pytest.param(list(CASES)[2:], marks=pytest.mark.nightly),  # each compiles half a minute
     ],
-)  # fmt: skip
-def test_on_several_devices_they_are_those_of_as_many_replicas(devices: int, name: str) -> None:
+)
+def test_losses_and_weights_are_those_of_the_estimator(names: list[str]) -> None:
+    check(1, *({**CASES[name], "reference": "estimator"} for name in names))
+
+
+def test_on_several_devices_they_are_those_of_as_many_replicas() -> None:
+    """With gradients summed over micro-batches and devices; then with state that is divided over
+    four devices, and from the middle on over two."""
+    check(
+        4,
+        CASES["accumulation, checkpointing, next sentence"],
+        {**DIVIDED, "settings": [*DIVIDED["settings"], NO_DROPOUT], "restart": 2},
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("devices", "name"), [(2, "divided"), (8, "divided"), (8, "as it is"), (4, list(CASES)[2])]
+)
+def test_on_other_numbers_of_devices_too(devices: int, name: str) -> None:
     check(devices, CASES[name])
 
 
 @pytest.mark.nightly
 def test_the_kernels_train_as_xlas_way_does() -> None:
-    settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
-    settings += ["model.block_size=4", "training.num_train_steps=10"]  # short: full attention
-    case = {"settings": settings}
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
-    check(1, case)
-
-
-@pytest.mark.nightly
-def test_divided_state_goes_on_over_another_number_of_devices() -> None:
-    case = {"settings": ["training.optimizer_sharding=true"], "data": {"nsp": True}, "restart": 2}
-    check(4, case)
+    settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]
+    check(1, {"settings": [*settings, "model.block_size=4", SHORT]})  # short: full attention
 
 
 @pytest.mark.nightly

@@ -11,7 +11,7 @@ import pytest
 
 from testkit import ROOT
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.7")
 
 # Two processes of two devices each; lengths that four devices divide and that they do not.
 CHILD = """
@@ -21,7 +21,7 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", 2, int(sys.argv[1]))
 from jax.sharding import Mesh
 from bigbird_ja.run.checkpoints import SLOTS, slot_name
-from bigbird_ja.train.engines import placement
+from bigbird_ja.train.engines import pjrt_step as placement
 from bigbird_ja.train.engines.pjrt_step import AXIS
 from bigbird_ja.train.lowered import LoweredStep, Spec, Traced, shard_of
 

@@ -1,0 +1,210 @@
+"""The Cloud TPU API (v2 to v4, slices of v5e): direct nodes and queued resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bigbird_ja.accelerators import hardware
+from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Json,
+    Kind,
+    Operation,
+    Presence,
+    Rest,
+    ServiceFault,
+    Tpu,
+    TpuSpec,
+    connect_rest,
+    fault_of_status,
+    seconds_of,
+)
+
+API = "https://tpu.googleapis.com/v2"
+EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
+
+# TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
+# v3 are documented with.
+RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
+V5E_RUNTIME_VERSION = "v2-alpha-tpuv5-lite"  # it brings no TensorFlow
+
+# Any other state of a node or queue counts as gone.
+_PRESENCE = {
+    "READY": Presence.READY,
+    "DELETING": Presence.DELETING,
+    **dict.fromkeys(
+        ("STATE_UNSPECIFIED", "CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING"),
+        Presence.PENDING,
+    ),
+}
+_QUEUE_PRESENCE = {
+    "STATE_UNSPECIFIED": Presence.PENDING,
+    "CREATING": Presence.WAITING,
+    "ACCEPTED": Presence.WAITING,
+    "WAITING_FOR_RESOURCES": Presence.WAITING,
+    "PROVISIONING": Presence.PENDING,
+    "DELETING": Presence.DELETING,
+}
+
+
+def image(accelerator_type: str) -> str:
+    """What a TPU of this type boots."""
+    is_v5e = hardware.generation_of(accelerator_type) == 5
+    return V5E_RUNTIME_VERSION if is_v5e else RUNTIME_VERSION
+
+
+def creation(
+    project: str, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str]
+) -> Json:
+    """What rents a TPU: a node, or a queued resource that holds one of its name."""
+    node: Json = {
+        "acceleratorType": hardware.launch_type(hardware.find(spec.accelerator_type)),
+        "runtimeVersion": spec.runtime_version,
+        "labels": {
+            RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt), "managed-by": "bigbird-ja",
+        },
+        "metadata": dict(metadata),
+        "networkConfig": {
+            "network": spec.network or "",
+            "subnetwork": spec.subnetwork or "",
+            "enableExternalIps": spec.external_ip,
+        },
+    }  # fmt: skip
+    if spec.service_account:
+        scope = "https://www.googleapis.com/auth/cloud-platform"
+        node["serviceAccount"] = {"email": spec.service_account, "scope": [scope]}
+    if not spec.queued:
+        if spec.pricing != "on_demand":
+            node["schedulingConfig"] = {spec.pricing: True}
+        return node
+    parent = f"projects/{project}/locations/{zone}"
+    kind = "spot" if spec.pricing == "spot" else "guaranteed"
+    return {"tpu": {"nodeSpec": [{"parent": parent, "nodeId": spec.name, "node": node}]}, kind: {}}
+
+
+def delete_address(api: str, project: str, spec: TpuSpec, zone: str) -> str:
+    """Where a machine asks for its own deletion, with the verb DELETE."""
+    parent = f"{api or API}/projects/{project}/locations/{zone}"
+    if spec.queued:
+        return f"{parent}/queuedResources/{spec.name}?force=true"
+    return f"{parent}/nodes/{spec.name}"
+
+
+class TpuNodes:
+    """The nodes and queued resources of a project.
+
+    Args:
+        project: id of the Google Cloud project.
+        rest: below the API's address.
+    """
+
+    def __init__(self, project: str, rest: Rest) -> None:
+        self._project, self._rest = project, rest
+
+    def list(self, zone: str) -> list[Tpu]:
+        """Nodes and queued resources, by name and zone.
+
+        Raises:
+            ServiceFault: as all methods; `listed` is what could be listed where only a part could.
+        """
+        parent, missed = f"projects/{self._project}/locations/{zone}", set()
+        resources: dict[str, list[Json]] = {"nodes": [], "queuedResources": []}
+        for kind, listed in resources.items():
+            for page in self._rest.pages(f"{parent}/{kind}"):
+                listed += page.get(kind, [])
+                missed |= {name.rsplit("/")[-1] for name in page.get("unreachable", [])}
+        tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_of_node, resources["nodes"])}
+        for queued in resources["queuedResources"]:
+            zone, name = _zone_and_id(queued)
+            tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
+        if missed:
+            message = f"no answer from {', '.join(sorted(missed))}"
+            raise ServiceFault(Kind.UNAVAILABLE, message, [*tpus.values()])
+        return [*tpus.values()]
+
+    def zones(self) -> Sequence[str]:
+        pages = self._rest.pages(f"projects/{self._project}/locations")
+        return [one["locationId"] for page in pages for one in page.get("locations", [])]
+
+    def create(
+        self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+    ) -> str:
+        body = creation(self._project, spec, zone, attempt, metadata)
+        parent = f"projects/{self._project}/locations/{zone}"
+        kind, key = ("queuedResources", "queuedResourceId") if spec.queued else ("nodes", "nodeId")
+        return str(self._rest.call("POST", f"{parent}/{kind}", body, {key: spec.name})["name"])
+
+    def delete(self, tpu: Tpu) -> str:
+        parent = f"projects/{self._project}/locations/{tpu.zone}"
+        if tpu.is_queued:
+            # force: without it the service refuses while the queued resource still has nodes
+            path = f"{parent}/queuedResources/{tpu.name}"
+            return str(self._rest.call("DELETE", path, query={"force": "true"})["name"])
+        return str(self._rest.call("DELETE", f"{parent}/nodes/{tpu.name}")["name"])
+
+    def operation(self, name: str) -> Operation:
+        operation = self._rest.call("GET", name)
+        error = operation.get("error")
+        fault = fault_of_status(error.get("code", 13), error.get("message", "")) if error else None
+        return Operation(bool(operation.get("done")), fault)
+
+
+def connect(project: str) -> TpuNodes:
+    """The service with the user's own credentials, or an emulator on this machine.
+
+    Raises:
+        BadInput: no credentials; the message has how to get them.
+    """
+    return TpuNodes(project, connect_rest(API, EMULATOR_VARIABLE))
+
+
+def _zone_and_id(resource: Json) -> tuple[str, str]:
+    """Of `projects/P/locations/ZONE/nodes/ID`."""
+    parts = resource["name"].split("/")
+    return parts[3], parts[-1]
+
+
+def _of_node(node: Json) -> Tpu:
+    zone, name = _zone_and_id(node)
+    state = node.get("state", "STATE_UNSPECIFIED")
+    return Tpu(
+        name,
+        zone,
+        _PRESENCE.get(state, Presence.GONE),
+        state,
+        accelerator_type=node.get("acceleratorType", ""),
+        labels=node.get("labels", {}),
+        created=seconds_of(node.get("createTime", "")),
+        run_dir=node.get("metadata", {}).get(RUN_DIR_KEY, ""),
+    )
+
+
+def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
+    """A queued resource with the node that it holds, if it has one already."""
+    zone, name = _zone_and_id(resource)
+    status = resource.get("state", {})
+    state, fault = status.get("state", "STATE_UNSPECIFIED"), None
+    if state == "FAILED":
+        error = status.get("failedData", {}).get("error", {})
+        message = error.get("message") or "the queued resource failed"
+        fault = fault_of_status(error.get("code", 13), message)
+    presence = _QUEUE_PRESENCE.get(state, Presence.GONE)
+    if state == "ACTIVE":
+        presence = node.presence if node else Presence.GONE
+    specs = resource.get("tpu", {}).get("nodeSpec", [])
+    asked = specs[0].get("node", {}) if specs else {}
+    created = seconds_of(resource.get("createTime", ""))
+    return Tpu(
+        name,
+        zone,
+        presence,
+        f"{state}/{node.state}" if node else state,
+        accelerator_type=asked.get("acceleratorType", ""),
+        labels=asked.get("labels", {}),
+        created=node.created if node and node.created else created,
+        fault=fault,
+        run_dir=asked.get("metadata", {}).get(RUN_DIR_KEY, ""),
+        is_queued=True,
+    )

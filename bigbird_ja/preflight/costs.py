@@ -1,0 +1,257 @@
+"""What each instruction of an optimised HLO module costs: priced cycles and FLOPs.
+
+The compiler writes `estimated_cycles` on most fusions but on no relayout, gather, scatter or
+concatenation, so a design could hide its cost in those. An instruction without an estimate is
+therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
+itself charges for relayout copies. Collectives are priced in the same way, by their input where
+that is larger than their output: a price for memory, not for links. The body of a `while` counts
+once per trip. Asynchronous copies and slices run beside the computation and are free, and so is
+what moves no data (tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that makes one
+array of the pieces of an asynchronous copy, which are adjacent already: XLA,
+memory_space_assignment, SlicedCopyAllocation).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bigbird_ja.preflight.hlo import Instruction, Module
+
+PRICE_BYTES_PER_CYCLE = 200.0
+CONTROL = frozenset({"while", "conditional", "call"})
+
+# These start work that runs beside the computation. Newer compilers write `custom-call-start` where
+# that work goes to the chip's SparseCores (gathers, sums); its operands come with the update.
+_STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
+_ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
+_FREE = frozenset(
+    {
+        "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all",
+        "add-dependency", "opt-barrier", "copy-start", "copy-done", "slice-start", "slice-done",
+        "partition-id", "replica-id", "domain", *_ENDS,
+    }
+)  # fmt: skip
+_FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
+_COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
+
+_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One instruction's share of the step."""
+
+    instruction: Instruction
+    trips: int  # how often it runs in one step
+    estimated: float  # cycles, all trips together
+    priced: float  # cycles of the price, all trips together; 0 where there is an estimate
+    trips_known: bool = True  # False: inside a loop of unknown trip count
+    collective: str | None = None  # its opcode, of an instruction that moves data between devices
+    moved_bytes: float = 0.0  # by the collective, all trips together
+    # The instructions of the same computation by name: its operands are among them.
+    beside: Mapping[str, Instruction] = field(default_factory=dict, repr=False)
+
+    @property
+    def cycles(self) -> float:
+        return self.estimated + self.priced
+
+
+def costs(module: Module) -> list[Cost]:
+    """The cost of every instruction that runs, loops multiplied out."""
+    return list(_walk(module, module.entry, 1, True))
+
+
+def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
+    beside = {op.name: op for op in module.computations.get(name, [])}
+    for op in beside.values():
+        if op.opcode in CONTROL:
+            yield from _walk_control(module, op, trips, known)
+        elif not _is_free(module, op, beside):
+            collective = _collective(module, op)
+            size = 0.0
+            if collective:
+                # In an asynchronous call the inner instruction has the shapes.
+                size = _moved_bytes(collective if op.opcode in _STARTS else op, beside)
+            elif op.opcode == "custom-call-start":  # has no shape: the work it starts has
+                roots = (module.computations.get(called, [])[-1:] for called in op.called)
+                size = sum(root.padded_bytes for found in roots for root in found)
+            estimate = op.estimated_cycles
+            priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
+            yield Cost(
+                op, trips, float(estimate or 0) * trips, priced * trips, known,
+                collective.opcode if collective else None, size * trips if collective else 0.0,
+                beside,
+            )  # fmt: skip
+
+
+def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
+    if op.opcode == "while":
+        count = trip_count(module, op)
+        if op.body:
+            yield from _walk(module, op.body, trips * (count or 1), known and count is not None)
+    elif op.opcode == "conditional":
+        # One branch runs: the dearest, so that the figure is never too small.
+        branches = [list(_walk(module, called, trips, known)) for called in op.called]
+        yield from max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])
+    else:
+        for called in op.called:
+            yield from _walk(module, called, trips, known)
+
+
+def trip_count(module: Module, loop: Instruction) -> int | None:
+    """How often a `while` runs its body, or None where that is unknown.
+
+    Either the compiler's own note, or read off the usual counter: the condition compares one
+    element of the loop's tuple with a constant; it starts at a constant and grows by one.
+    """
+    if loop.trip_count is not None:
+        return loop.trip_count
+    condition = {op.name: op for op in module.computations.get(loop.condition or "", [])}
+    for compare in condition.values():
+        if compare.opcode != "compare" or compare.direction not in ("LT", "LE"):
+            continue
+        counter, bound = (condition.get(name) for name in compare.operands)
+        end = bound.constant if bound else None
+        if not counter or counter.tuple_index is None or end is None:
+            continue
+        start = _initial(module, loop, counter.tuple_index)
+        if start is not None:
+            return max(end - start + (compare.direction == "LE"), 0)
+    return None
+
+
+def _initial(module: Module, loop: Instruction, index: int) -> int | None:
+    """The constant that a loop's tuple holds at `index` before the first trip."""
+    for instructions in module.computations.values():
+        named = {op.name: op for op in instructions}
+        if loop.name not in named:
+            continue
+        initial = named.get(loop.operands[0])
+        value = None
+        if initial and initial.opcode == "tuple" and index < len(initial.operands):
+            value = named.get(initial.operands[index])
+        while value and value.opcode in ("copy", "bitcast") and value.operands:
+            value = named.get(value.operands[0])
+        return value.constant if value else None
+    return None
+
+
+def price(size: float) -> float:
+    """Cycles charged for that many bytes where the compiler gives no estimate."""
+    return 2.0 * size / PRICE_BYTES_PER_CYCLE
+
+
+def _is_free(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> bool:
+    if op.opcode in _FREE or _ends_collective(op):
+        return True  # of a pair, the start carries the cost
+    if op.opcode in _STARTS:
+        inner = [o.opcode for name in op.called for o in module.computations.get(name, [])]
+        return bool(inner) and all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+    # Joins the pieces of an asynchronous copy.
+    return (
+        op.opcode == "custom-call"
+        and 'custom_call_target="ConcatBitcast"' in op.text
+        and all(name in beside and beside[name].opcode == "slice-done" for name in op.operands)
+    )
+
+
+def _ends_collective(op: Instruction) -> bool:
+    return op.opcode.startswith(_COLLECTIVES) and op.opcode.endswith("-done")
+
+
+def _collective(module: Module, op: Instruction) -> Instruction | None:
+    """The instruction that moves data between devices: this one, or the one that it calls."""
+    if op.opcode in ("fusion", "call", *_STARTS):
+        inner = (o for name in op.called for o in module.computations.get(name, []))
+        return next((moving for o in inner if (moving := _collective(module, o))), None)
+    return op if op.opcode.startswith(_COLLECTIVES) and not _ends_collective(op) else None
+
+
+def _moved_bytes(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+    """The larger of input and output, padded."""
+    given = sum(beside[name].padded_bytes for name in op.operands if name in beside)
+    # An all-gather-start outputs its input again, beside the result.
+    repeated = given if op.opcode == "all-gather-start" else 0
+    return max(given, op.padded_bytes - repeated)
+
+
+def link_bytes(opcode: str, size: float, devices: int) -> float:
+    """What each device's links carry of a collective of that many bytes, in a ring."""
+    rounds = 2 if opcode.startswith("all-reduce") else 1
+    return rounds * (devices - 1) / devices * size
+
+
+def looped_work(module: Module, found: Iterable[Cost]) -> tuple[float, float]:
+    """FLOPs, and bytes read and written, by loop bodies after their first trip.
+
+    The compiler's own totals count every body once. Padding is counted, as it is moved too.
+
+    Args:
+        found: of `costs`.
+    """
+    sizes = {op.name: op.padded_bytes for ops in module.computations.values() for op in ops}
+    flops = moved = 0.0
+    for cost in found:
+        if cost.trips > 1:
+            op = cost.instruction
+            flops += (cost.trips - 1.0) * instruction_flops(module, op, cost.beside)
+            touched = op.padded_bytes + sum(sizes.get(name, 0) for name in op.operands)
+            moved += (cost.trips - 1.0) * touched
+    return flops, moved
+
+
+def instruction_flops(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> float:
+    """FLOPs of the dots and convolutions in one instruction (2 per multiply and add)."""
+    if op.opcode == "dot":
+        left = beside.get(op.operands[0]) if op.operands else None
+        contracting = _CONTRACTING.search(op.text)
+        if not left or not contracting:
+            return 0.0
+        sizes = left.shapes[0].dimensions
+        length = math.prod(sizes[int(d)] for d in contracting[1].split(",") if d)
+        return 2.0 * op.shapes[0].elements * length
+    if op.opcode == "convolution":
+        return _convolution_flops(op, beside)
+    total = 0.0
+    if op.opcode in ("fusion", "call", "async-start"):
+        for name in op.called:
+            inner = {o.name: o for o in module.computations.get(name, [])}
+            total += sum(instruction_flops(module, o, inner) for o in inner.values())
+    return total
+
+
+def _convolution_flops(op: Instruction, beside: Mapping[str, Instruction]) -> float:
+    """Of the convolutions that this compiler writes for matmuls.
+
+    A spatial dimension of the kernel is summed over, unless the window picks one element of it:
+    for a batch dimension the input is dilated by the window's size; for a dimension that comes from
+    the kernel alone the input is padded by the window's size less one.
+    """
+    kernel = beside.get(op.operands[1]) if len(op.operands) > 1 else None
+    labels = _DIM_LABELS.search(op.text)
+    if not kernel or not labels:
+        return 0.0
+    window = _WINDOW.search(op.text)
+    fields = dict(f.split("=") for f in window[1].split()) if window else {}
+    length = 1
+    for place, label in enumerate(labels[2]):
+        size = kernel.shapes[0].dimensions[place]
+        if label == "i" or (label.isdigit() and not _picks_one(fields, int(label), size)):
+            length *= size
+    return 2.0 * op.shapes[0].elements * length
+
+
+def _picks_one(fields: dict[str, str], dimension: int, size: int) -> bool:
+    def at(name: str, default: str) -> str:
+        values = fields.get(name, "").split("x")
+        return values[dimension] if dimension < len(values) and values[dimension] else default
+
+    if int(at("lhs_dilate", "1")) >= size > 1:
+        return True
+    low, _, high = at("pad", "0_0").partition("_")
+    return size > 1 and int(low) + int(high) >= 2 * (size - 1)

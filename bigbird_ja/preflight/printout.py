@@ -1,0 +1,193 @@
+"""What `preflight` prints for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
+from bigbird_ja.process.console import human_bytes, human_count, table
+from bigbird_ja.settings.schema import Config
+
+
+def describe(result: Mapping[str, Any]) -> str:
+    """One chip's or slice's results as a few lines."""
+    chip = chip_of(result)
+    where = (
+        f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
+    )
+    head = f"{where}: {result['batch_per_core']} x {result['seq_length']} tokens per {chip.unit}"
+    if chip.remark:
+        head += f" ({chip.remark})"
+    lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
+    if "largest_batch_per_core" in result:
+        lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
+    if chip.name not in TRAINABLE:
+        lines.append(
+            "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
+        )
+    if "first_phase" in result:
+        lines.append(_first_phase(result))
+    return "\n".join([head, *(f"  {line}" for line in lines)])
+
+
+def chip_of(result: Mapping[str, Any]) -> Chip:
+    """The chip of one device of a result."""
+    name = result["chip"]
+    return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
+
+
+def _first_phase(result: Mapping[str, Any]) -> str:
+    """The time of a step of the first phase, and relative to the second, with as many tokens."""
+    phase = result["first_phase"]
+    name = f"first phase, {phase['batch_per_core']} x {phase['seq_length']} tokens:"
+    if not phase["fits"]:
+        return f"{name} does not fit: {human_bytes(phase['hbm_peak_bytes'])} of HBM"
+    ratio = ""
+    if phase.get("code_cycles") and result.get("code_cycles"):  # kernels have no priced cycles
+        ratio = f" ({phase['code_cycles'] / result['code_cycles']:.2f} x by machine code)"
+    elif result["fits"]:
+        ratio = f" ({phase['step_ms'] / result['step_ms']:.2f} x)"
+    peak = human_bytes(phase["hbm_peak_bytes"])
+    return f"{name} {phase['step_ms']:.0f} ms{ratio}, HBM peak {peak}"
+
+
+def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    total, estimated = result["priced_cycles"], result["estimated_cycles"]
+    lines = [
+        f"fits: HBM peak {human_bytes(result['hbm_peak_bytes'])} of"
+        f" {human_bytes(chip.hbm_bytes)} (temporaries {human_bytes(result['temp_bytes'])},"
+        f" arguments {human_bytes(result['argument_bytes'])})",
+        f"time: {result['step_ms']:.0f} ms = {total / 1e6:.1f} M cycles at"
+        f" {chip.clock_hz / 1e6:.0f} MHz (estimated {estimated / 1e6:.1f} M, priced for"
+        f" {human_count(result['unestimated_ops'])} ops without an estimate"
+        f" {(total - estimated) / 1e6:.1f} M)",
+        f"rate: {human_count(result['tokens_per_second_per_core'])} tokens/s per {chip.unit};"
+        f" MFU {result['mfu']:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
+        f"work: {result['model_flops'] / 1e9:,.0f} GFLOP by the model,"
+        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
+        f" {human_bytes(result['hbm_traffic_bytes'])}",
+    ]
+    if result["code_cycles"] is not None:
+        lines += _by_code(result, chip)
+    if "devices" in result:
+        lines.append(
+            f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
+            f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
+            f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
+            f" {result['collective_link_ms']:.1f} ms)"
+        )
+    if result["loops_of_unknown_length"]:
+        lines.append("warning: a loop's trip count is unknown, its body is counted once")
+    return lines + _tables(result, total)
+
+
+def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    """The step by machine code, and the ops that were not counted."""
+    total = result["code_cycles"]
+    bound = ", ".join(
+        f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items()
+    )
+    lines = [
+        f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
+        f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
+        " them waiting for copies",
+        f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
+        f" {bound}",
+    ]
+    if uncounted := result["code_uncounted"]:
+        count = sum(op["count"] for op in uncounted)
+        cycles = sum(op["priced_cycles"] for op in uncounted)
+        lines.append(
+            f"not counted, so priced: {human_count(count)} ops, {cycles / 1e6:.2f} M cycles, the"
+            f" dearest {uncounted[0]['op'][-60:]}"
+        )
+    return lines
+
+
+def _tables(result: Mapping[str, Any], total: float) -> list[str]:
+    """Cycles by kind and of the costliest ops."""
+    by_code = result["code_by_kind"] or {}
+    kinds: list[tuple[Any, ...]] = [
+        (kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}",
+         f"{by_code.get(kind, 0) / 1e6:.1f}")
+        for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items()
+    ]  # fmt: skip
+    ops: list[tuple[Any, ...]] = [
+        (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
+         f"{op['cycles'] / total:.1%}", f"{op.get('code_cycles', 0) / 1e6:.2f}",
+         f"{op.get('hbm_cycles', 0) / 1e6:.2f}", op.get("bound_by") or "not counted")
+        for op in result["top_ops"]
+    ]  # fmt: skip
+    kind_header = ["kind", "M cycles", "share", "by code"]
+    op_header = [
+        "costliest ops",
+        "kind",
+        "times",
+        "M cycles",
+        "share",
+        "by code",
+        "HBM",
+        "bound by",
+    ]
+    if not by_code:
+        kinds, kind_header = [row[:3] for row in kinds], kind_header[:3]
+        ops, op_header = [row[:5] for row in ops], op_header[:5]
+    tables = (table(kinds, kind_header), table(ops, op_header))
+    return [line for text in tables for line in ("", *text.splitlines())]
+
+
+def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    used = result["hbm_peak_bytes"]
+    lines = [
+        f"does not fit: needs {human_bytes(used) if used else 'more'} of"
+        f" {human_bytes(chip.hbm_bytes)}; try a smaller batch (--batch_per_core,"
+        " training.gradient_accumulation_steps) or training.gradient_checkpointing=true"
+    ]
+    buffers = [(human_bytes(b["bytes"]), b["op"], b["shape"]) for b in result["largest_buffers"]]
+    if buffers:
+        lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
+    return lines
+
+
+def limitations(
+    config: Config,
+    parameters: int,
+    results: Sequence[Mapping[str, Any]],
+    versions: Mapping[str, str],
+) -> str:
+    """What the figures leave out."""
+    cores = config.tpu.num_cores
+    packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = ["Not in these figures:"]
+    alone = [result for result in results if "devices" not in result]
+    if alone:
+        chip = chip_of(alone[0])
+        seconds = all_reduce_seconds(parameters, cores, chip)
+        lines.append(
+            f"  - adding up gradients over {cores} cores: about {seconds * 1e3:.0f} ms per step on"
+            f" {chip.name}, on paper (4 bytes per parameter, twice round a ring); --topology"
+            " compiles it too"
+        )
+    if len(alone) < len(results):
+        lines.append(
+            "  - links between devices: their bytes are priced like memory traffic; their time on"
+            " paper assumes a ring at the links' rate, with nothing beside it"
+        )
+    if any(result["attention_implementation"] == "kernel" for result in results):
+        lines.append(
+            "  - attention's kernels, in priced cycles and the time and rate by these: only cycles"
+            " by machine code include them"
+        )
+    lines += [
+        "  - input, saving and logging: they run beside the step, on the host",
+        f"  - the compiler's version: this is {packages}; TensorFlow 2.15's TPU runtime carries"
+        " an older one",
+        "  - hardware: nothing was timed; compare with other estimates made in this way",
+    ]
+    return "\n".join(lines)
+
+
+def all_reduce_seconds(parameters: int, cores: int, chip: Chip) -> float:
+    """A ring all-reduce of float32 gradients: each link carries 2 (n - 1) / n of their bytes."""
+    return 2 * (cores - 1) / cores * 4 * parameters / chip.link_bytes_per_second

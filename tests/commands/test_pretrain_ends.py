@@ -1,0 +1,357 @@
+"""How `pretrain` ends and what it refuses, whichever engine trains: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore, read_variables, write_variables
+from bigbird_ja.run.model import load_parameters
+from testkit import killing, synthetic
+from testkit.fakes.gcs_process import FakeGcs
+from testkit.zygote import Zygote
+from tests.commands.pretraining import STEPS, Runs, events, make_runs, refused
+
+
+@pytest.fixture(scope="module")
+def runs(zygote: Zygote, inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return make_runs(zygote, inputs, "auto", tmp_path_factory.mktemp("finished"))
+
+
+def test_on_finished_work_it_says_so(runs: Runs, tmp_path: Path) -> None:
+    again = runs.zygote.run(*runs.copied(tmp_path))
+    assert again.status == 0 and "nothing left to do" in again.err
+    assert again.result["loss"] == runs.ended.result["loss"]
+    assert events(tmp_path / "model").count("finished") == 1
+
+
+@pytest.mark.parametrize("how", ["SIGHUP", "--max_train_minutes=1"])
+def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(
+    runs: Runs, tmp_path: Path, how: str
+) -> None:
+    model = tmp_path / "model"
+    flags = [how] if how.startswith("--") else []
+    running = runs.zygote.start(
+        *runs.flags, "--model_dir", str(model), *flags, hang_at=["start-up", 1]
+    )
+    running.wait_for(running.hung)
+    if not flags:
+        running.send(signal.SIGHUP)
+    running.wait_for(running.hung.with_name("err"), f"{how}: ")
+    running.hung.unlink()
+    ended = running.wait()
+    assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
+    assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
+
+
+@pytest.mark.nightly
+def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(runs: Runs, tmp_path: Path) -> None:
+    start = runs.new(tmp_path)
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bigbird_ja", *start, "--num_train_steps", "100000",
+         "--set", "checkpoints.save_every_steps=0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert running.stdout and running.stderr
+    for line in running.stderr:
+        if line.startswith("step "):
+            break
+    running.stderr.close()
+    result = json.loads(running.stdout.read())
+    assert running.wait(timeout=120) == 75 and result["reason"] == "interrupted"
+    assert "reader of the log" in result["error"]
+    assert CheckpointStore(str(tmp_path / "model")).steps() == [result["global_step"]]
+
+
+def test_a_second_ctrl_c_leaves_at_once(runs: Runs, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    running = runs.zygote.start(*runs.new(tmp_path), hang_at=["step", 14])
+    running.wait_for(running.hung)
+    running.wait_for(model / "events.jsonl", '"global_step": 10')
+    running.send(signal.SIGINT)
+    running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
+    running.send(signal.SIGINT)
+    ended = running.wait()
+    assert ended.status == 75 and ended.result["reason"] == "interrupted"
+    newest = CheckpointStore(str(model), str(tmp_path)).latest_good()
+    assert newest is not None and newest.meta.step in (10, 15)  # none was saved for the signal
+
+
+def test_the_watchdog_ends_a_frozen_run_with_stacks(runs: Runs, tmp_path: Path) -> None:
+    ended = runs.zygote.run(
+        *runs.new(tmp_path), "--set", "training.stall_minutes=0.2", hang_at=["step", 3]
+    )
+    assert ended.status == 76 and ended.result["reason"] == "stalled"
+    assert "zygote.py" in ended.err and "most recent call first" in ended.err
+    model = str(tmp_path / "model")
+    beat = run_log.read_heartbeat(model)
+    assert beat is not None and (beat["state"], beat["reason"]) == ("stopped", "stalled")
+    assert run_log.read_events(model)[-1]["reason"] == "stalled"
+
+
+def test_of_two_trainers_on_one_model_dir_the_second_is_refused(runs: Runs, tmp_path: Path) -> None:
+    """With --overwrite too; the lock of a killed one is taken over."""
+    start = runs.new(tmp_path)
+    first = runs.zygote.start(*start, hang_at=["step", 12])
+    first.wait_for(first.hung)
+    first.wait_for(tmp_path / "model" / "events.jsonl", '"global_step": 10')
+    for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
+        second = runs.zygote.run(*start, *flags)
+        assert second.status == 2 and f"process {first.pid}" in second.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    first.send(signal.SIGKILL)
+    assert first.wait().status == -signal.SIGKILL
+    third = runs.zygote.run(*start)
+    assert third.status == 0 and "took over the stale lock" in third.err
+    assert "lock_taken_over" in events(tmp_path / "model")
+    assert killing.digest(str(tmp_path / "model")) == killing.digest(str(runs.finished))
+
+
+def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
+    runs: Runs, tmp_path: Path
+) -> None:
+    start = [*runs.copied(tmp_path), "--num_train_steps", str(STEPS + 5)]
+    model = str(tmp_path / "model")
+    before = killing.digest(model)
+    full = runs.zygote.run(*start, limits={"FSIZE": 200_000})
+    assert full.status == 74 and full.result["reason"] == "io_error", full.err
+    assert "Traceback" not in full.err
+    assert killing.digest(model) == before
+    assert [n for n in os.listdir(model) if n.startswith((".", "incomplete"))] == []
+    assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
+
+
+@pytest.mark.estimator  # JAX's runtime asks its compiler: `tests/train/engines`
+def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
+    runs: Runs, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    here = [*runs.flags, "--model_dir", str(model), "--engine", "estimator"]
+    for ended in (
+        runs.zygote.run(*here, "--set", "model.intermediate_size=1000000",
+                        "--set", "model.num_layers=99", "--set", "model.hidden_size=1024"),
+        runs.zygote.run(*here, "--set", "model.hidden_size=1024", limits={"AS": 100 << 20}),
+    ):  # fmt: skip
+        assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
+        assert "needs about" in ended.err and "training.global_batch_size" in ended.err
+        assert "Traceback" not in ended.err and not model.exists()
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
+    runs: Runs, tmp_path: Path
+) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    data = model / f"model.ckpt-{STEPS}.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[1000] ^= 1
+    data.write_bytes(bytes(content))
+    ended = runs.zygote.run(*start)
+    assert ended.status == 0 and f"checkpoint {STEPS} is damaged" in ended.err
+    assert (model / f"damaged-{data.name}").exists() and "set_aside" in events(model)
+    assert killing.digest(str(model)) == killing.digest(str(runs.finished))
+
+
+def test_with_no_good_checkpoint_left_it_stops(runs: Runs, tmp_path: Path) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    for step in (25, STEPS):
+        os.truncate(model / f"model.ckpt-{step}.index", 100)
+    for _ in range(2):  # and the second time too, when all are set aside already
+        ended = runs.zygote.run(*start)
+        assert ended.status == 74 and "no good checkpoint is left" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("version", ["", "0.0.9"])
+@pytest.mark.parametrize("name", ["config.yaml", "model.ckpt-*.json"])
+def test_a_run_of_another_format_is_refused_and_left_as_it_is(
+    runs: Runs, tmp_path: Path, name: str, version: str, capsys: pytest.CaptureFixture
+) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    for path in model.glob(name):
+        text = path.read_text()
+        key = (
+            "format_version: 0.1.0\n" if name == "config.yaml" else ',\n "format_version": "0.1.0"'
+        )
+        assert key in text
+        path.write_text(text.replace(key, key.replace("0.1.0", version) if version else ""))
+    before = sorted(os.listdir(model))
+    word = name.partition("*")[0]
+    refused(start, capsys, word, version or "before 0.1.0")
+    assert sorted(os.listdir(model)) == before
+
+
+def test_a_bucket_that_goes_on_refusing_ends_the_run_with_the_cause(
+    runs: Runs, fake_gcs: FakeGcs, bucket: str
+) -> None:
+    model = f"{bucket}/model"
+    running = runs.zygote.start(*runs.flags, "--model_dir", model, hang_at=["step", 3])
+    running.wait_for(running.hung)
+    fake_gcs.fault("/upload/", "status", code=503, times=-1)
+    running.hung.unlink()
+    ended = running.wait()
+    fake_gcs.clear()
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+    assert "model.ckpt-5" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    assert CheckpointStore(model).steps() == []
+
+
+def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_again(
+    runs: Runs, inputs: tuple[str, str], fake_gcs: FakeGcs, bucket: str, tmp_path: Path
+) -> None:
+    for path in Path(inputs[1]).iterdir():
+        fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
+    fake_gcs.fault("GET storage.googleapis.com/.*tfrecord", "status", code=503, times=-1)
+    ended = runs.zygote.run(*runs.new(tmp_path), "--data_dir", f"{bucket}/data")
+    assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+
+
+def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
+    runs: Runs, fake_gcs: FakeGcs, bucket: str
+) -> None:
+    for code in (403, 503):
+        fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
+        ended = runs.zygote.run(*runs.flags, "--model_dir", f"{bucket}/model")
+        fake_gcs.clear()
+        assert ended.status in (2, 74) and "Traceback" not in ended.err, ended.err
+    assert fake_gcs.names(bucket.removeprefix("gs://")) == []
+
+
+def test_init_from_starts_from_another_models_parameters(runs: Runs, tmp_path: Path) -> None:
+    start = [*runs.new(tmp_path), "--init_from", str(runs.finished), "--num_train_steps", "4"]
+    ended = runs.zygote.run(*start)
+    assert ended.status == 0, ended.err
+    assert "bert/embeddings/word_embeddings" in ended.err
+    first, before = (
+        run_log.read_metrics(str(model))[0]["loss"] for model in (tmp_path / "model", runs.finished)
+    )
+    assert first is not None and before is not None and first < before
+
+
+def test_bad_input_is_refused_before_anything_is_written(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = tmp_path / "model"
+    here = [*runs.flags, "--model_dir", str(model)]
+    (tmp_path / "file").write_text("x")
+    odd = ["--set=training.global_batch_size=6", "--set=training.gradient_accumulation_steps=4"]
+    for flags, words in (
+        ([*here, *odd], ["not divisible"]),
+        ([*here, "--use_tpu"], ["no TPU"]),
+        ([*here, "--data_dir", str(tmp_path / "none")], ["none"]),
+        ([*here, "--set", "model.vocab_size=300"], ["vocab_size=300", "200"]),
+        ([*here, "--set", "make_data.seq_length=128"], ["seq_length=128", "64"]),
+        ([*here, "--set", "model.block_size=3"], ["model.block_size"]),
+        ([*here, "--profile_steps", "9"], ["FIRST:LAST"]),
+        ([*here, "--continue_with", "training.clip_norm=2"], ["no run to continue"]),
+        (runs.flags, ["--model_dir"]),
+        ([*runs.flags, "--model_dir", str(tmp_path / "file")], ["file"]),
+        ([*runs.flags, "--model_dir", "/proc/model"], ["/proc/model"]),
+    ):
+        refused(flags, capsys, *words)
+    assert not model.exists()
+
+
+def test_a_source_with_nan_and_shards_that_cannot_be_read_are_refused(
+    runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
+    values = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
+    name = "bert/encoder/layer_0/intermediate/dense/kernel"
+    values[name][3, 4] = np.nan
+    write_variables(str(tmp_path / "diverged"), values)
+    refused([*here, "--init_from", str(tmp_path / "diverged")], capsys, name, "NaN")
+    data = Path(shutil.copytree(inputs[1], tmp_path / "data"))
+    shard = sorted(data.glob("train-*"))[1]
+    here += ["--data_dir", str(data)]
+    shard.chmod(0)
+    if not os.access(shard, os.R_OK):  # root reads everything
+        refused(here, capsys, shard.name, "permission")
+    shard.chmod(0o644)
+    os.truncate(shard, shard.stat().st_size - 10)
+    refused(here, capsys, shard.name)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    here = runs.copied(tmp_path)
+    model = tmp_path / "model"
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
+    for flags, words in (
+        (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
+        (["--set=training.learning_rate=1e-3"], ["--continue_with training.learning_rate=0.001"]),
+        (["--set=data.seed=7"], [f"--init_from {model}"]),
+        (["--continue_with=model.num_layers=3"], ["training", "--init_from"]),
+        (["--continue_with=training.log_every_steps=3"], ["--set"]),
+        ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
+    ):
+        refused([*here, *flags], capsys, *words)
+    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+
+
+def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
+    runs: Runs, inputs: tuple[str, str], tmp_path: Path
+) -> None:
+    runs.copied(tmp_path)
+    model = tmp_path / "model"
+    here = ["pretrain", "--data_dir", inputs[1], "--model_dir", str(model), "--json"]
+    changes = {"training.learning_rate": [0.002, 0.001], "training.global_batch_size": [4, 8]}
+    flags = [f"--continue_with={key}={new}" for key, (_, new) in changes.items()]
+    ended = runs.zygote.run(*here, "--num_train_steps=35", *flags)
+    assert ended.status == 0, ended.err
+    assert "ends at step 35, no longer at 30" in ended.err and str(model) in ended.err
+    # The change is shown against the run's own settings; not all of them are listed.
+    assert "training.global_batch_size = 8  (run 4; from --continue_with)" in ended.err
+    assert "model.num_layers" not in ended.err
+    recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
+    assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]  # type: ignore[typeddict-item]
+    store = CheckpointStore(str(model))
+    meta, before = store.read_meta(35), store.read_meta(30)
+    assert (before.next_batch, before.global_batch_size) == (30, 4)
+    assert (meta.next_batch, meta.global_batch_size) == (20, 8)  # 15 of 8 were seen, and 5 more
+    assert meta.tokens_seen == pytest.approx(before.tokens_seen * (1 + 10 / 30), abs=2)
+    rates = [m["learning_rate"] for m in run_log.read_metrics(str(model)) if m["step"] > 30]
+    assert max(rate or 1 for rate in rates) < 0.001 * 6 / 30
+    load_parameters(str(model), 30)  # of before the change: the same model
+    for more in ([], flags):  # again, without and with the change: nothing differs any more
+        again = runs.zygote.run(*here, *more, "--num_train_steps=35")
+        assert again.status == 0 and "nothing left to do" in again.err, again.err
+    assert len([e for e in events(model) if e == "continued_with"]) == 1
+
+
+def test_overwrite_moves_the_old_run_aside_and_follows_a_link(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    with monkeypatch.context() as patch:
+        patch.chdir(model)
+        refused([*runs.flags, "--model_dir", ".", "--overwrite"], capsys, "working directory")
+    (tmp_path / "link").symlink_to(model)
+    here = ["--model_dir", str(tmp_path / "link"), "--overwrite", "--num_train_steps", "4"]
+    ended = runs.zygote.run(*start, *here, "--set", "training.seed=7")
+    assert ended.status == 0 and "replaced-1" in ended.err, ended.err
+    assert killing.digest(f"{model}.replaced-1") == killing.digest(str(runs.finished))
+    assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
+
+
+def test_overwrite_moves_only_what_a_run_of_ours_made(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model = tmp_path / "theirs"
+    model.mkdir()
+    for name in ("model.ckpt-100.index", "model.ckpt-100.data-00000-of-00001", "thesis.txt"):
+        (model / name).write_text("x")
+    refused([*runs.flags, "--model_dir", str(model), "--overwrite"], capsys, "not there")
+    assert len(list(model.iterdir())) == 3 and len(list(tmp_path.iterdir())) == 1

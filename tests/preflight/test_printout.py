@@ -1,0 +1,74 @@
+"""What people read of a step by machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bigbird_ja.preflight import breakdown, printout
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+
+RESULT: dict[str, Any] = {
+    "chip": "v5e", "batch_per_core": 2, "seq_length": 4096, "fits": True,
+    "hbm_peak_bytes": 10**9, "hbm_limit_bytes": 2 * 10**9, "temp_bytes": 10**8,
+    "argument_bytes": 10**9, "step_ms": 100.0, "priced_cycles": 150_000_000,
+    "estimated_cycles": 140_000_000, "unestimated_ops": 10, "tokens_per_second_per_core": 8e4,
+    "mfu": 0.4, "model_flops": 4e12, "flops": 5e12, "hbm_traffic_bytes": 7e10,
+    "loops_of_unknown_length": False,
+    "by_kind": {"MLP": 100_000_000, "softmax": 50_000_000},
+    "top_ops": [{"op": "layer_*/mlp/a", "opcode": "fusion", "kind": "MLP", "count": 12,
+                 "cycles": 100_000_000, "priced": 0}],
+}  # fmt: skip
+CODE: dict[str, Any] = {
+    "code_cycles": 75_000_000, "code_coverage": 0.984, "code_waiting_cycles": 4_000_000,
+    "code_roofline_cycles": 60_000_000,
+    "code_by_kind": {"MLP": 67_000_000, "softmax": 4_000_000, "waiting for copies": 4_000_000},
+    "code_bound_by": {"matrix unit": 45_000_000, "HBM": 30_000_000},
+    "code_uncounted": [{"op": "AddN/inputs", "count": 3, "priced_cycles": 1_200_000}],
+}  # fmt: skip
+BY_CODE = {"code_cycles": 70_000_000, "bundle_cycles": 70_000_000, "hbm_cycles": 20_000_000}
+
+
+def test_cycles_by_code_stand_beside_priced_ones() -> None:
+    ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
+    lines = printout.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
+    told = "\n".join(lines)
+    assert CODE.keys() == set(breakdown.CODE_KEYS)
+    for said in (
+        "by machine code: 75.0 M cycles, 50 ms (98.4% counted), 4.0 M of them waiting for copies",
+        "limits of HBM and matrix units: 60.0 M; bound by: matrix unit 60%, HBM 40%",
+        "not counted, so priced: 3 ops, 1.20 M cycles, the dearest AddN/inputs",
+    ):
+        assert said in told
+    (mlp,) = (line for line in lines if line.split()[:1] == ["MLP"])
+    assert mlp.split() == ["MLP", "100.0", "67%", "67.0"]
+    (waits,) = (line for line in lines if line.lstrip().startswith("waiting for copies"))
+    assert waits.split()[-3:] == ["0.0", "0%", "4.0"]
+    (op,) = (line for line in lines if "layer_*/mlp/a" in line)
+    assert op.split()[-4:] == ["70.00", "20.00", "matrix", "unit"]
+
+
+def test_figures_by_code_are_printed_only_where_they_exist() -> None:
+    text = printout.describe(RESULT | dict.fromkeys(breakdown.CODE_KEYS))
+    assert "machine code" not in text
+    assert not any(key in text for key in breakdown.CODE_KEYS)
+
+
+@pytest.mark.parametrize(("way", "named"), [("kernel", True), ("xla", False)])
+def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
+    config, _ = resolve_config("base-4096", [])
+    config = complete_config(config)
+    results = [RESULT | {"attention_implementation": way}]
+    text = printout.limitations(config, 110_000_000, results, {"jax": "0.12"})
+    assert ("attention's kernels" in text) == named
+
+
+def test_the_first_phase_is_compared_by_one_figure() -> None:
+    """Kernels have cycles by machine code alone."""
+    ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
+    whole = RESULT | CODE | {"top_ops": ops}
+    phase = whole | {"step_ms": 300.0, "code_cycles": 112_500_000}
+    assert "(1.50 x by machine code)" in printout.describe(whole | {"first_phase": phase})
+    phase["code_cycles"] = None
+    assert "(3.00 x)" in printout.describe(whole | {"first_phase": phase})

@@ -1,0 +1,102 @@
+"""SIGTERM, SIGHUP and Ctrl-C while training, sent for real to this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bigbird_ja.process.signals import StopRequest
+
+
+class Listening(StopRequest):
+    """A request that records its messages, and when it wanted to end the process."""
+
+    def __init__(self, patience: float = 60.0) -> None:
+        super().__init__(self._record, self._left, patience)
+        self.logged: list[str] = []
+        self.last_words: list[str] = []
+        self.was_asked, self.has_left = threading.Event(), threading.Event()
+
+    def _record(self, text: str) -> None:
+        self.logged.append(text)
+        self.was_asked.set()
+
+    def _left(self, text: str) -> None:
+        self.last_words.append(text)
+        self.has_left.set()
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def hang_up_is(handler: signal.Handlers) -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_the_first_signal_asks_and_the_second_ctrl_c_leaves() -> None:
+    with Listening() as stop:
+        assert not stop.is_set()
+        send(signal.SIGTERM)
+        assert stop.was_asked.wait(10) and stop.is_set() and stop.name == "SIGTERM"
+        send(signal.SIGTERM)
+        stop.answered()
+        assert not stop.last_words
+        send(signal.SIGINT)
+        assert stop.has_left.wait(10) and len(stop.logged) == 1
+
+
+def test_without_an_answer_it_leaves_by_itself() -> None:
+    with Listening(patience=0.05) as stop:
+        send(signal.SIGTERM)
+        assert stop.has_left.wait(10) and "left without saving" in stop.last_words[0]
+
+
+def test_a_request_without_haste_waits_until_an_urgent_one_comes() -> None:
+    with Listening(patience=0.05) as stop:
+        stop.ask("a limit", is_urgent=False)
+        assert stop.is_set() and not stop.has_left.wait(0.3)
+        send(signal.SIGTERM)
+        assert stop.has_left.wait(10) and "left without saving" in stop.last_words[0]
+        assert len(stop.logged) == 1
+
+
+def test_an_answer_gives_it_the_time_to_save() -> None:
+    with Listening(patience=0.3) as stop:
+        send(signal.SIGTERM)
+        assert stop.was_asked.wait(10)
+        stop.answered()
+        assert not stop.has_left.wait(0.5)
+
+
+def test_handlers_are_restored_and_survive_a_library_that_takes_them() -> None:
+    before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with Listening() as stop:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as TPUEstimator does before each loop
+        stop.install()
+        send(signal.SIGINT)
+        assert stop.was_asked.wait(10)
+        stop.answered()
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+@pytest.mark.parametrize(
+    ("handler", "name"), [(signal.SIG_DFL, "SIGHUP"), (signal.SIG_IGN, "SIGTERM")]
+)
+def test_a_hang_up_asks_too_unless_nohup_ignores_it(handler: signal.Handlers, name: str) -> None:
+    with hang_up_is(handler), Listening() as stop:
+        send(signal.SIGHUP)
+        if handler == signal.SIG_IGN:
+            send(signal.SIGTERM)
+        assert stop.was_asked.wait(10) and stop.name == name
+        stop.answered()

@@ -1,0 +1,217 @@
+"""How the processes of a pod agree on steps and end together, over a key-value store in memory."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigbird_ja.process.errors import BadInput, CommandError, Diverged, Stalled, StorageError
+from bigbird_ja.train import pod as pod_lib
+from bigbird_ja.train.pod import Alone, Pod
+
+
+class Store:
+    """What a pod uses of JAX's client; one for all processes."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._changed = threading.Condition()
+
+    def key_value_set(self, key: str, value: Any, allow_overwrite: bool = False) -> None:
+        with self._changed:
+            if key in self._values and not allow_overwrite:
+                raise RuntimeError(f"ALREADY_EXISTS: {key}")
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def blocking_key_value_get(self, key: str, timeout: int) -> Any:
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._values)
+            return self._values[key]
+
+    def key_value_dir_get(self, folder: str) -> list[tuple[str, Any]]:
+        with self._changed:
+            return [item for item in self._values.items() if item[0].startswith(folder)]
+
+    def key_value_try_get_bytes(self, key: str) -> Any:
+        if key not in self._values:
+            raise RuntimeError(f"NOT_FOUND: {key}")
+        return self._values[key]
+
+    def key_value_delete(self, key: str) -> None:
+        self._values.pop(key)
+
+    key_value_set_bytes = key_value_set
+
+
+class Member:
+    """One process."""
+
+    def __init__(self, index: int, count: int, store: Store) -> None:
+        self.asked: list[str] = []
+        self.left: list[CommandError] = []
+        self.pod = Pod(index, count, "host", self.asked.append, self._leave)
+        self.pod._client = store
+
+    def _leave(self, error: CommandError) -> None:
+        self.left.append(error)
+        self.pod.fail(error.reason, str(error))
+
+    def listen(self) -> threading.Thread:
+        thread = threading.Thread(target=self.pod._listen, daemon=True)
+        thread.start()
+        return thread
+
+
+def members(count: int) -> list[Member]:
+    store = Store()
+    return [Member(index, count, store) for index in range(count)]
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+AHEAD = 3
+
+
+class Engine:
+    """Dispatches up to `AHEAD` steps beyond the finished ones; a step ends once all have it."""
+
+    def __init__(self, pod: Pod, start: int) -> None:
+        self.pod, self.dispatched, self.finished, self.saves = pod, start, start, [start]
+
+    def advance(self, everyone: list[Engine], rng: random.Random) -> bool:
+        """One turn if it need not wait; whether training has stopped."""
+        if self.pod.stops_at(self.finished, False):
+            return True
+        limit = self.pod.turn(self.finished, 10**6, AHEAD)
+        self.dispatched = max(self.dispatched, min(limit, self.finished + AHEAD))
+        common = min(engine.dispatched for engine in everyone)
+        self.finished = rng.randint(self.finished, common)
+        saved = self.pod.agreed("save")
+        if saved is not None and self.finished >= saved > self.saves[-1]:
+            self.saves.append(self.dispatched)  # what is dispatched is settled before a save
+            self.finished = self.dispatched
+        return False
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed: int) -> None:
+    rng = random.Random(seed)
+    start = rng.choice([0, 700])
+    pods = [member.pod for member in members(rng.choice([2, 4]))]
+    engines = [Engine(pod, start) for pod in pods]
+    for turn in range(4000):
+        engine = rng.choice(engines)
+        if turn % 60 == 20:
+            pods[0].ask("save")  # as the writer's clock does
+        if turn == 400:
+            rng.choice(pods).ask("stop", "SIGTERM")
+            pods[0].ask("stop", "SIGTERM")  # the writer hears of it
+        engine.advance(engines, rng)
+    assert len({engine.pod.agreed("stop") for engine in engines}) == 1
+    for engine in engines:
+        assert engine.finished == engine.dispatched == engine.pod.agreed("stop")
+        assert engine.saves == engines[0].saves
+    assert len(engines[0].saves) > 2
+
+
+def test_a_request_to_stop_reaches_all_and_the_first_one_counts() -> None:
+    first, second = members(2)
+    threads = [member.listen() for member in (first, second)]
+    second.pod.ask("stop", "SIGTERM in process 1")
+    until(lambda: first.asked and second.asked)
+    first.pod.ask("stop", "Ctrl-C in process 0")
+    assert first.asked == second.asked == ["SIGTERM in process 1"]
+    for member in (second, first):
+        member.pod.fail("finished", "")
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "words"),
+    [
+        ("diverged", Diverged, "process 1 on host: step 3"),
+        ("bug", Stalled, r"process 1 on host ended \(bug: step 3\)"),
+    ],
+)
+def test_a_failure_ends_the_others_with_its_reason(reason: str, kind: type, words: str) -> None:
+    writer, failing = members(2)
+    thread = writer.listen()
+    failing.pod.fail(reason, "step 3")
+    thread.join(30)
+    (end,) = writer.left
+    assert type(end) is kind and re.search(words, str(end))
+    failing.pod.fail("io_error", "a second end of the same process")
+    assert "io_error" not in str(failing.pod._client.key_value_dir_get("pod/"))
+
+
+def test_who_waits_in_the_main_thread_raises_the_failure_there() -> None:
+    writer, failing = members(2)
+    thread = writer.listen()
+    threading.Timer(0.1, failing.pod.fail, ("io_error", "disk full")).start()
+    with pytest.raises(StorageError, match="process 1 on host: disk full"):
+        writer.pod.gather("card", {})
+    thread.join(30)
+    assert not writer.left
+
+
+def test_what_the_writer_makes_and_what_each_evaluates_travels_whole() -> None:
+    writer, other = (member.pod for member in members(2))
+    assert writer.share("start", lambda: {"step": None}) == {"step": None}
+    assert other.share("start", dict) == {"step": None}
+    part = {"loss": np.arange(3, dtype=np.float32), "empty": np.zeros(0)}
+    assert other.collect("evaluation 8", part, lambda: None) is None
+    parts = writer.collect("evaluation 8", {"loss": np.ones(1)}, lambda: None)
+    assert parts is not None and len(parts) == 2
+    np.testing.assert_array_equal(parts[1]["loss"], part["loss"])
+
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # a part that does not come
+        writer.collect("evaluation 9", part, give_up)
+
+
+def test_the_end_of_a_run_waits_for_the_writer() -> None:
+    writer, other = members(2)
+    ended = threading.Thread(target=other.pod.finish)
+    ended.start()
+    ended.join(0.3)
+    assert ended.is_alive()
+    writer.pod.finish()
+    ended.join(30)
+    assert not ended.is_alive()
+
+
+def test_a_sum_that_fails_on_a_cpu_is_another_process_that_is_gone() -> None:
+    (member,) = members(1)
+    gone = member.pod.explain(ValueError("UNKNOWN: Gloo AllReduce failed: closed by peer"))
+    assert isinstance(gone, Stalled) and "run the same command again" in str(gone)
+    assert member.pod.explain(ValueError("a bug of ours")) is None
+
+
+def test_one_process_needs_no_store() -> None:
+    alone = Alone()
+    alone.barrier("ready")
+    assert alone.is_writer and alone.share("x", lambda: 5) == 5
+    assert alone.turn(3, 9, AHEAD) == 9 and alone.stops_at(3, True)
+
+
+def test_a_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setattr(pod_lib, "_OLDEST_JAX", (99,))
+    (member,) = members(1)
+    with pytest.raises(BadInput, match="several processes need jax"):
+        member.pod.connect("127.0.0.1:1", "cpu", 1, lambda: None)
