@@ -71,7 +71,7 @@ def test_the_folder_holds_no_path_of_this_machine(
 
 def test_mixed_corpora_are_named_with_their_share_and_loss(trained: Source) -> None:
     assert trained.manifest
-    taken = manifest_lib.Taken(3, trained.manifest.train.tokens // 4, 2)
+    taken = manifest_lib.Share(3, trained.manifest.train.tokens // 4, 2)
     corpora = tuple(
         manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)
         for name, weight in (("news", 2.0), ("books", 0.5))
