@@ -155,8 +155,8 @@ def call_kernel(
 
 @contextlib.contextmanager
 def _in_format(version: int) -> Iterator[None]:
-    """Kernels lowered within are written in this version of Mosaic. jax has no setting for it; a jax
-    without the replaced function writes its own version."""
+    """Kernels lowered within are written in this version of Mosaic. jax has no setting for it;
+    a jax without the replaced function writes its own version."""
     from jax._src import tpu_custom_call
 
     name = "get_ir_version"
