@@ -6,6 +6,7 @@ later). Neither decides or waits: `decide.py` does.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import email.utils
 import os
@@ -59,7 +60,7 @@ class ServiceFault(Exception):
 
     Args:
         kind: what to do about it.
-        message: the service's own words.
+        message: as the service wrote it.
         listed: what a listing shows in spite of it, where only a part did not answer.
     """
 
@@ -90,9 +91,11 @@ class Tpu:
     state: str  # as the service calls it
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    created: float = 0.0  # UNIX seconds by the service's clock; tells two lives of one name apart
+    created: float = (
+        0.0  # UNIX seconds by the service's clock; distinguishes two machines of one name
+    )
     fault: ServiceFault | None = None  # why there is no machine yet
-    run_dir: str = ""  # BUCKET/NAME of the run; empty where it does not say
+    run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
     service: str = "tpu"  # tpu | compute: which service lists it
     is_queued: bool = False  # a queued resource holds it
     is_group: bool = False  # its service replaces hosts that it loses
@@ -113,8 +116,8 @@ class Tpu:
 
     def to_json(self) -> dict[str, str]:
         """For the `--json` results of commands."""
-        return {"name": self.name, "run": self.run, "zone": self.zone, "state": self.state,
-                "accelerator_type": self.accelerator_type}  # fmt: skip
+        keys = ("name", "run", "zone", "state", "accelerator_type")
+        return {key: getattr(self, key) for key in keys}
 
     @property
     def attempt(self) -> int:
@@ -171,8 +174,6 @@ class Tpus(Protocol):
     def zones(self) -> Sequence[str]:
         """Every zone that the service knows."""
 
-
-# --- faults ----------------------------------------------------------------------------------
 
 _EXHAUSTED, _PERMISSION, _UNAUTHENTICATED = 8, 7, 16
 _KINDS = {  # by google.rpc.Code, as operations carry it
@@ -254,9 +255,6 @@ def advice(fault: ServiceFault, project: str, zone: str, accelerator_type: str) 
     return f"{fault.kind.value} in {zone}: {answer}"
 
 
-# --- the client ------------------------------------------------------------------------------
-
-
 class Rest:
     """Signed requests below `base`, each with a timeout and bounded retries.
 
@@ -316,7 +314,9 @@ class Rest:
             raise ServiceFault(Kind.UNAVAILABLE, str(error) or type(error).__name__) from error
         except exceptions.GoogleAuthError as error:
             raise ServiceFault(Kind.PERMISSION, f"credentials: {error}") from error
-        self._set_clock(answer.headers.get("Date", ""))
+        with contextlib.suppress(TypeError, ValueError):
+            date = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
+            self._clock = (date.timestamp(), self._monotonic())
         values: Any = {}
         try:
             values = answer.json() if answer.content else {}
@@ -362,13 +362,6 @@ class Rest:
         if self._clock is None or self._monotonic() - self._clock[1] > CLOCK_SECONDS:
             raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
         return self._clock[0] + self._monotonic() - self._clock[1]
-
-    def _set_clock(self, date: str) -> None:
-        try:
-            seconds = email.utils.parsedate_to_datetime(date).timestamp()
-        except (TypeError, ValueError):
-            return
-        self._clock = (seconds, self._monotonic())
 
 
 def connect_rest(api: str, emulator_variable: str) -> Rest:
