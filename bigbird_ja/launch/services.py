@@ -1,7 +1,6 @@
 """Google's services behind one small interface, and the one client by which all are called.
 
-`tpu_nodes.py` is the Cloud TPU API (v2 to v4, slices of v5e), `compute.py` Compute Engine (v5e and
-later). Neither decides or waits: `decide.py` does.
+`tpu_nodes.py` is the Cloud TPU API (v2 to v4, slices of v5e), `compute.py` is Compute Engine.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from bigbird_ja.process.errors import BadInput
 
 RUN_LABEL = "bigbird-ja-run"
 ATTEMPT_LABEL = "bigbird-ja-attempt"
-# In a machine's metadata: BUCKET/NAME, so that `down` finds who watches it.
-RUN_DIR_KEY = "bigbird-ja-run-dir"
+RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of its run
 
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
 OPERATION_POLL = 0.5  # seconds between two looks at a short operation
 CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
-
 Json = dict[str, Any]
 
 
@@ -59,7 +56,6 @@ class ServiceFault(Exception):
     """The service refused or failed.
 
     Args:
-        kind: what to do about it.
         message: as the service wrote it.
         listed: what a listing shows in spite of it, where only a part did not answer.
     """
@@ -72,8 +68,7 @@ class ServiceFault(Exception):
     @property
     def is_switched_off(self) -> bool:
         """Whether the project does not use the service at all."""
-        is_off = re.search("disabled|has not been used", self.message.lower())
-        return self.kind is Kind.PERMISSION and is_off is not None
+        return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
@@ -186,6 +181,7 @@ _KINDS = {  # by google.rpc.Code, as operations carry it
     14: Kind.UNAVAILABLE,
 }
 _CODE_OF_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 9, 429: 8, 502: 14, 503: 14, 504: 4}
+_OFF = re.compile("disabled|has not been used", re.IGNORECASE)
 _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
@@ -383,8 +379,8 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
     if host:
         if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
             raise BadInput(f"{emulator_variable}={host}: must be an address of this machine")
-        path = api.partition("://")[2].partition("/")[2]
-        return Rest(f"http://{host}/{path}", AuthorizedSession(AnonymousCredentials()))
+        base = re.sub("^https://[^/]*", f"http://{host}", api)
+        return Rest(base, AuthorizedSession(AnonymousCredentials()))
     try:
         scope = "https://www.googleapis.com/auth/cloud-platform"
         return Rest(api, AuthorizedSession(google.auth.default(scopes=[scope])[0]))
@@ -400,5 +396,5 @@ def seconds_of(timestamp: str) -> float:
     match = re.fullmatch(r"(.*:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", timestamp)
     if match is None:
         return 0.0
-    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
-    return whole.timestamp() + float(match[2] or 0)
+    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
+    return whole + float(match[2] or 0)
