@@ -56,7 +56,6 @@ class ServiceFault(Exception):
     """The service refused or failed.
 
     Args:
-        kind: what to do about it.
         message: as the service wrote it.
         listed: what a listing shows in spite of it, where only a part did not answer.
     """
@@ -69,8 +68,7 @@ class ServiceFault(Exception):
     @property
     def is_switched_off(self) -> bool:
         """Whether the project does not use the service at all."""
-        is_off = "disabled" in self.message or "has not been used" in self.message
-        return self.kind is Kind.PERMISSION and is_off
+        return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
@@ -183,6 +181,7 @@ _KINDS = {  # by google.rpc.Code, as operations carry it
     14: Kind.UNAVAILABLE,
 }
 _CODE_OF_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 9, 429: 8, 502: 14, 503: 14, 504: 4}
+_OFF = re.compile("disabled|has not been used", re.IGNORECASE)
 _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
@@ -397,5 +396,5 @@ def seconds_of(timestamp: str) -> float:
     match = re.fullmatch(r"(.*:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", timestamp)
     if match is None:
         return 0.0
-    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
-    return whole.timestamp() + float(match[2] or 0)
+    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
+    return whole + float(match[2] or 0)

@@ -59,7 +59,7 @@ def used(command: str) -> set[str]:
 
 
 def of_runs(keys: set[str]) -> set[str]:
-    """Those that say nothing of the data set, which is compared with what is said of it."""
+    """Without the settings that the data set fixes."""
     return {key for key in keys - {*FIXED_BY_DATA} if not key.startswith("make_data.")}
 
 
