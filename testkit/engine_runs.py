@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
         devices: virtual CPU devices.
         cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
             with `restart`, the number of devices of the second half, divided state is compared
-            with state that is not.
+            with a run whose state is whole, without a restart.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -87,8 +88,6 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
-    from copy import deepcopy
-
     from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import inputs
     from bigbird_ja.train.warm_start import first_state
@@ -124,24 +123,19 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
 
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
-    """Divided state against state that is not, both resumed after half of the steps on
-    `case["restart"]` devices."""
-    from bigbird_ja.settings.resolve import resolve_config
+    """Divided state, resumed after half of the steps on `case["restart"]` devices, against state
+    that is whole and not interrupted."""
     from bigbird_ja.train.warm_start import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
-    half = steps // 2
-    runs = []
-    whole = [item for item in case["settings"] if "optimizer_sharding" not in item]
-    for settings in (case["settings"], whole):
-        training = resolve_config(None, [*TINY, *settings])[0].training
-        own = dataclasses.replace(config, training=training)
-        state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
-        after = functools.partial(batches, start_step=half)
-        engine = _pjrt(own, lambda state=state: state, after, devices, case["restart"])
-        state, more = run_engine(engine, steps)
-        runs.append((state, losses + more))
-    return _difference(*runs)
+    half, after = steps // 2, functools.partial(batches, start_step=steps // 2)
+    state, losses = run_engine(_pjrt(config, lambda: start, batches, devices), half)
+    engine = _pjrt(config, lambda: state, after, devices, case["restart"])
+    state, more = run_engine(engine, steps)
+    whole = deepcopy(config)
+    whole.training.optimizer_sharding = False
+    reference = run_engine(_pjrt(whole, lambda: start, batches, devices), steps)
+    return _difference((state, losses + more), reference)
 
 
 def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:

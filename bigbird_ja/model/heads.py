@@ -64,12 +64,12 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
     Args:
         params: float32.
         config: completed by a data set.
-        hidden: [b, P, hidden], at those positions.
+        hidden: [b, P, hidden], at those positions; b or P may be unknown.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
     """
-    batch, predictions, width = (int(size) for size in hidden.shape)
+    batch, predictions, width = (-1 if size is None else int(size) for size in hidden.shape)
     with tf.name_scope("mlm_head"):
         rows = tf.reshape(hidden, [-1, width])
         rows = dense(params, "cls/predictions/transform", rows)
@@ -78,7 +78,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
         embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)
         logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
-        return tf.reshape(logits, [batch, predictions, -1])
+        return tf.reshape(logits, [batch, predictions, int(embeddings.shape[0])])
 
 
 def masked_lm_losses(
