@@ -20,7 +20,7 @@ def pretraining_metrics(
     *,
     dropout_key: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """What each prediction of a batch costs; sums are left to the caller.
+    """The loss of each prediction of a batch; the caller adds them up.
 
     Args:
         params: float32 tensors.
@@ -35,7 +35,7 @@ def pretraining_metrics(
         and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
-    if config.make_data.nsp:  # which asks the first position
+    if config.make_data.nsp:  # it reads the first position
         positions = tf.pad(positions, [[0, 0], [1, 0]])
     hidden = encode(
         params,

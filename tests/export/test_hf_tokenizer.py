@@ -12,6 +12,7 @@ from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+pytestmark = pytest.mark.both
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 HARD = [

@@ -18,6 +18,7 @@ from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+pytestmark = pytest.mark.both
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from bigbird_ja.settings.values import set_value
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+pytestmark = pytest.mark.both
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 

@@ -85,7 +85,7 @@ def marks_of(
 ) -> list[tf.Tensor]:
     """Marks of keys, and of queries where documents limit what is seen (see `tiles.Seen`).
 
-    A key's stands in all lanes of its row: it is a column beside transposed scores.
+    A key's mark fills all lanes of its row: beside transposed scores it is a column.
 
     Args:
         input_mask: float32 [b, T, rows].
@@ -105,7 +105,7 @@ def marks_of(
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Kernels that are traced in here are for this machine's CPU, by Pallas' interpreter."""
+    """Kernels traced within are for this machine's CPU, by Pallas' interpreter."""
     token = _interpreted.set(True)
     try:
         yield
@@ -155,8 +155,8 @@ def call_kernel(
 
 @contextlib.contextmanager
 def _in_format(version: int) -> Iterator[None]:
-    """What is lowered in here is written in this version of Mosaic. jax has no setting for it; a
-    jax without the function that is replaced writes the version of its own choice."""
+    """Kernels lowered within are written in this version of Mosaic. jax has no setting for it;
+    a jax without the replaced function writes its own version."""
     from jax._src import tpu_custom_call
 
     name = "get_ir_version"
