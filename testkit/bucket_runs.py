@@ -161,7 +161,7 @@ def _make_data(stage: Stage, name: str) -> Outcome:
     return stage.command(
         "make-data", "--config", stage.config, "--input", f"{stage.base}/ja.jsonl",
         "--tokenizer", f"{stage.base}/tok/ja.model", "--output_dir", f"{stage.base}/{name}",
-        "--num_workers", "1", "--work_dir", str(stage.scratch / name),
+        "--num_workers", "1",
     )  # fmt: skip
 
 
@@ -323,6 +323,7 @@ def main() -> None:
     """Runs the scenarios that are named, in order."""
     url, bucket, scratch, *names = sys.argv[1:]
     killing.import_trainer()
+    os.environ["XDG_CACHE_HOME"] = str(Path(scratch) / "cache")  # where make-data keeps its work
     stage = Stage(FakeBucket(url), f"gs://{bucket}", Path(scratch))
     outcomes = {}
     for name in names:

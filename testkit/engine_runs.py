@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
         devices: virtual CPU devices.
         cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
             with `restart`, the number of devices of the second half, divided state is compared
-            with state that is not.
+            with a run whose state is whole, without a restart.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -56,7 +57,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def environment(devices: int) -> dict[str, str]:
-    """Of a process with that many virtual CPU devices, whose compiler does not take its time."""
+    """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     flags += " --xla_llvm_disable_expensive_passes=true"
     return {
@@ -86,8 +87,6 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
-
-    from copy import deepcopy
 
     from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import inputs
@@ -124,24 +123,19 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
 
 def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
-    """Divided state against state that is not, both resumed after half of the steps on
-    `case["restart"]` devices."""
-    from bigbird_ja.settings.resolve import resolve_config
+    """Divided state, resumed after half of the steps on `case["restart"]` devices, against state
+    that is whole and not interrupted."""
     from bigbird_ja.train.warm_start import first_state
 
     steps, start = config.training.num_train_steps, first_state(config, None, None)
-    half = steps // 2
-    runs = []
-    whole = [item for item in case["settings"] if "optimizer_sharding" not in item]
-    for settings in (case["settings"], whole):
-        training = resolve_config(None, [*TINY, *settings])[0].training
-        own = dataclasses.replace(config, training=training)
-        state, losses = run_engine(_pjrt(own, lambda: start, batches, devices), half)
-        after = functools.partial(batches, start_step=half)
-        engine = _pjrt(own, lambda state=state: state, after, devices, case["restart"])
-        state, more = run_engine(engine, steps)
-        runs.append((state, losses + more))
-    return _difference(*runs)
+    half, after = steps // 2, functools.partial(batches, start_step=steps // 2)
+    state, losses = run_engine(_pjrt(config, lambda: start, batches, devices), half)
+    engine = _pjrt(config, lambda: state, after, devices, case["restart"])
+    state, more = run_engine(engine, steps)
+    whole = deepcopy(config)
+    whole.training.optimizer_sharding = False
+    reference = run_engine(_pjrt(whole, lambda: start, batches, devices), steps)
+    return _difference((state, losses + more), reference)
 
 
 def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
@@ -184,29 +178,29 @@ def _pjrt(config: Any, first: Any, batches: Any, devices: int, use: int = 0) -> 
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
-    found = devices_lib.find(use_tpu=False)
-    assert len(found.devices) == devices, found
+    available = devices_lib.find(use_tpu=False)
+    assert len(available.devices) == devices, available
     if use:
-        found = dataclasses.replace(found, devices=found.devices[:use])
-    return PjrtEngine(config, first, batches, found)
+        available = dataclasses.replace(available, devices=available.devices[:use])
+    return PjrtEngine(config, first, batches, available)
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
     """The state after some steps, and the losses of all of them."""
     engine.begin()
     try:
-        found: dict[int, Any] = {}
+        metrics: dict[int, Any] = {}
         step = 0
         while step < steps:
             done = engine.advance(steps)
             assert done.first_nonfinite_step is None
-            found.update(done.metrics)
+            metrics.update(done.metrics)
             step = done.step
-        found.update(engine.settle().metrics)
+        metrics.update(engine.settle().metrics)
         state = engine.snapshot()()
     finally:
         engine.close()
-    return state, [found[number]["loss"] for number in sorted(found)]
+    return state, [metrics[number]["loss"] for number in sorted(metrics)]
 
 
 def _replicas(
@@ -236,14 +230,14 @@ def _replicas(
     losses = []
     for step, batch in enumerate(batches.take(steps)):
         weight = step_lib.prediction_weight(batch)
-        found = []
+        parts = []
         for replica in range(replicas):
             own = {n: tf.split(value, replicas)[replica] for n, value in batch.items()}
-            found.append(
+            parts.append(
                 part(params, own, tf.constant(step, tf.int64), tf.constant(replica), weight)
             )
-        gradients = {n: tf.add_n([gradient[n] for gradient, _ in found]) for n in names}
-        sums = tf.add_n([sums for _, sums in found])
+        gradients = {n: tf.add_n([gradient[n] for gradient, _ in parts]) for n in names}
+        sums = tf.add_n([sums for _, sums in parts])
         params, slots, metrics = apply(params, slots, gradients, sums, tf.constant(step, tf.int64))
         losses.append(float(metrics["loss"]))
     result = {name: value.numpy() for name, value in params.items()}

@@ -104,7 +104,7 @@ class Trainer:
         ready, _, _ = select.select([self._marks], [], [], _ANSWER_SECONDS)
         if not ready:
             self.kill()
-            raise TimeoutError("the trainer said nothing for a long time")
+            raise TimeoutError("the trainer reported no phase for a long time")
         line = b""
         while not line.endswith(b"\n"):
             byte = self._marks.read(1)

@@ -16,7 +16,7 @@ from testkit.killing import Trainer
 
 # A mark of the victim, how often it may come at most, and the seconds after it to kill in.
 _INSTANTS = {
-    "start-up": (1, 6.0),  # meeting, devices, the first sum, lock
+    "start-up": (1, 6.0),  # the comparison of the hosts, devices, lock
     "compile": (1, 4.0),
     "input": (1, 0.5),
     "step": (6, 0.2),  # a turn of some steps; up to the fifth save

@@ -156,8 +156,8 @@ def _wait(pid: int, patience: float | None) -> int | None:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     deadline, pause = time.monotonic() + patience, 0.002
     while time.monotonic() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -32,19 +31,6 @@ def _settings() -> Mapping[str, Option]:
     from bigbird_ja.settings.schema import OPTIONS
 
     return OPTIONS
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What is known about a flag beyond its option."""
-
-    option: Option
-    setting: str = ""  # the setting that it sets
-    required: bool = False
-    unless: tuple[str, ...] = ()  # flags with which a required one is not
-    needs: tuple[str, ...] = ()  # flags, or flag=value, of which one must be there too
-    excludes: tuple[str, ...] = ()  # flags that it cannot go with
-    uses: tuple[str, ...] = ()  # of --set and --config: the sections and keys that have an effect
 
 
 class Flags:
@@ -90,85 +76,67 @@ class Flags:
         """Whole numbers separated by commas; `low` and `high` are their range."""
         self._declare(name, int, list(default), help, commas=True, **about)
 
-    def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
-        """`about` holds fields of `Option`, and what `_add` takes."""
-        known = {field.name for field in dataclasses.fields(Option)}
-        option = {key: about.pop(key) for key in list(about) if key in known}
-        self._add(Option(f"--{name}", kind, default, help, **option), **about)
-
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""
         option = _settings()[key]
         flag = f"--{name or option.name}"
-        own = dataclasses.replace(option, key=flag, default=None)
-        self._add(own, setting=key, **about)
+        self._add(
+            dataclasses.replace(option, key=flag, default=None, setting=key, **_as_tuples(about))
+        )
 
-    def _add(
-        self, option: Option, *, many: bool = False, commas: bool = False, **about: Any
-    ) -> None:
-        name = option.key.removeprefix("--")
-        for key in ("needs", "excludes", "unless"):
-            names_ = about.get(key, ())
-            about[key] = (names_,) if isinstance(names_, str) else tuple(names_)
-        parser, default = _Parser(option=option), option.default
+    def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
+        """`about` holds fields of `Option`."""
+        self._add(Option(f"--{name}", kind, default, help, **_as_tuples(about)))
+
+    def _add(self, option: Option) -> None:
+        name, default = option.key.removeprefix("--"), option.default
+        parser = _Parser(option=option)
+        serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
         flag: Any
         if option.kind is bool:
             flag = flags.BooleanFlag(name, default, option.help)
             flag.parser = parser
-        elif many:
-            flag = flags.MultiFlag(parser, _serializer(), name, default or [], option.help)
-        elif commas:
-            flag = flags.Flag(_List(option=option), _serializer(), name, default, option.help)
+        elif option.many:
+            flag = flags.MultiFlag(parser, serializer, name, default or [], option.help)
         else:
-            flag = flags.Flag(parser, _serializer(), name, default, option.help)
-        flag.declared = Declared(option, **about)
+            flag = flags.Flag(parser, serializer, name, default, option.help)
+        flag.declared = option
         flags.DEFINE_flag(flag, flag_values=self.values)
 
 
+def _as_tuples(about: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an `Option`, with one name for `needs` and its like as a tuple of one."""
+    single = {key for key in ("needs", "excludes", "unless") if isinstance(about.get(key), str)}
+    return {key: (value,) if key in single else value for key, value in about.items()}
+
+
 class _Parser(flags.ArgumentParser):
-    """Reads one value as its declaration says."""
+    """Reads a value, or values separated by commas, as the declaration says."""
 
     def __init__(self, *, option: Option) -> None:
         self.option = option
-        self.lower_bound, self.upper_bound = option.low, option.high
-        self.enum_values = list(option.choices)
         self.syntactic_help = ""
 
     def parse(self, argument: Any) -> Any:
-        """The value.
+        """The value, or the list of values.
 
         Raises:
             BadInput: of another type or out of range.
         """
+        if not self.option.commas:
+            return self._read(argument)
+        if isinstance(argument, str):
+            is_empty = not argument and self.option.kind is str
+            argument = [] if is_empty else [word.strip() for word in argument.split(",")]
+        return [self._read(word) for word in argument]
+
+    def _read(self, argument: Any) -> Any:
         if self.option.kind is bool and isinstance(argument, str):
             argument = _SWITCH.get(argument.lower(), argument)
         return self.option.read(argument, "")
 
-    def flag_type(self) -> str:
-        """The kind of value, in absl's words."""
-        return {int: "int", float: "float", bool: "bool", str: "string"}[self.option.kind]
 
-
-class _List(_Parser):
-    """Reads values separated by commas."""
-
-    def parse(self, argument: Any) -> Any:
-        """The list of values."""
-        if isinstance(argument, str):
-            is_empty = not argument and self.option.kind is str
-            argument = [] if is_empty else [word.strip() for word in argument.split(",")]
-        return [super(_List, self).parse(word) for word in argument]
-
-    def flag_type(self) -> str:
-        """The kind of value, in absl's words."""
-        return "comma separated list of strings"
-
-
-def _serializer() -> flags.ArgumentSerializer:
-    return flags.ArgumentSerializer()
-
-
-def declared(flag: flags.Flag) -> Declared:
+def declared(flag: flags.Flag) -> Option:
     """What the command declared of a flag."""
     return flag.declared  # type: ignore[attr-defined]
 
@@ -199,9 +167,8 @@ def flags_of(command: Any) -> flags.FlagValues:
         )
     define.switch("json", "Prints the results as one line of JSON, and nothing else, on standard"
                   " output.")  # fmt: skip
-    flags.DEFINE_bool("help", False, "Shows this help.", short_name="h", flag_values=values)
-    option = Option("--help", bool, False, "Shows this help.")
-    values["help"].declared = Declared(option)  # type: ignore[attr-defined]
+    define.switch("help", "Shows this help.")
+    values["h"] = values["help"]
     command.define_flags(define)
     return values
 
@@ -220,7 +187,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
             raise BadInput(f"unknown flag {word.split('=')[0]}{see}")  # absl would read the file
     try:
-        rest = args([f"bigbird-ja {name}", *arguments])[1:]
+        words = args([f"bigbird-ja {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
         if error.flagname in ("set", "config"):
             raise BadInput(
@@ -232,9 +199,9 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
         raise BadInput(" ".join(str(error).split()) + see) from error
     if args.help:
         return args
-    _take_positional(args, getattr(command, "POSITIONAL", ""), rest, see)
+    _take_positional(args, getattr(command, "POSITIONAL", ""), words, see)
     for flag in own_flags(args):
-        _check_company(args, flag, see)
+        _check_combination(args, flag, see)
     return args
 
 
@@ -249,32 +216,34 @@ def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
     return [args[name] for name in sorted(args) if args[name].name == name]
 
 
-def _take_positional(args: flags.FlagValues, name: str, rest: list[str], see: str) -> None:
-    if name and len(rest) == 1 and not args[name].present:
-        args[name].parse(rest[0])
-    elif rest:
-        raise BadInput(f"unexpected argument {rest[0]!r}{see}")
+def _take_positional(args: flags.FlagValues, name: str, words: list[str], see: str) -> None:
+    if name and len(words) == 1 and not args[name].present:
+        args[name].parse(words[0])
+    elif words:
+        raise BadInput(f"unexpected argument {words[0]!r}{see}")
 
 
-def _check_company(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
-    """Whether what a flag requires or excludes is there."""
-    about = declared(flag)
-    is_excused = any(args[name].value for name in about.unless)
-    if about.required and not is_excused and flag.value in (None, []):
-        or_else = f" (or {_either(about.unless)})" if about.unless else ""
+def _check_combination(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
+    """Refuses a flag that is required and missing, or that has no effect beside the others."""
+    option = declared(flag)
+    is_excused = any(args[name].value for name in option.unless)
+    if option.required and not is_excused and flag.value in (None, []):
+        or_else = f" (or {_either(option.unless)})" if option.unless else ""
         raise BadInput(f"--{flag.name} is needed{or_else}{see}")
     if not flag.present:
         return
-    if about.needs and not any(_is_given(args, need) for need in about.needs):
-        needed = " or ".join(f"--{need}" for need in about.needs)
-        raise BadInput(f"--{flag.name} has no effect without {needed}: add that, or leave it out")
-    for other in about.excludes:
+    if option.needs and not any(_is_given(args, need) for need in option.needs):
+        raise BadInput(
+            f"--{flag.name} has no effect without {_either(option.needs)}: add that, or leave it"
+            " out"
+        )
+    for other in option.excludes:
         if args[other].present:
             raise BadInput(f"--{flag.name} and --{other}: give one of them")
 
 
-def _either(suggestions: Sequence[str]) -> str:
-    return " or ".join(f"--{name}" for name in suggestions)
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(f"--{name}" for name in names)
 
 
 def _is_given(args: flags.FlagValues, need: str) -> bool:
@@ -304,7 +273,7 @@ def given_settings(args: flags.FlagValues) -> list[Override]:
 
 
 def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
-    """The config that a command's flags ask for; see `config.resolve`.
+    """The config that a command's flags ask for; see `resolve_config`.
 
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
@@ -330,8 +299,8 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
 def echo(
     args: flags.FlagValues, config: Config, overrides: Sequence[Override], run: str | None = None
 ) -> str:
-    """The settings that take effect for this command and are not the preset's, or those of the
-    run that goes on (its `config.yaml`)."""
+    """The settings that this command uses and that differ from the preset, or from the
+    `config.yaml` of a run that is resumed."""
     from bigbird_ja.settings.resolve import echo_settings
 
     return echo_settings(config, overrides, declared(args["set"]).uses, run)
@@ -339,7 +308,7 @@ def echo(
 
 def form(flag: flags.Flag) -> str:
     """How a flag is written, without the dashes: `name=INT`."""
-    option = declared(flag).option
+    option = declared(flag)
     if option.kind is bool:
         return f"[no]{flag.name}"
     return f"{flag.name}={'|'.join(option.choices) or _FORMS[option.kind]}"
@@ -347,26 +316,25 @@ def form(flag: flags.Flag) -> str:
 
 def meaning(flag: flags.Flag) -> str:
     """What a flag does: help, unit, range, the setting that it sets, what it goes with."""
-    about = declared(flag)
-    option = about.option
-    notes = [option.unit, "" if option.choices else option.allowed]
-    notes = [", ".join(filter(None, notes))]
-    if about.setting:
-        notes.append(f"sets {about.setting}")
-    if about.needs:
-        notes.append(f"with {' or '.join(f'--{need}' for need in about.needs)}")
-    if isinstance(flag, flags.MultiFlag) and "repeatable" not in option.help:
-        notes.append("repeatable")
-    said = "; ".join(filter(None, notes))
-    return " ".join(option.help.split()) + (f" [{said}]" if said else "")
+    option = declared(flag)
+    allowed = "" if option.choices else option.allowed
+    notes = [
+        ", ".join(filter(None, (option.unit, allowed))),
+        f"sets {option.setting}" if option.setting else "",
+        f"with {_either(option.needs)}" if option.needs else "",
+        "repeatable" if option.many and "repeatable" not in option.help else "",
+    ]
+    shown = "; ".join(filter(None, notes))
+    return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
 
 
 def default_text(flag: flags.Flag) -> str:
     """`required`, or a flag's default for people; of a setting's flag, the setting's."""
-    about = declared(flag)
-    if about.required:
-        return f"required except with {_either(about.unless)}" if about.unless else "required"
-    option = _settings()[about.setting] if about.setting else about.option
+    option = declared(flag)
+    if option.required:
+        return f"required except with {_either(option.unless)}" if option.unless else "required"
+    if option.setting:
+        option = _settings()[option.setting]
     if option.default == []:
         return option.none or "none"
     if isinstance(option.default, bool):

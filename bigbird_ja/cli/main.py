@@ -165,7 +165,7 @@ class _End:
 
     def __init__(self, streams: Streams | None, signals: CommandSignals | None) -> None:
         self._streams, self._signals = streams, signals
-        self._is_told = False
+        self._is_reported = False
 
     def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
         """Runs the command to its end."""
@@ -173,10 +173,10 @@ class _End:
             if self._streams is not None:
                 self._streams.check()
             tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
-            found = command.run(args)
+            outcome = command.run(args)
             sys.stdout.flush()
             if results is not None:
-                results.write({"reason": "finished", **(found or {})})
+                results.write({"reason": "finished", **(outcome or {})})
         except BaseException as error:
             return self.failed(error, results)
         self._settle()
@@ -188,7 +188,7 @@ class _End:
         try:
             return self._report(error, results)
         except MemoryError:  # not even for that: these words are there already
-            if not self._is_told:
+            if not self._is_reported:
                 with contextlib.suppress(OSError):
                     os.write(2, _NO_MEMORY_LINE)
             if results is not None:
@@ -216,7 +216,7 @@ class _End:
             sys.stdout.flush()
         with contextlib.suppress(OSError, ValueError):
             print(text, file=self._people(results), end="", flush=True)
-            self._is_told = True
+            self._is_reported = True
         if results is not None:
             extra = getattr(error, "results", {})
             with contextlib.suppress(OSError):

@@ -32,7 +32,7 @@ from bigbird_ja.storage import decode, outputs, plotting
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
 
-_MARKER = ".bigbird-ja-demo"  # the file that says that a demo made the folder
+_MARKER = ".bigbird-ja-demo"  # a file in every folder that a demo made
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 
 
@@ -129,10 +129,10 @@ def bigbird_ja(
 
     Args:
         arguments: of the command line.
-        kill_when: asked again and again; once true, the command is killed with SIGKILL.
+        kill_when: polled; once true, the command is killed with SIGKILL.
 
     Raises:
-        CommandError: with the command's own exit status and message.
+        CommandError: with the command's exit status and message.
         RuntimeError: the command that was to be killed ended before.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)

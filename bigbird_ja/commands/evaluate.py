@@ -7,26 +7,23 @@ Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR, with masks that a
 every model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to
 MODEL_DIR/eval/. A checkpoint that was evaluated on this data before is not evaluated again.
 by_position counts from the start of the sequence; by_distance from the masked token to the nearest
-visible one of the same piece. Of corpora that make-data mixed by weights each has a row of its own.
+visible one of the same piece. Corpora that make-data mixed by weights get a row each.
 
---probe asks whether the long context helps: names stated again thousands of tokens later are masked
-there; filled in by the model, by the same weights with 512 tokens, and by the best constant guess.
+--probe measures whether the long context helps: names that are repeated thousands of tokens later
+are masked there, and filled in by the model, by the same weights with 512 tokens, and by the best
+constant guess.
 
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.process.errors import BadInput
-
-if TYPE_CHECKING:
-    from bigbird_ja.evaluation.evaluator import Evaluator
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 
@@ -44,7 +41,7 @@ def define_flags(flags: Flags) -> None:
     flags.switch(
         "watch",
         "Evaluates each checkpoint as it appears; ends when training has finished, or without a"
-        " sign of life for --stale_minutes.",
+        " heartbeat for --stale_minutes.",
     )
     flags.number(
         "stale_minutes", 60.0, "Ends after so long without a heartbeat.", unit="minutes",
@@ -81,48 +78,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.text.corpus import open_corpus
 
     plotting.check(args.plot, "--plot")
-    # A name that is wrong is said before any work.
+    # Before any work: a wrong name is refused at once.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))
-    from bigbird_ja.evaluation import exported
-    from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest, as_text
+    from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest
 
-    if exported.is_exported(args.model_dir):
-        for flag, is_given in (
-            ("watch", args.watch), ("probe", args.probe), ("step", args.step != "latest"),
-        ):  # fmt: skip
-            if is_given:
-                raise BadInput(f"--{flag}: {args.model_dir} is an export: give a MODEL_DIR")
-        found = exported.evaluate(args.model_dir, args.data_dir, manifest, args.max_batches)
-        print(as_text(found))
-        return {**found, "steps": [found["step"]]}
     probe = ProbeRequest(corpus, args.probe_names, args.probe_cases, args.plot)
     evaluator = Evaluator(
-        model_dir=args.model_dir,
-        data_dir=args.data_dir,
-        manifest=manifest,
-        max_batches=args.max_batches,
-        probe=probe if args.probe else None,
+        args.model_dir, args.data_dir, manifest, args.max_batches, probe if args.probe else None
     )
     if args.watch:
-        return _watch(evaluator, args.stale_minutes)
-    results = [evaluator.evaluate(step) for step in evaluator.choose(args.step)]
+        results = evaluator.watch(args.stale_minutes)
+    else:
+        results = [evaluator.evaluate(step) for step in evaluator.choose(args.step)]
     return {**results[-1], "steps": [result["step"] for result in results]}
-
-
-def _watch(evaluator: Evaluator, stale_minutes: float) -> dict[str, Any]:
-    from bigbird_ja.evaluation import watch
-    from bigbird_ja.process.console import log
-
-    result: dict[str, Any] = {}
-    steps = []
-    for step in watch.follow(
-        evaluator.steps, evaluator.heartbeat, (), log=log, stale_minutes=stale_minutes
-    ):
-        found = evaluator.evaluate_if_there(step)
-        if found is not None:
-            result = found
-            steps.append(step)
-    if not steps:
-        raise BadInput(f"{evaluator.model_dir}: no checkpoint appeared: is training running?")
-    return {**result, "steps": steps}

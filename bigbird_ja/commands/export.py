@@ -7,8 +7,9 @@ Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, lo
 OUTPUT_DIR whole or not at all.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
-special_tokens_map.json, a model card (README.md) and a parity report, which says what was compared
-with transformers and how it agreed; with --data_dir on held-out records. Seconds to minutes.
+special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
+says what was compared with transformers and whether it agreed; with --data_dir on held-out records.
+Seconds to minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
@@ -62,15 +63,10 @@ def _define_card_flags(flags: Flags) -> None:
         "license", "Licence of the weights, as on the Hugging Face hub.", default="other",
         needs=card,
     )  # fmt: skip
-    flags.text("data_license", "Licence of the training text, for the card.", needs=card)
-    flags.number(
-        "cost_usd", None, "What training cost, for the card.", unit="US dollars",
-        low=0.0, high=1e9, none="what the run's events say", needs=card,
-    )  # fmt: skip
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Makes the folder, or says that it is there."""
+    """Makes the folder, unless it is there."""
     from bigbird_ja.export import folder
     from bigbird_ja.process.console import log
 
@@ -106,12 +102,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
     """What the export depends on."""
     from bigbird_ja import __version__
+    from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    names = [
-        "format", "max_position", "parity_sequences", "model_name", "license", "data_license",
-        "cost_usd",
-    ]  # fmt: skip
+    names = ("format", "max_position", "parity_sequences", "model_name", "license")
     return {
+        "format_version": FORMAT_VERSION,
         "bigbird_ja": __version__,
         "step": source.meta.step,
         "checkpoint": {name: file.crc32c for name, file in source.meta.files.items()},
@@ -129,13 +124,7 @@ def _fill(local: str, source: Source, args: absl_flags.FlagValues) -> dict[str, 
         return {}
     from bigbird_ja.export import huggingface, model_card
 
-    options = model_card.Options(
-        name=args.model_name,
-        license=args.license,
-        data_license=args.data_license,
-        cost_usd=args.cost_usd,
-        parity_sequences=args.parity_sequences,
-    )
+    options = model_card.Options(args.model_name, args.license, args.parity_sequences)
     return huggingface.fill(local, source, options)
 
 

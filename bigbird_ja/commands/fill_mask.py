@@ -44,28 +44,22 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the candidates at each mask."""
     text = _read_text(args.text, args.file)
-    from bigbird_ja.evaluation.fill_mask import MASK
+    from bigbird_ja.evaluation.mask_filling import MASK, fill_mask, filled_text
 
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
-    from bigbird_ja.evaluation import exported, fill_mask
-    from bigbird_ja.run.model import load_parameters, load_tokenizer
+    from bigbird_ja.evaluation.trained_model import load_model
 
-    if exported.is_exported(args.model_dir):
-        if args.step is not None:
-            raise BadInput(f"--step: {args.model_dir} is an export, of one step: leave it out")
-        model = exported.load(args.model_dir)
-        config, params, tokenizer, step = model.config, model.params, model.tokenizer, model.step
-    else:
-        config, params, meta = load_parameters(args.model_dir, args.step)
-        tokenizer, step = load_tokenizer(args.model_dir, config, meta), meta.step
+    model = load_model(args.model_dir, args.step)
+    if model.tokenizer is None:
+        raise BadInput(f"{args.model_dir}: no tokenizer.model: its data set has none")
     from bigbird_ja.evaluation.forward import Forward
 
-    masks = fill_mask.fill_mask(Forward(config, params), tokenizer, text, args.top_k)
+    masks = fill_mask(Forward(model.config, model.params), model.tokenizer, text, args.top_k)
     print(_as_text(masks))
     if len(text) < 400:
-        print(fill_mask.shown(text, masks))
-    return {"step": step, "masks": masks}
+        print(filled_text(text, masks))
+    return {"step": model.step, "masks": masks}
 
 
 def _read_text(text: str | None, path: str | None) -> str:

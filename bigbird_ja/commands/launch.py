@@ -72,7 +72,6 @@ def _define_what(flags: Flags) -> None:
     flags.switch("dry_run", "Prints what would be rented, and what it costs; does nothing.")
     flags.switch("verbose", "Prints every request and the start-up script.", needs="dry_run")
     flags.text("logs", "Rents nothing: shows the log of the run of this name (with --bucket).")
-    flags.switch("force", "Rents what is known not to work.")
 
 
 def _define_limits(flags: Flags) -> None:

@@ -25,19 +25,16 @@ MASK_UNITS, MASK_ACTION, MASK_RANDOM, MASK_SPAN = 4, 5, 6, 7
 HELD_OUT, SCATTER, NEXT_SENTENCE, MIXTURE = 8, 9, 10, 11
 
 
-def mix(values: Any, bits: Any = np) -> Any:
-    """A bijection of 32-bit integers whose output bits look independent of its input bits.
-
-    Args:
-        values: uint32 array of NumPy, or of TensorFlow.
-        bits: the module with `bitwise_xor` and `right_shift` for it: numpy or tf.bitwise.
-    """
+def mix(values: Any) -> UInt32:
+    """A bijection of 32-bit integers whose output bits look independent of its input bits."""
+    x = np.asarray(values, dtype=np.uint32)
     with np.errstate(over="ignore"):
-        x = bits.bitwise_xor(values, bits.right_shift(values, np.uint32(16)))
+        # Operators, not ufuncs by name: NumPy reuses the memory of their intermediate results.
+        x = x ^ (x >> np.uint32(16))
         x = x * np.uint32(MULTIPLIER_1)
-        x = bits.bitwise_xor(x, bits.right_shift(x, np.uint32(15)))
+        x = x ^ (x >> np.uint32(15))
         x = x * np.uint32(MULTIPLIER_2)
-        return bits.bitwise_xor(x, bits.right_shift(x, np.uint32(16)))
+        return x ^ (x >> np.uint32(16))
 
 
 def fold(key: Any, value: Any) -> UInt32:
@@ -52,9 +49,14 @@ def fold_tensors(key: Any, value: Any) -> Any:
     """`fold` of TensorFlow's tensors, or a Python integer as the key, or a NumPy array as value."""
     import tensorflow as tf
 
+    def xor_shift(x: Any, bits: int) -> Any:
+        return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
+
     key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
-    value = tf.cast(value, tf.uint32)
-    return mix(key * np.uint32(GOLDEN) + value + np.uint32(1), tf.bitwise)
+    x = key * np.uint32(GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
+    x = xor_shift(x, 16) * np.uint32(MULTIPLIER_1)
+    x = xor_shift(x, 15) * np.uint32(MULTIPLIER_2)
+    return xor_shift(x, 16)
 
 
 def seed_key(seed: int, purpose: int) -> int:

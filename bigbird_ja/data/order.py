@@ -6,7 +6,7 @@ reader m mod R. The manifest fixes R; a host h of H takes the readers r with r m
 places b of a batch with b mod H = h, so every H that divides R and B gives the same global batches.
 
 In each epoch the shards are dealt anew to the readers, whole, and a reader visits its shards in an
-order of its own, `window` at a time, mixing the records of a window by a stateless permutation.
+order drawn for it, `window` at a time, mixing the records of a window by a stateless permutation.
 Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
 records that its positions ask for.
 
@@ -149,13 +149,13 @@ def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
     """Where `reader` begins when all global positions below `position` have been delivered."""
     taken = taken_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
-    rest = taken - taken_before(layout, epoch * layout.num_records, reader)
+    left = taken - taken_before(layout, epoch * layout.num_records, reader)
     counts = np.asarray(layout.counts)[reader_shards(layout, epoch, reader)]
     for j in range(layout.windows_per_epoch):
         inside = int(counts[_window_slice(layout, j)].sum())
-        if rest < inside:
-            return ReaderStart(reader, epoch * layout.windows_per_epoch + j, rest)
-        rest -= inside
+        if left < inside:
+            return ReaderStart(reader, epoch * layout.windows_per_epoch + j, left)
+        left -= inside
     raise AssertionError("a reader's quota is the sum of its shards")
 
 

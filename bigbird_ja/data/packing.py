@@ -1,10 +1,10 @@
 """Documents into full sequences: which fragments of which documents share a sequence.
 
 A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
-that fits is kept whole where it can be; a longer one fills whole sequences and its rest is packed
-with the short ones (best fit, longest first). Where that would leave more than half a percent of
-the positions empty, the documents of the emptiest sequences are split over the gaps of the others.
-Every token of every document is in exactly one fragment.
+that fits is kept whole where it can be; a longer one fills whole sequences and its remainder is
+packed with the short ones (best fit, longest first). Where that would leave more than half a
+percent of the positions empty, the documents of the emptiest sequences are split over the gaps of
+the others. Every token of every document is in exactly one fragment.
 
 `pack` needs the lengths alone; `fill` then copies the tokens.
 """
@@ -106,17 +106,17 @@ def _spread(
     gaps = sorted(
         ((room, index) for index, room in enumerate(free) if room > shortest), reverse=True
     )
-    rest = list(reversed(fragments))
+    pending = list(reversed(fragments))
     placed: list[tuple[int, Fragment]] = []
     for room, index in gaps:
-        while rest and (room > shortest or rest[-1].cost <= room):
-            fragment = rest.pop()
+        while pending and (room > shortest or pending[-1].cost <= room):
+            fragment = pending.pop()
             end = min(fragment.end, fragment.start + room - 1)
             placed.append((index, Fragment(fragment.document, fragment.start, end)))
             room -= placed[-1][1].cost
             if end < fragment.end:
-                rest.append(Fragment(fragment.document, end, fragment.end))
-    return None if rest else placed
+                pending.append(Fragment(fragment.document, end, fragment.end))
+    return None if pending else placed
 
 
 def fill(

@@ -1,10 +1,10 @@
 """Documents into pairs of segments for next-sentence prediction, full and without losing a token.
 
 A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
-between two sentences of a document. With label 0, B goes on there. With label 1, B starts in a
+between two sentences of a document. With label 0, B continues there. With label 1, B starts in a
 document that has no part in A, at a place drawn from all text that is left, again between two
-sentences: in both cases B starts where an A could have ended, so nothing but the text itself tells
-them apart. What a pair leaves of a document comes back in a later pair, so every token is in
+sentences: in both cases B starts where an A could have ended, so only the text itself distinguishes
+them. What a pair leaves of a document comes back in a later pair, so every token is in
 exactly one.
 
 The label is a fair coin with a hash of its own. Label 1 needs text of other documents, to the end
@@ -69,15 +69,15 @@ def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
     """One pair of `room` positions; `draws` are 32-bit: of the label, A's length, the partner."""
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
-    a, goes_on = _take_a(text, target, room)
+    a, continuation = _take_a(text, target, room)
     free = room - sum(end - start + 1 for start, end in a)
     in_a = {text.document(start) for start, _ in a}
     others = text.num_tokens - text.num_tokens_of(in_a)
     # A random B that ends early, for want of other text, would be known by its length.
     is_random = others > 0 and (
-        goes_on is None or (draws[0] >= 2**31 and others >= min(free, text.num_tokens))
+        continuation is None or (draws[0] >= 2**31 and others >= min(free, text.num_tokens))
     )
-    start = _partner(text, in_a, draws[2:], room // 2) if is_random else goes_on
+    start = _partner(text, in_a, draws[2:], room // 2) if is_random else continuation
     b = [] if start is None else _take_b(text, start, free, in_a if is_random else ())
     return Pair(tuple(map(text.fragment, a)), tuple(map(text.fragment, b)), is_random)
 
@@ -149,7 +149,7 @@ class _Text:
             return 0
         return bisect.bisect_left(self.spans, (self._first[document], 0))
 
-    def around(self, index: int, without: Collection[int]) -> Iterator[Span]:
+    def after(self, index: int, without: Collection[int]) -> Iterator[Span]:
         """The spans after span `index`, to the block's end and from its beginning on."""
         for i in chain(range(index + 1, len(self.spans)), range(index)):
             if self.document(self.spans[i][0]) not in without:
@@ -157,12 +157,12 @@ class _Text:
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """A of about `target` positions, and where it goes on (None: with nothing left to go on)."""
+    """A of about `target` positions, and where the text continues (None: nothing is left)."""
     most = room - 2  # B has a token and its [SEP]
     head = text.head()
     run: list[Span] = []
     used, wanted, at = 0, 0, None
-    for start, end in chain([text.spans[head]], text.around(head, ())):
+    for start, end in chain([text.spans[head]], text.after(head, ())):
         if used + 1 >= most:
             break
         if at is None and used + end - start + 1 > target:
@@ -202,10 +202,10 @@ def _cut(
     for i in range(at, -1, -1):
         start, end = run[i]
         last = min(wanted, end - 1) if i == at else end - 1
-        found = bisect.bisect_right(sentences, last) - 1
-        if found >= 0 and sentences[found] > start:
-            if walked + last - sentences[found] <= reach:
-                return i, sentences[found]
+        k = bisect.bisect_right(sentences, last) - 1
+        if k >= 0 and sentences[k] > start:
+            if walked + last - sentences[k] <= reach:
+                return i, sentences[k]
             break
         walked += max(0, last - start)
         if walked > reach:
@@ -214,10 +214,10 @@ def _cut(
     for i in range(at, len(run)):
         start, end = run[i]
         after = max(wanted, start) if i == at else start
-        found = bisect.bisect_right(sentences, after)
-        if found < len(sentences) and sentences[found] < end:
-            if walked + sentences[found] - after <= reach:
-                return i, sentences[found]
+        k = bisect.bisect_right(sentences, after)
+        if k < len(sentences) and sentences[k] < end:
+            if walked + sentences[k] - after <= reach:
+                return i, sentences[k]
             break
         walked += end - after
         if walked > reach:
@@ -256,17 +256,17 @@ def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> 
             return place
     others = [span for span in text.spans if text.document(span[0]) not in without]
     ends = list(accumulate(end - start for start, end in others))
-    rest = draws[0] * ends[-1] >> 32
-    index = bisect.bisect_right(ends, rest)
-    return others[index][1] - (ends[index] - rest)
+    token = draws[0] * ends[-1] >> 32
+    index = bisect.bisect_right(ends, token)
+    return others[index][1] - (ends[index] - token)
 
 
 def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
-    """The text from `start` on, to the end of its span and on with the spans after it."""
+    """The text from `start` to the end of its span, then the spans after it."""
     index = text.index(start)
     assert index is not None
     taken: list[Span] = []
-    for first, last in chain([(start, text.spans[index][1])], text.around(index, without)):
+    for first, last in chain([(start, text.spans[index][1])], text.after(index, without)):
         is_whole = last - first + 1 <= free
         if free <= 1 or (taken and not is_whole and free - 1 < _SHORTEST_FRAGMENT):
             break

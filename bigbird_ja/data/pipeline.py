@@ -211,10 +211,10 @@ def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
     # One more than can be, to see a file that is too long; an empty one still makes a batch.
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
     records = ended.batch(most + 2).get_single_element()
-    found = tf.shape(records, tf.int64)[0] - 1
+    number = tf.shape(records, tf.int64)[0] - 1
     check = tf.debugging.Assert(
-        tf.equal(found, count),
-        [SHARD_CHANGED, path, found, "of", count, "records"],
+        tf.equal(number, count),
+        [SHARD_CHANGED, path, number, "of", count, "records"],
     )
     with tf.control_dependencies([check] if check is not None else []):
         padded = tf.pad(records, [[0, most - count]], constant_values=b"")

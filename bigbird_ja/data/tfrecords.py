@@ -39,7 +39,7 @@ class Summed:
     """A file whose size and checksums are kept while it is read or written."""
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
-        """`progress` is told the bytes that were moved since the last call."""
+        """`progress` is called with the number of bytes moved since the last call."""
         self._file, self._progress = file, progress
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
 
@@ -68,7 +68,7 @@ class Summed:
 
 
 class DamagedRecord(Exception):
-    """A TFRecord file that is not what its own checksums say; the message says where."""
+    """A TFRecord file that does not match its checksums; the message names the place."""
 
 
 def token_dtype(token_bytes: int) -> np.dtype[Any]:
@@ -89,7 +89,7 @@ def encode_dynamic(
     """Serialised dynamic records.
 
     Args:
-        tokens: [n, S] of the type that `token_dtype` says.
+        tokens: [n, S] of the type `token_dtype`.
         packed_starts: uint8 [n, ceil(S / 8)].
         numbers: name to int [n], not negative: the features that are one number.
     """

@@ -1,4 +1,4 @@
-"""Is a data set what its manifest says? One listing, compared with the manifest.
+"""Is a data set what its manifest states? One listing, compared with the manifest.
 
 `fast_check` looks before work begins, `DataGuard` while a run reads, `named_damage` when reading
 has failed. None of them parses a record: that is `check`.
@@ -17,7 +17,7 @@ from bigbird_ja.process.console import human_bytes, log
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
 
 _CHUNK = 1 << 20
-_SAID_FROM = 4 << 30  # bytes that take seconds to read
+_LOG_FROM = 4 << 30  # bytes that take seconds to read
 _OTHER = "is not the file that was made (its checksum differs)"
 
 
@@ -31,9 +31,9 @@ def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
         BadInput: naming the first file that is missing, extra or another one.
     """
     manifest = manifest_lib.load(data_dir)
-    found = storage.list_stats(data_dir)
-    problems = file_problems(manifest, found, splits)
-    problems = problems or content_problems(manifest, data_dir, found, splits)
+    listing = storage.list_stats(data_dir)
+    problems = file_problems(manifest, listing, splits)
+    problems = problems or content_problems(manifest, data_dir, listing, splits)
     if problem := tokenizer_problem(manifest, data_dir):
         problems.append(problem)
     raise_first(problems, data_dir)
@@ -55,16 +55,16 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
 
 
 def file_problems(
-    manifest: Manifest, found: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
+    manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
-    """What a listing tells: one line for each shard that is missing, extra or another one."""
+    """One line for each shard that a listing shows to be missing, extra or another one."""
     every = {shard.name for shard in manifest.train_shards + manifest.eval_shards}
     shards = [shard for split in splits for shard in manifest.shards(split)]
-    problems = [f"{shard.name} is missing" for shard in shards if shard.name not in found]
-    extra = [name for name in found if name.endswith(".tfrecord") and name not in every]
+    problems = [f"{shard.name} is missing" for shard in shards if shard.name not in listing]
+    extra = [name for name in listing if name.endswith(".tfrecord") and name not in every]
     problems += [f"{name} is not in the manifest" for name in extra]
     for shard in shards:
-        if shard.name in found and (what := _difference(shard, found[shard.name])):
+        if shard.name in listing and (what := _difference(shard, listing[shard.name])):
             problems.append(f"{shard.name} {what}")
     return problems
 
@@ -80,19 +80,19 @@ def _difference(shard: Shard, found: storage.Stat) -> str | None:
 def content_problems(
     manifest: Manifest,
     data_dir: str,
-    found: Mapping[str, storage.Stat],
+    listing: Mapping[str, storage.Stat],
     splits: Sequence[str] = SPLITS,
 ) -> list[str]:
     """Compares the checksums of shards whose listing states none, which means reading them; all
     shards must be there."""
-    size = sum(found[s.name].size for split in splits for s in manifest.shards(split))
-    if size > _SAID_FROM and not storage.is_remote(data_dir):
+    size = sum(listing[s.name].size for split in splits for s in manifest.shards(split))
+    if size > _LOG_FROM and not storage.is_remote(data_dir):
         log(f"{data_dir}: reading {human_bytes(size)} of shards to compare their checksums")
     return [
         f"{shard.name} {_OTHER}"
         for split in splits
         for shard in manifest.shards(split)
-        if not (found[shard.name].crc32c and shard.crc32c)
+        if not (listing[shard.name].crc32c and shard.crc32c)
         and not _is_content(storage.join(data_dir, shard.name), shard)
     ]
 
@@ -140,9 +140,9 @@ def named_damage(
     except Exception as error:
         if not _is_data_loss(error):
             raise
-        found = storage.list_stats(data_dir)
-        problems = file_problems(manifest, found, splits)
-        problems = problems or content_problems(manifest, data_dir, found, splits)
+        listing = storage.list_stats(data_dir)
+        problems = file_problems(manifest, listing, splits)
+        problems = problems or content_problems(manifest, data_dir, listing, splits)
         if not problems:
             raise
         try:
@@ -174,20 +174,20 @@ class DataGuard:
 
     def __init__(self, manifest: Manifest, data_dir: str) -> None:
         self._data_dir = data_dir
-        found = storage.list_stats(data_dir)
-        raise_first(file_problems(manifest, found), data_dir)
+        listing = storage.list_stats(data_dir)
+        raise_first(file_problems(manifest, listing), data_dir)
         shards = manifest.train_shards + manifest.eval_shards
-        self._tokens = {shard.name: found[shard.name].token for shard in shards}
+        self._tokens = {shard.name: listing[shard.name].token for shard in shards}
 
     def check(self) -> None:
-        """Raises where a shard is no longer the version that was found at the start.
+        """Raises if a shard is no longer the version that was listed at the start.
 
         Raises:
             StorageError: names the shard; nothing learnt since can be trusted.
         """
-        found = storage.list_stats(self._data_dir)
+        listing = storage.list_stats(self._data_dir)
         for name, token in self._tokens.items():
-            if name not in found or found[name].token != token:
+            if name not in listing or listing[name].token != token:
                 path = storage.join(self._data_dir, name)
                 raise StorageError(
                     f"{SHARD_CHANGED} {path}: replaced or removed while training read it: the last"

@@ -1,33 +1,29 @@
-"""Evaluating checkpoints of a run: what was done before, what is printed, what is written."""
+"""Evaluating the checkpoints of a run, or an exported model, on one data set."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.evaluation import masked_lm, tensorboard
-from bigbird_ja.process.console import Progress, log, table
+from bigbird_ja.evaluation import masked_lm, results
+from bigbird_ja.evaluation.trained_model import TrainedModel, is_export, load_model
+from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.run.model import check_tokenizer, load_parameters, tokenizer_sha256
-from bigbird_ja.run.records import Evaluation, HeartbeatRecord
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.records import HeartbeatRecord
 from bigbird_ja.text.corpus import Corpus
 
-_PERCENT = 100.0
+POLL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What `--probe` asks for."""
+    """What `--probe` runs on."""
 
     corpus: Corpus | None  # to read instead of the held-out records
     names: str  # facts | rare
@@ -35,257 +31,231 @@ class ProbeRequest:
     plot: str | None  # PNG file
 
 
-@dataclass
 class Evaluator:
-    """Evaluates the checkpoints of one run on one data set, as one `evaluate` command asks."""
+    """Evaluates what one `evaluate` command names; an exported folder is never written to."""
 
-    model_dir: str
-    data_dir: str
-    manifest: Manifest
-    max_batches: int | None = None
-    probe: ProbeRequest | None = None
-    clock: Callable[[], float] = time.time
+    def __init__(
+        self,
+        model_dir: str,
+        data_dir: str,
+        manifest: Manifest,
+        max_batches: int | None = None,
+        probe: ProbeRequest | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.model_dir, self._data_dir, self._manifest = model_dir, data_dir, manifest
+        self._max_batches, self._probe, self._clock = max_batches, probe, clock
+        self._is_export = is_export(model_dir)
 
-    def steps(self) -> list[int]:
-        """The checkpoints there are now."""
-        return CheckpointStore(self.model_dir).steps()
-
-    def heartbeat(self) -> HeartbeatRecord | None:
-        """The run's heartbeat."""
-        return run_log.read_heartbeat(self.model_dir)
-
-    def choose(self, wanted: str) -> list[int]:
-        """The steps that `--step` means.
+    def choose(self, wanted: str) -> list[int | None]:
+        """The steps that `--step` means; None for an export's only one.
 
         Raises:
             BadInput: no checkpoint, or not that one.
         """
-        steps = self.steps()
+        if self._is_export:
+            if wanted != "latest":
+                raise BadInput(f"--step: {self.model_dir} is an export: give a MODEL_DIR")
+            return [None]
+        steps = self._steps()
         if not steps:
             raise BadInput(f"{self.model_dir}: no checkpoint here: train first")
         if wanted == "all":
-            return steps
+            return [*steps]
         if wanted == "latest":
-            return steps[-1:]
+            return [steps[-1]]
         if not wanted.isdigit():
             raise BadInput(f"--step={wanted}: a global step, 'latest' or 'all'")
         if int(wanted) not in steps:
             raise BadInput(f"{self.model_dir}: no checkpoint of step {wanted}; there are {steps}")
         return [int(wanted)]
 
-    def evaluate_if_there(self, step: int) -> dict[str, Any] | None:
-        """`evaluate`, or None where retention has removed the checkpoint meanwhile."""
-        try:
-            return self.evaluate(step)
-        except (BadInput, FileNotFoundError):
-            if step in self.steps():
-                raise
-            log(f"checkpoint {step} was removed before it could be evaluated")
-            return None
+    def watch(self, stale_minutes: float) -> list[dict[str, Any]]:
+        """Evaluates each checkpoint as it appears; the results.
 
-    def evaluate(self, step: int) -> dict[str, Any]:
+        Raises:
+            BadInput: none appeared, or the folder is an export.
+        """
+        if self._is_export:
+            raise BadInput(f"--watch: {self.model_dir} is an export: give a MODEL_DIR")
+        done = []
+        read_heartbeat = functools.partial(run_log.read_heartbeat, self.model_dir)
+        for step in follow(self._steps, read_heartbeat, stale_minutes=stale_minutes):
+            try:
+                done.append(self.evaluate(step))
+            except (BadInput, FileNotFoundError):
+                if step in self._steps():
+                    raise
+                log(f"checkpoint {step} was removed before it could be evaluated")
+        if not done:
+            raise BadInput(f"{self.model_dir}: no checkpoint appeared: is training running?")
+        return done
+
+    def evaluate(self, step: int | None) -> dict[str, Any]:
         """Evaluates one checkpoint, or repeats what is recorded of it; prints it."""
-        config, params = None, None
-        result: Mapping[str, Any] | None = self._recorded(step)
+        model = None
+        result = self._recorded(step)
         if result is None:
-            config, params = self._load(step)
-            result = self._measure(config, params, step)
+            model = self._load(step)
+            result = self._measure(model)
         else:
             log(f"checkpoint {step} was evaluated on this data before: see eval.jsonl")
-        print(as_text(result))
-        if self.probe is not None:
-            if config is None or params is None:
-                config, params = self._load(step)
-            result = {**result, "probe": self._run_probe(config, params, step)}
+        print(results.as_text(result))
+        if self._probe is not None:
+            result = {**result, "probe": self._run_probe(model or self._load(step), self._probe)}
         return dict(result)
 
-    def _load(self, step: int) -> tuple[Config, dict[str, np.ndarray]]:
-        """The model of a checkpoint.
+    def _steps(self) -> list[int]:
+        return CheckpointStore(self.model_dir).steps()
+
+    def _recorded(self, step: int | None) -> Mapping[str, Any] | None:
+        """The newest line of `eval.jsonl` about this step on this data."""
+        lines = [] if self._is_export else run_log.read_evaluations(self.model_dir)
+        wanted = (step, self._manifest.fingerprint, self._max_batches)
+        for line in reversed(lines):
+            if (line["step"], line.get("data_fingerprint"), line.get("max_batches")) == wanted:
+                return line
+        return None
+
+    def _load(self, step: int | None) -> TrainedModel:
+        """The model.
 
         Raises:
             BadInput: it was made for other data than this.
         """
-        config, params, meta = load_parameters(self.model_dir, step)
-        if config.model.vocab_size != self.manifest.vocab_size:
+        model, manifest = load_model(self.model_dir, step), self._manifest
+        settings = model.config.model
+        if settings.vocab_size != manifest.vocab_size:
             raise BadInput(
-                f"{self.data_dir} has a vocabulary of {self.manifest.vocab_size:,}, the model in"
-                f" {self.model_dir} one of {config.model.vocab_size:,}: give the data it was"
-                " trained on"
+                f"{self._data_dir} has a vocabulary of {manifest.vocab_size:,}, the model in"
+                f" {self.model_dir} one of {settings.vocab_size:,}: give the data it was trained on"
             )
-        if (config.model.max_position_embeddings or 0) < self.manifest.seq_length:
+        if (settings.max_position_embeddings or 0) < manifest.seq_length:
             raise BadInput(
-                f"{self.data_dir} has sequences of {self.manifest.seq_length:,} tokens, the model"
-                f" in {self.model_dir} takes {config.model.max_position_embeddings:,}"
+                f"{self._data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
+                f" {self.model_dir} takes {settings.max_position_embeddings:,}"
             )
-        self._check_tokenizer(meta)
-        if meta.data_fingerprint != self.manifest.fingerprint:
+        trained, made = model.tokenizer_sha256, manifest.tokenizer_sha256
+        if trained and made and trained != made:
+            raise BadInput(
+                f"{self._data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
+                f" model in {self.model_dir} ({trained[:12]}): give data made with that one"
+            )
+        if model.data_fingerprint not in (None, manifest.fingerprint):
             log(
-                f"note: {self.data_dir} is not the data set that {self.model_dir} was trained on:"
+                f"note: {self._data_dir} is not the data set that {self.model_dir} was trained on:"
                 " its held-out records may be among the training records of that one"
             )
-        return config, params
+        return model
 
-    def _check_tokenizer(self, meta: Meta) -> None:
-        """Refuses data whose ids mean other pieces than the model learned.
-
-        Raises:
-            BadInput: data, run and MODEL_DIR do not have one tokenizer.
-        """
-        check_tokenizer(self.model_dir, meta.tokenizer_sha256)
-        trained = meta.tokenizer_sha256 or tokenizer_sha256(self.model_dir)
-        stated = self.manifest.tokenizer_sha256
-        if trained and stated and trained != stated:
-            raise BadInput(
-                f"{self.data_dir} was made with another tokenizer (SHA-256 {stated[:12]}) than the"
-                f" run in {self.model_dir} ({trained[:12]}): give data made with that one"
-            )
-
-    def _measure(self, config: Config, params: dict[str, np.ndarray], step: int) -> dict[str, Any]:
+    def _measure(self, model: TrainedModel) -> dict[str, Any]:
         from bigbird_ja.evaluation.forward import Forward
 
-        size = masked_lm.batch_size(self.manifest.seq_length)
-        total = -(-self.manifest.eval.sequences // size)
-        total = min(total, self.max_batches or total)
-        with Progress(total, "batches") as progress:
-            found = masked_lm.evaluate_model(
-                Forward(config, params),
-                self.data_dir,
-                self.manifest,
-                max_batches=self.max_batches,
+        total = -(-self._manifest.eval.sequences // masked_lm.batch_size(self._manifest.seq_length))
+        with Progress(min(total, self._max_batches or total), "batches") as progress:
+            measured = masked_lm.evaluate_model(
+                Forward(model.config, model.params),
+                self._data_dir,
+                self._manifest,
+                max_batches=self._max_batches,
                 tick=lambda: progress.update(1),
             )
-        result = {"step": step, "time": round(self.clock(), 3), **found}
-        run_log.append_eval(self.model_dir, result)
-        tensorboard.write_evaluation(self.model_dir, step, result)
-        tokenizer = self._tokenizer()
-        if tokenizer is not None:
-            tensorboard.write_projector(self.model_dir, params, tokenizer)
+        result = self._record(model, measured)
+        if not self._is_export:
+            results.write_tensorboard(self.model_dir, model.step, result)
         return result
 
-    def _recorded(self, step: int) -> Evaluation | None:
-        """What `eval.jsonl` says of this step on this data, the newest line."""
-        for line in reversed(run_log.read_evaluations(self.model_dir)):
-            same_data = line.get("data_fingerprint") == self.manifest.fingerprint
-            same_part = line.get("max_batches") == self.max_batches
-            if line["step"] == step and same_data and same_part:
-                return line
-        return None
+    def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:
+        """A line of `eval.jsonl`, which a run gets."""
+        result = {"step": model.step, "time": round(self._clock(), 3), **measured}
+        if not self._is_export:
+            run_log.append_eval(self.model_dir, result)
+        return result
 
-    def _tokenizer(self) -> Any:
-        from bigbird_ja.text import tokenizer
-
-        path = storage.join(self.data_dir, TOKENIZER_NAME)
-        return tokenizer.load(path) if storage.exists(path) else None
-
-    def _run_probe(
-        self, config: Config, params: dict[str, np.ndarray], step: int
-    ) -> dict[str, Any]:
+    def _run_probe(self, model: TrainedModel, request: ProbeRequest) -> dict[str, Any]:
+        from bigbird_ja.data import pipeline
         from bigbird_ja.data.parsing import document_ids
-        from bigbird_ja.evaluation import probe, probe_plot
+        from bigbird_ja.evaluation import probe
         from bigbird_ja.evaluation.forward import Forward
 
-        assert self.probe is not None
-        tokenizer = self._tokenizer()
-        if tokenizer is None:
-            raise BadInput(f"{self.data_dir}: no {TOKENIZER_NAME}, which --probe needs")
+        if model.tokenizer is None:
+            raise BadInput(f"{self.model_dir}: no {TOKENIZER_NAME}, which --probe needs")
         log("probe: reading text")
-        names = probe.generated_names if self.probe.names == "facts" else probe.repeated_names
+        manifest = self._manifest
+        if request.corpus:
+            texts = (document.text for document in request.corpus.documents())
+            records = probe.documents_as_ids(texts, model.tokenizer, manifest.seq_length)
+        else:
+            batches = pipeline.eval_batches(manifest, self._data_dir, batch_size=8)
+            records = probe.records_as_ids(batches, manifest.pad_id)
         found = probe.run(
-            Forward(config, params, functools.partial(document_ids, self.manifest)),
-            tokenizer,
-            self._probe_records(tokenizer),
-            names,
-            max_cases=self.probe.max_cases,
-            batch_size=masked_lm.batch_size(self.manifest.seq_length),
+            Forward(model.config, model.params, functools.partial(document_ids, manifest)),
+            model.tokenizer,
+            list(records),
+            probe.generated_names if request.names == "facts" else probe.repeated_names,
+            max_cases=request.max_cases,
+            batch_size=masked_lm.batch_size(manifest.seq_length),
         )
         if not found["cases"]:
             raise BadInput(
                 "--probe found no repeated name in this text: try --probe_names=rare, more text by"
                 " --probe_input, or a larger --eval_fraction when making the data"
             )
-        result = {"step": step, "time": round(self.clock(), 3), "probe": found}
-        run_log.append_eval(self.model_dir, result)
-        print(probe_as_text(found))
-        if self.probe.plot:
-            probe_plot.draw(found, self.probe.plot, f"Names filled in again, step {step:,}")
-            print(f"curve: {self.probe.plot}")
+        self._record(model, {"probe": found})
+        print(results.probe_as_text(found))
+        if request.plot:
+            title = f"Names filled in again, step {model.step:,}"
+            results.draw_probe(found, request.plot, title)
+            print(f"curve: {request.plot}")
         return found
 
-    def _probe_records(self, tokenizer: Any) -> list[np.ndarray]:
-        from bigbird_ja.data import pipeline
-        from bigbird_ja.evaluation import probe
 
-        assert self.probe is not None
-        length = self.manifest.seq_length
-        if self.probe.corpus:
-            texts = (document.text for document in self.probe.corpus.documents())
-            return list(probe.documents_as_ids(texts, tokenizer, length))
-        batches = pipeline.eval_batches(self.manifest, self.data_dir, batch_size=8)
-        return list(probe.records_as_ids(batches, self.manifest.pad_id))
+def follow(
+    list_steps: Callable[[], list[int]],
+    read_heartbeat: Callable[[], HeartbeatRecord | None],
+    *,
+    stale_minutes: float,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[int]:
+    """Yields each checkpoint's step once, in ascending order, as they appear.
 
+    Ends by itself, and logs why: when training has finished and its last checkpoint was yielded,
+    or without a heartbeat for `stale_minutes`. An evaluator that never ends keeps a rented machine.
 
-def as_text(result: Mapping[str, Any]) -> str:
-    """The table that `evaluate` prints."""
-    per_character = result.get("bits_per_character")
-    rows: list[tuple[str, Any]] = [
-        ("masked-LM loss (nats)", result["masked_lm_loss"]),
-        ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
-        ("perplexity", result.get("perplexity")),
-        ("bits per character", per_character),
-    ]
-    if "next_sentence_accuracy" in result:
-        rows.append(("next-sentence accuracy (%)", _percent(result["next_sentence_accuracy"])))
-    parts = [
-        f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
-        f" {result.get('sequences', 0):,} held-out sequences",
-        table(rows, ["measure", "value"]),
-    ]
-    for key, title in (
-        ("by_position", "position in the sequence"),
-        ("by_distance", "tokens to the nearest visible same piece"),
-    ):
-        parts += ["", _bucket_table(result.get(key, []), title)]
-    if result.get("by_sub_corpus"):
-        cells = [
-            (row["name"], row["loss"], _percent(row["accuracy"]), row["count"])
-            for row in result["by_sub_corpus"]
-        ]
-        parts += ["", table(cells, ["corpus", "loss", "accuracy %", "predictions"])]
-    return "\n".join(parts)
+    Args:
+        list_steps: the steps of the checkpoints there are now.
+        read_heartbeat: the run's heartbeat, or None before the first.
+        stale_minutes: how old a heartbeat may be.
+        clock: UNIX seconds.
+        sleep: waits for so many seconds.
+    """
+    seen: set[int] = set()
+    started = clock()
+    while True:
+        # Before the steps: a checkpoint that is written between the two is seen next time.
+        heartbeat = read_heartbeat()
+        fresh = next((step for step in sorted(list_steps()) if step not in seen), None)
+        if fresh is not None:
+            seen.add(fresh)
+            yield fresh
+            continue
+        if reason := why_ended(heartbeat, started, clock(), stale_minutes):
+            log(f"no more checkpoints to wait for: {reason}")
+            return
+        sleep(POLL_SECONDS)
 
 
-def probe_as_text(found: dict[str, Any]) -> str:
-    """The probe's table: share of the names' tokens that each guess gets right, in per cent."""
-    rows = [
-        (
-            span(row),
-            row["count"],
-            *(_PERCENT * row[key] for key in ("model", "window", "unigram", "model_names")),
-        )
-        for row in found["by_distance"]
-    ]
-    header = [
-        "tokens back",
-        "names",
-        "model %",
-        f"{found['window_tokens']} tokens %",
-        "constant %",
-        "model, whole names %",
-    ]
-    return f"\nprobe: {found['cases']:,} masked names\n" + table(rows, header)
-
-
-def _bucket_table(rows: list[dict[str, Any]], title: str) -> str:
-    cells = [(span(row), row["loss"], _percent(row["accuracy"]), row["count"]) for row in rows]
-    return table(cells, [title, "loss", "accuracy %", "predictions"])
-
-
-def span(row: dict[str, Any]) -> str:
-    """A bucket's bounds for people."""
-    if row["from"] is None or row["to"] is None:
-        return "nowhere else"
-    return f"{row['from']}-{row['to'] - 1}"
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else _PERCENT * share
+def why_ended(
+    heartbeat: HeartbeatRecord | None, started: float, now: float, stale_minutes: float
+) -> str | None:
+    """Why no further checkpoint will come, or None where one may."""
+    if heartbeat and heartbeat["state"] == "stopped" and heartbeat.get("reason") == "finished":
+        return f"training finished at step {heartbeat['global_step']:,}"
+    last = max(started, heartbeat["time"] if heartbeat else 0.0)
+    # A clock that runs ahead must not make an old heartbeat look fresh for ever.
+    silent = now - min(last, now)
+    if silent < stale_minutes * 60:
+        return None
+    state = heartbeat["state"] if heartbeat else "no heartbeat"
+    return f"no heartbeat for {stale_minutes:g} minutes (last state: {state})"

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
-from bigbird_ja.model.pretraining import pretraining_metrics
+from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.settings.schema import Config
 
 
@@ -91,7 +91,7 @@ def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
 
 
 class Model(Protocol):
-    """A model on some device, as evaluation asks it."""
+    """What evaluation needs of a model on some device."""
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
         """`eval_metrics` of one batch."""

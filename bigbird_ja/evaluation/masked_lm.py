@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.evaluation import buckets
-from bigbird_ja.evaluation.examples import masked_examples
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Model
     from bigbird_ja.text.tokenizer import Tokenizer
 
-Collected = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
+_EXAMPLES = 8
+_CONTEXT = 14  # tokens of an example on either side
+NO_DISTANCE = -1
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Part:
 
     index: int = 0
     count: int = 1
-    # The arrays of all parts, given this process's; None where another process has them.
-    gather: Callable[[Collected], Sequence[Collected] | None] = lambda own: [own]
+    # This process's arrays -> those of all processes; None where another one summarises them.
+    gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
 
 
 def batch_size(seq_length: int) -> int:
@@ -67,9 +69,9 @@ def evaluate_model(
     Raises:
         BadInput: no held-out records.
     """
-    found = evaluate_part(forward, data_dir, manifest, max_batches, tick, Part())
-    assert found is not None  # this process has all parts
-    return found
+    result = evaluate_part(forward, data_dir, manifest, max_batches, tick, Part())
+    assert result is not None  # this process has all parts
+    return result
 
 
 def evaluate_part(
@@ -80,8 +82,8 @@ def evaluate_part(
     tick: Callable[[], None],
     part: Part,
 ) -> dict[str, Any] | None:
-    """As `evaluate_model`, where several processes evaluate together; None in those of them that do
-    not put the parts together."""
+    """As `evaluate_model`, where several processes evaluate together; None in those that do not
+    put the parts together."""
     from bigbird_ja.data import pipeline, verify
 
     start = time.monotonic()
@@ -89,19 +91,28 @@ def evaluate_part(
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
     if max_batches:
         batches = batches.take(max_batches)
-    batches = batches.shard(part.count, part.index)
-    pieces = _tokenizer(data_dir, manifest)
+    tokenizer = _tokenizer(data_dir, manifest)
     examples: list[dict[str, Any]] = []
+    columns: dict[str, list[np.ndarray]] = {}
     with verify.named_damage(manifest, data_dir, ("eval",)):
-        own = _collect(_score(forward, batches, pieces, examples, tick), manifest)
-    parts = part.gather(own)
+        for number, batch in batches.shard(part.count, part.index):
+            arrays = {name: value.numpy() for name, value in batch.items()}
+            metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
+            if number == 0 and tokenizer is not None:
+                examples = masked_examples(forward, arrays, tokenizer)
+            first = int(number) * len(arrays["input_ids"])
+            for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
+                columns.setdefault(name, []).append(values)
+            tick()
+    parts = part.gather({name: np.concatenate(values) for name, values in columns.items()})
     if parts is None:
         return None
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
-    result = summarise(collected, manifest, _characters(pieces))
+    # An unknown piece replaces at least one character.
+    characters = None if tokenizer is None else np.maximum(tokenizer.piece_lengths, 1)
     return {
-        **result,
+        **summarise(collected, manifest, characters),
         "examples": examples,
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
@@ -109,55 +120,36 @@ def evaluate_part(
     }
 
 
-def _score(
-    forward: Model,
-    batches: Any,
-    tokenizer: Tokenizer | None,
-    examples: list[dict[str, Any]],
-    tick: Callable[[], None],
-) -> Iterator[dict[str, np.ndarray]]:
-    """Each batch with what the model makes of it, and its first record's number as `first`; fills
-    `examples` from the first one."""
-    for number, batch in batches:
-        arrays = {name: value.numpy() for name, value in batch.items()}
-        metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
-        if number == 0 and tokenizer is not None:
-            examples += masked_examples(forward, arrays, tokenizer)
-        first = int(number) * len(arrays["input_ids"])
-        yield {**arrays, **metrics, "first": np.asarray(first)}
-        tick()
+def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
+    """A flat array per quantity over a batch's predictions; `next_sentence_*` and `rows`, the
+    records' numbers, over its sequences.
 
-
-def _collect(scored: Iterator[dict[str, np.ndarray]], manifest: Manifest) -> dict[str, np.ndarray]:
-    """One flat array per quantity, over all predictions; `nsp_*` and `rows` over sequences."""
-    parts: dict[str, list[np.ndarray]] = {}
-
-    def add(name: str, values: np.ndarray) -> None:
-        parts.setdefault(name, []).append(values)
-
-    for batch in scored:
-        record = int(batch["first"])
-        counted = batch["masked_lm_weights"] > 0
-        is_record = batch["input_ids"][:, 0] != manifest.pad_id
-        positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
-        distances = buckets.distances_to_same_piece(batch["input_ids"], positions, ids)
-        add("loss", batch["masked_lm_losses"][counted])
-        add("accuracy", batch["masked_lm_correct"][counted])
-        add("position", positions[counted])
-        add("distance", distances[counted])
-        add("id", ids[counted])
-        if "corpus_ids" in batch:
-            corpora = np.broadcast_to(batch["corpus_ids"][:, None], ids.shape)
-            add("corpus", corpora[counted])
-        add("rows", np.flatnonzero(is_record) + record)
-        for name in ("next_sentence_losses", "next_sentence_correct"):
-            if name in batch:
-                add(name, batch[name][is_record])
-    return {name: np.concatenate(values) for name, values in parts.items()}
+    Args:
+        batch: the records, and what `forward.metrics` returned for them.
+        first: number of the batch's first record.
+        manifest: of the data.
+    """
+    counted = batch["masked_lm_weights"] > 0
+    is_record = batch["input_ids"][:, 0] != manifest.pad_id
+    positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
+    columns = {
+        "loss": batch["masked_lm_losses"][counted],
+        "accuracy": batch["masked_lm_correct"][counted],
+        "position": positions[counted],
+        "distance": distances_to_same_piece(batch["input_ids"], positions, ids)[counted],
+        "id": ids[counted],
+        "rows": np.flatnonzero(is_record) + first,
+    }
+    if "corpus_ids" in batch:
+        columns["corpus"] = np.broadcast_to(batch["corpus_ids"][:, None], ids.shape)[counted]
+    for name in ("next_sentence_losses", "next_sentence_correct"):
+        if name in batch:
+            columns[name] = batch[name][is_record]
+    return columns
 
 
 def summarise(
-    collected: Mapping[str, np.ndarray], manifest: Manifest, characters: np.ndarray | None
+    collected: Arrays, manifest: Manifest, characters: np.ndarray | None
 ) -> dict[str, Any]:
     """The results, from flat arrays over all predictions.
 
@@ -168,55 +160,146 @@ def summarise(
         manifest: of the data.
         characters: int [vocabulary], how many characters each piece writes; None where unknown.
     """
-    loss = float(collected["loss"].mean(dtype=np.float64)) if len(collected["loss"]) else 0.0
+    losses = collected["loss"]
+    loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
     means = {name: collected[name] for name in ("loss", "accuracy")}
+    length = manifest.seq_length
     result: dict[str, Any] = {
         "masked_lm_loss": loss,
         "masked_lm_accuracy": float(collected["accuracy"].mean(dtype=np.float64)),
         "perplexity": math.exp(min(loss, 700.0)),
-        "bits_per_character": _bits_per_character(collected, characters),
-        "predictions": len(collected["loss"]),
+        "bits_per_character": None,
+        "predictions": len(losses),
         "sequences": len(collected["rows"]),
-        "by_position": buckets.summarise(
-            buckets.position_edges(manifest.seq_length), collected["position"], means
-        ),
-        "by_distance": buckets.summarise(
-            buckets.distance_edges(manifest.seq_length), collected["distance"], means
-        ),
+        "by_position": bucket_means(position_edges(length), collected["position"], means),
+        "by_distance": bucket_means(distance_edges(length), collected["distance"], means),
     }
-    by_sub_corpus = _by_sub_corpus(collected, manifest, means)
-    if by_sub_corpus:
-        result["by_sub_corpus"] = by_sub_corpus
+    if characters is not None:
+        written = max(1, int(characters[collected["id"]].sum()))
+        result["bits_per_character"] = float(losses.sum(dtype=np.float64)) / math.log(2) / written
+    if "corpus" in collected:
+        names = manifest.corpus_names
+        rows = bucket_means(range(len(names) + 1), collected["corpus"], means)
+        result["by_sub_corpus"] = [
+            {"name": names[row["from"]], **{key: row[key] for key in ("count", "loss", "accuracy")}}
+            for row in rows
+        ]
     for name, key in (("loss", "next_sentence_losses"), ("accuracy", "next_sentence_correct")):
         if key in collected:
             result[f"next_sentence_{name}"] = float(collected[key].mean(dtype=np.float64))
     return result
 
 
-def _bits_per_character(
-    collected: Mapping[str, np.ndarray], characters: np.ndarray | None
-) -> float | None:
-    if characters is None:
-        return None
-    written = int(characters[collected["id"]].sum())
-    return float(collected["loss"].sum(dtype=np.float64)) / math.log(2) / max(1, written)
+def position_edges(seq_length: int, count: int = 8) -> list[int]:
+    """`count` buckets of equal width over a sequence: their starts, and the end."""
+    count = min(count, seq_length)
+    return [seq_length * i // count for i in range(count + 1)]
 
 
-def _by_sub_corpus(
-    collected: Mapping[str, np.ndarray], manifest: Manifest, means: dict[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    """One row per corpus that has predictions, where several are mixed."""
+def distance_edges(seq_length: int, first: int = 16) -> list[int]:
+    """Buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
+    edges = [0]
+    while first < seq_length:
+        edges.append(first)
+        first *= 2
+    return [*edges, seq_length]
+
+
+def distances_to_same_piece(
+    input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+    """How far from each masked token the nearest visible token of the same piece is.
+
+    Args:
+        input_ids: int [b, S], what the model reads (masked).
+        positions: int [b, P], of the predictions.
+        ids: int [b, P], what was there.
+
+    Returns:
+        int64 [b, P], in tokens, on either side; `NO_DISTANCE` where the sequence shows the piece
+        nowhere else.
+    """
+    batch, length = input_ids.shape
+    distances = np.full(positions.shape, NO_DISTANCE, np.int64)
+    places = np.arange(length, dtype=np.int64)
+    for row in range(batch):
+        # Sorted by piece, then by place: the nearest ones are neighbours in this order.
+        keys = np.sort(input_ids[row].astype(np.int64) * length + places)
+        wanted = ids[row].astype(np.int64) * length + positions[row]
+        before = np.searchsorted(keys, wanted, side="left") - 1
+        after = np.searchsorted(keys, wanted, side="right")
+        for index in (before, after):
+            inside = (index >= 0) & (index < length)
+            key = keys[np.clip(index, 0, length - 1)]
+            same = inside & (key // length == ids[row])
+            gap = np.abs(key - wanted)
+            nearer = same & ((distances[row] == NO_DISTANCE) | (gap < distances[row]))
+            distances[row][nearer] = gap[nearer]
+    return distances
+
+
+def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> list[dict[str, Any]]:
+    """Means per bucket.
+
+    Args:
+        edges: ascending; bucket i holds edges[i] <= value < edges[i + 1].
+        values: int [n], what is sorted by.
+        columns: name -> float [n], what is averaged.
+
+    Returns:
+        One dict per bucket that holds anything: `from`, `to` (exclusive), `count`, and the means.
+        Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
+    """
     rows = []
-    if "corpus" not in collected:
-        return []
-    for number, name in enumerate(manifest.corpus_names):
-        chosen = collected["corpus"] == number
-        if chosen.any():
-            values = {
-                key: float(column[chosen].mean(dtype=np.float64)) for key, column in means.items()
+    spans: list[tuple[int | None, int | None]] = list(pairwise(edges))
+    for start, end in [*spans, (None, None)]:
+        if start is None or end is None:
+            chosen = values < edges[0]
+        else:
+            chosen = (values >= start) & (values < end)
+        count = int(chosen.sum())
+        if count:
+            means = {
+                name: float(column[chosen].mean(dtype=np.float64))
+                for name, column in columns.items()
             }
-            rows.append({"name": name, "count": int(chosen.sum()), **values})
+            rows.append({"from": start, "to": end, "count": count, **means})
     return rows
+
+
+def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Some masked places of a batch's first record, always the same ones.
+
+    Returns:
+        For each: `before` and `after` (its neighbours, other masks as `[MASK]`), `truth`, `guess`
+        and the guess's `probability`.
+    """
+    row, positions = batch["input_ids"][0], batch["masked_lm_positions"][0]
+    is_masked = row[positions] == tokenizer.special.mask
+    usable = np.flatnonzero((batch["masked_lm_weights"][0] > 0) & is_masked)
+    if not len(usable):
+        return []
+    chosen = usable[np.linspace(0, len(usable) - 1, min(_EXAMPLES, len(usable))).astype(int)]
+    scores = forward.log_probabilities(row[None], positions[chosen][None])[0]
+
+    def text(ids: Any) -> str:
+        pieces = [tokenizer.pieces[int(i)] for i in ids if int(i) != tokenizer.special.pad]
+        return "".join(pieces).replace("▁", " ")
+
+    examples = []
+    truths = batch["masked_lm_ids"][0][chosen]
+    for place, truth, score in zip(positions[chosen], truths, scores, strict=True):
+        best = int(score.argmax())
+        examples.append(
+            {
+                "before": text(row[max(0, place - _CONTEXT) : place]),
+                "after": text(row[place + 1 : place + 1 + _CONTEXT]),
+                "truth": text([truth]),
+                "guess": text([best]),
+                "probability": round(math.exp(float(score[best])), 4),
+            }
+        )
+    return examples
 
 
 def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
@@ -226,8 +309,3 @@ def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
     if not manifest.tokenizer_sha256 or not storage.exists(path):
         return None
     return tokenizer.load(path)
-
-
-def _characters(tokenizer: Tokenizer | None) -> np.ndarray | None:
-    """Characters that each piece writes; an unknown one stands for at least one."""
-    return None if tokenizer is None else np.maximum(tokenizer.piece_lengths, 1)

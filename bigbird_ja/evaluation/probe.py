@@ -1,8 +1,8 @@
 """Does the long context help? Names stated again far later are masked there: are they filled in?
 
-Three guesses at each masked name: the model's with the whole sequence, the same weights' with a
-window of 512 tokens around the name, and the best constant guess (unigram). All read the same
-held-out records; every mention after the masked one is masked too, so that only earlier ones tell.
+Three guesses at each masked name: the model's with the whole sequence, the same weights' with 512
+tokens of context, and the best constant guess (unigram). All read the same held-out records; every
+mention after the masked one is masked too, so that only earlier ones help.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.evaluation import buckets
+from bigbird_ja.evaluation.masked_lm import bucket_means, distance_edges
 from bigbird_ja.process.console import Progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 WINDOW = 512  # tokens that the limited model sees
 _TAIL = 32  # tokens after the masked name that the window keeps
 _FIRST_EDGE = 64  # of the distance buckets
-_GUESSES = ("model", "window", "unigram")
 
 Span = tuple[int, int]
 # Katakana words and kanji compounds: what names look like in running Japanese text.
@@ -41,7 +40,7 @@ class Case:
     record: int
     input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
     positions: np.ndarray  # int32 [k], the name's tokens
-    ids: np.ndarray  # int32 [k], what stands there
+    ids: np.ndarray  # int32 [k], the name's true pieces
     distance: int  # tokens back to the nearest earlier mention
 
 
@@ -74,15 +73,15 @@ def generated_names(texts: Sequence[str]) -> list[list[tuple[Span, Span]]]:
     """The restated facts of the generated corpus: per text, pairs of neighbouring mentions."""
     from bigbird_ja.text import articles
 
-    found = []
+    pairs = []
     for text in texts:
         mentions: dict[Span, list[Span]] = defaultdict(list)
         for first, later in articles.restated_facts(text):
             mentions[first].append(later)
-        found.append(
-            [pair for first, later in mentions.items() for pair in _chain([first, *later])]
+        pairs.append(
+            [pair for first, later in mentions.items() for pair in pairwise([first, *later])]
         )
-    return found
+    return pairs
 
 
 def repeated_names(texts: Sequence[str]) -> list[list[tuple[Span, Span]]]:
@@ -90,24 +89,20 @@ def repeated_names(texts: Sequence[str]) -> list[list[tuple[Span, Span]]]:
     mentions: list[dict[str, list[Span]]] = []
     in_texts: Counter[str] = Counter()
     for text in texts:
-        here: dict[str, list[Span]] = defaultdict(list)
+        spans_of: dict[str, list[Span]] = defaultdict(list)
         for match in _NAME.finditer(text):
-            here[match.group()].append(match.span())
-        mentions.append(here)
-        in_texts.update(here.keys())
+            spans_of[match.group()].append(match.span())
+        mentions.append(spans_of)
+        in_texts.update(spans_of.keys())
     return [
         [
             pair
-            for name, spans in here.items()
+            for name, spans in spans_of.items()
             if in_texts[name] == 1 and 2 <= len(spans) <= _MOST_MENTIONS
-            for pair in _chain(spans)
+            for pair in pairwise(spans)
         ]
-        for here in mentions
+        for spans_of in mentions
     ]
-
-
-def _chain(spans: Sequence[Span]) -> list[tuple[Span, Span]]:
-    return list(pairwise(spans))
 
 
 def find_cases(
@@ -186,10 +181,8 @@ def limit(case: Case, special: Any, window: int = WINDOW) -> Case:
 
 def predict(forward: Forward, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
     """The best-scored piece at each position of each case: int [k] per case."""
-    if not cases:
-        return []
-    width = max(len(case.positions) for case in cases)
-    found = []
+    width = max((len(case.positions) for case in cases), default=0)
+    guesses: list[np.ndarray] = []
     with Progress(len(cases), "names") as progress:
         for start in range(0, len(cases), batch_size):
             batch = list(cases[start : start + batch_size])
@@ -197,9 +190,9 @@ def predict(forward: Forward, cases: Sequence[Case], batch_size: int) -> list[np
             positions = np.stack([np.resize(case.positions, width) for case in rows])
             scores = forward.log_probabilities(np.stack([c.input_ids for c in rows]), positions)
             best = scores.argmax(axis=-1)
-            found += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
+            guesses += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
             progress.update(len(batch))
-    return found
+    return guesses
 
 
 def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
@@ -253,15 +246,14 @@ def right_tokens(cases: Sequence[Case], guesses: Sequence[np.ndarray]) -> list[n
 
 
 def _summarise(cases: Sequence[Case], guesses: dict[str, list[np.ndarray]]) -> dict[str, Any]:
-    distances = np.array([case.distance for case in cases], np.int64)
     columns: dict[str, np.ndarray] = {}
-    for name in _GUESSES:
-        right = right_tokens(cases, guesses[name])
+    for name, guessed in guesses.items():
+        right = right_tokens(cases, guessed)
         columns[name] = np.array([r.mean() for r in right])
         columns[f"{name}_names"] = np.array([float(r.all()) for r in right])
     longest = max((len(case.input_ids) for case in cases), default=_FIRST_EDGE)
-    edges = buckets.distance_edges(longest, first=_FIRST_EDGE)
+    distances = np.array([case.distance for case in cases], np.int64)
     return {
-        "by_distance": buckets.summarise(edges, distances, columns),
+        "by_distance": bucket_means(distance_edges(longest, _FIRST_EDGE), distances, columns),
         "overall": {k: float(v.mean()) if len(v) else None for k, v in columns.items()},
     }

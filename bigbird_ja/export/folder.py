@@ -1,15 +1,14 @@
-"""Output folders that appear whole or not at all, and say what they were made from.
+"""Output folders that appear whole or not at all, with a record of what they were made from.
 
 A finished folder holds `export.json`: what it is made from, and the names of its files. Only files
-that are named there are ever replaced or removed. On a bucket, where nothing can be renamed, an
-export that is under way is told by `export.unfinished.json`: the same command continues it.
+that are named there are ever replaced or removed. On a bucket, where nothing can be renamed, the
+record of an export in progress is `export.unfinished.json`: the same command continues it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -26,13 +25,6 @@ UNFINISHED = "export.unfinished.json"
 _LOCK = "export.lock.json"  # on a bucket, while an export is put there
 _MARKERS = {RECORD, UNFINISHED, _LOCK}
 _FLAG = "--output_dir"
-# The files of earlier versions' exports, whose record does not name them.
-_EARLIER = re.compile(
-    r"(config|tokenizer|tokenizer_config|special_tokens_map|parity_report|export)\.json"
-    r"|model\.safetensors|spiece\.model|README\.md|parity_report\.md"
-    r"|(saved_model|keras_metadata|fingerprint)\.pb|variables/variables\..*"
-    r"|assets|assets\.extra/tokenizer\.model"
-)
 
 
 def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
@@ -57,14 +49,14 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
         BadInput: it holds another export, and `overwrite` was not given.
     """
     there = _read(output_dir, RECORD)
-    if there == record and _files(output_dir, RECORD) <= _everything(output_dir):
+    if there and there[0] == record and there[1] <= _everything(output_dir):
         storage.delete(storage.join(output_dir, UNFINISHED))
         return True
     there = there or _read(output_dir, UNFINISHED)
-    if overwrite or there is None or there == record:
+    if overwrite or there is None or there[0] == record:
         return False
     raise BadInput(
-        f"{_FLAG} {output_dir} holds another export ({_difference(there, record)}): choose"
+        f"{_FLAG} {output_dir} holds another export ({_difference(there[0], record)}): choose"
         " another one, or replace it with --overwrite"
     )
 
@@ -75,14 +67,14 @@ def write(
     """Makes the folder: `fill` writes into a local one, which then takes its place.
 
     Args:
-        output_dir: on disk or gs://. The export that is there is replaced: ask `finished` first.
+        output_dir: on disk or gs://. The export that is there is replaced: call `finished` first.
         record: what it is made from, kept in it.
-        fill: given an empty local directory.
-        overwrite: whether an export of other settings is replaced that came meanwhile.
+        fill: called with an empty local directory.
+        overwrite: whether an export of other settings that appeared meanwhile is replaced.
 
     Raises:
-        BadInput: something that no export made, or an export of other settings, came into the
-            folder meanwhile, or another process is at work on it.
+        BadInput: something that no export made, or an export of other settings, has appeared in
+            the folder meanwhile, or another process is exporting there.
     """
     if storage.is_remote(output_dir):
         with scratch_directory() as local:
@@ -103,7 +95,7 @@ def write(
         names = _everything(made)
         with open(os.path.join(made, RECORD), "w", encoding="utf-8") as file:
             file.write(_as_text(record, names))
-        check(target, {})  # again: what came meanwhile must not go with the old export
+        check(target, {})  # again: what appeared meanwhile must not be removed with the old export
         if not finished(target, record, overwrite):
             _put_in_place(made, target, os.path.join(work, "replaced"))
 
@@ -150,9 +142,10 @@ def _is_ours(output_dir: str) -> bool:
     Raises:
         BadInput: an export is there, and something else beside it, which the message names.
     """
-    if _read(output_dir, RECORD) is None and _read(output_dir, UNFINISHED) is None:
+    records = [record for name in (RECORD, UNFINISHED) if (record := _read(output_dir, name))]
+    if not records:
         return _everything(output_dir) == {_LOCK}
-    ours = _files(output_dir, RECORD) | _files(output_dir, UNFINISHED) | _MARKERS
+    ours = _MARKERS.union(*(files for _, files in records))
     folders = {str(parent) for name in ours for parent in PurePosixPath(name).parents}
     foreign = sorted(_everything(output_dir) - ours - folders)
     if foreign:
@@ -168,41 +161,33 @@ def _everything(output_dir: str) -> set[str]:
     folders, since all of them would go with the folder."""
     if storage.is_remote(output_dir):
         return set(storage.list_tree(output_dir))
-    found = set()
+    names = set()
     for parent, folders, files in os.walk(output_dir):
-        if not folders and not files and parent != output_dir:
-            found.add(os.path.relpath(parent, output_dir))
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        found |= {os.path.relpath(os.path.join(parent, name), output_dir) for name in files + links}
-    return found
+        is_empty = not folders and not files and parent != output_dir
+        for name in [*files, *links, *([""] if is_empty else [])]:
+            names.add(os.path.relpath(os.path.join(parent, name), output_dir))
+    return names
 
 
-def _files(output_dir: str, record_name: str) -> set[str]:
-    """The files that a record in the folder names, or that an earlier version's export has."""
-    content = _content(output_dir, record_name)
-    if content is None:
-        return set()
-    named = content.get("files")
-    if isinstance(named, list):
-        return {name for name in named if isinstance(name, str)}
-    return {name for name in _everything(output_dir) if _EARLIER.fullmatch(name)}
+def _read(output_dir: str, record_name: str) -> tuple[dict[str, Any], set[str]] | None:
+    """What the folder is made from, and its files, by the record in it.
 
+    Returns:
+        None where there is no record, or a file of that name that no export wrote.
 
-def _read(output_dir: str, record_name: str) -> dict[str, Any] | None:
-    """What the folder says that it is made from; None where it says nothing."""
-    content = _content(output_dir, record_name)
-    if content is None:
-        return None
-    return {key: value for key, value in content.items() if key != "files"}
-
-
-def _content(output_dir: str, record_name: str) -> dict[str, Any] | None:
+    Raises:
+        BadInput: an export of another format.
+    """
     path = storage.join(output_dir, record_name)
     try:
         content = decode.read_json(path, dict[str, Any])
     except (FileNotFoundError, BadInput):
         return None
-    return content if {"bigbird_ja", "step", "checkpoint"} <= content.keys() else None
+    if not {"bigbird_ja", "step", "checkpoint"} <= content.keys():
+        return None
+    decode.check_format(str(content.get("format_version", "")), path, "choose another folder")
+    return content, set(map(str, content.pop("files", [])))
 
 
 def _difference(there: dict[str, Any], record: dict[str, Any]) -> str:

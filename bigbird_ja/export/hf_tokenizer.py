@@ -167,19 +167,19 @@ def _decoder(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
     """Which neighbours join, in order: SentencePiece keeps only what comes out, with its rank."""
-    found = []
+    merges = []
     for piece, i in vocabulary.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in vocabulary and right in vocabulary:
-                found.append((-scores[i], vocabulary[left], vocabulary[right], left, right))
-    return [[left, right] for *_, left, right in sorted(found)]
+                merges.append((-scores[i], vocabulary[left], vocabulary[right], left, right))
+    return [[left, right] for *_, left, right in sorted(merges)]
 
 
 def _config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        # As BigBird's own tokenizer has it: no segments unless they are asked for.
+        # As in transformers' BigBird tokenizer: segments only on request.
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": False,

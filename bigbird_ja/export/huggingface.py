@@ -7,16 +7,15 @@ import os
 import shutil
 from typing import Any
 
-from bigbird_ja.evaluation import exported
+from bigbird_ja.evaluation.trained_model import OURS, pattern_settings
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.export.source import Source
-from bigbird_ja.model import hf_names, pattern
-from bigbird_ja.model.params import SEGMENTS
+from bigbird_ja.model import pattern
+from bigbird_ja.model.params import SEGMENTS, to_hugging_face
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import Config
 
-# transformers' own class points random blocks at block 0; this one follows the recorded plan.
+# transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
 _CODE_FILES = (f"{_CODE}.py", "pattern.py")
 _TASKS = (
@@ -27,7 +26,8 @@ _TASKS = (
 
 def model_config(source: Source) -> dict[str, Any]:
     """`config.json`: a `BigBirdConfig`."""
-    special = source.tokenizer.special
+    special, model = source.tokenizer.special, source.config.model
+    is_sparse = model.attention_type != "original_full"
     return {
         "architectures": [
             "BigBirdForPreTraining" if source.config.make_data.nsp else "BigBirdForMaskedLM"
@@ -37,21 +37,6 @@ def model_config(source: Source) -> dict[str, Any]:
             "AutoModel": f"{_CODE}.BigBirdJaModel",
             **{f"AutoModel{task}": f"{_CODE}.BigBirdJa{task}" for task in _TASKS},
         },
-        **sizes(source.config),
-        "pad_token_id": special.pad,
-        "bos_token_id": special.bos,
-        "eos_token_id": special.eos,
-        "sep_token_id": special.sep,
-        "torch_dtype": "float32",
-        exported.OURS: exported.pattern_settings(source.config),
-    }
-
-
-def sizes(config: Config) -> dict[str, Any]:
-    """What of a `BigBirdConfig` follows from the model's settings."""
-    model = config.model
-    sparse = model.attention_type != "original_full"
-    return {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_layers,
@@ -65,12 +50,18 @@ def sizes(config: Config) -> dict[str, Any]:
         "type_vocab_size": SEGMENTS,
         "initializer_range": model.initializer_range,
         "layer_norm_eps": model.layer_norm_eps,
-        "attention_type": "block_sparse" if sparse else "original_full",
+        "attention_type": "block_sparse" if is_sparse else "original_full",
         "block_size": model.block_size,
         "num_random_blocks": model.num_random_blocks,
         "use_bias": True,
         "rescale_embeddings": False,
         "tie_word_embeddings": True,
+        "pad_token_id": special.pad,
+        "bos_token_id": special.bos,
+        "eos_token_id": special.eos,
+        "sep_token_id": special.sep,
+        "torch_dtype": "float32",
+        OURS: pattern_settings(source.config),
     }
 
 
@@ -96,7 +87,7 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
     _write(directory, "config.json", _json(model_config(source)))
     for name in _CODE_FILES:
         _write(directory, name, _code(name))
-    weights = hf_names.to_hugging_face(source.params)
+    weights = to_hugging_face(source.params)
     path = os.path.join(directory, "model.safetensors")
     save_file(weights, path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.

@@ -1,4 +1,4 @@
-"""The generated model card: what the run's own files say, and what they do not say left open."""
+"""The generated model card, from the run's files; what they do not record is left open."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
-from bigbird_ja.export.source import Source, cost_usd
+from bigbird_ja.export.source import Source
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time
+from bigbird_ja.run import log as run_log
 
 _WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
@@ -17,12 +18,10 @@ _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several time
 
 @dataclass(frozen=True)
 class Options:
-    """What the card says that no file knows, and how much is compared."""
+    """What the flags state: for the card, and how much is compared."""
 
     name: str
     license: str = "other"
-    data_license: str | None = None
-    cost_usd: float | None = None
     parity_sequences: int = 8  # held-out sequences to compare on; 0 compares nothing
 
 
@@ -35,7 +34,7 @@ def text(source: Source, options: Options, report: dict[str, Any]) -> str:
         " attention, Zaheer et al. 2020), pretrained from scratch with bigbird-ja"
         f" {__version__} to fill in masked tokens.",
         _usage(source),
-        _training(source, options),
+        _training(source),
         _results(source),
         _attention(source, report),
         _limits(source, options),
@@ -44,7 +43,7 @@ def text(source: Source, options: Options, report: dict[str, Any]) -> str:
 
 
 def language(source: Source) -> str | None:
-    """The code of the language that the model learned; None where nothing tells.
+    """The code of the language that the model learned; None where it is unknown.
 
     Wiki40b's sources name it. Elsewhere kana do: no other language's vocabulary is made of them.
     """
@@ -60,17 +59,16 @@ def language(source: Source) -> str | None:
 
 def _front_matter(source: Source, options: Options) -> str:
     code = language(source)
-    lines = [
-        "---",
-        *([f"language: {code}"] if code else []),
-        f"license: {options.license}",
-        "library_name: transformers",
-        "pipeline_tag: fill-mask",
-        "mask_token: '[MASK]'",
-        "tags:\n- bigbird\n- long-context",
-        "---",
-    ]
-    return "\n".join(lines)
+    return f"""---
+{f"language: {code}" if code else "# of no known language"}
+license: {options.license}
+library_name: transformers
+pipeline_tag: fill-mask
+mask_token: '[MASK]'
+tags:
+- bigbird
+- long-context
+---"""
 
 
 def _usage(source: Source) -> str:
@@ -101,10 +99,10 @@ with the markers of Wiki40b: `_START_ARTICLE_`, `_START_SECTION_`, `_START_PARAG
 `_NEWLINE_`."""
 
 
-def _training(source: Source, options: Options) -> str:
+def _training(source: Source) -> str:
     config, meta = source.config, source.meta
     model, training = config.model, config.training
-    cost = options.cost_usd if options.cost_usd is not None else cost_usd(source)
+    cost = run_log.counted_usd(source.events)
     rows = [
         ("parameters", human_count(sum(value.size for value in source.params.values()))),
         (
@@ -132,7 +130,7 @@ def _training(source: Source, options: Options) -> str:
         ("training time", human_time(meta.train_seconds)),
         ("interruptions survived", str(meta.interruptions)),
         ("cost", "not recorded" if cost is None else f"{cost:,.2f} USD"),
-        ("data", _data(source, options)),
+        ("data", _data(source)),
         ("data fingerprint", f"`{meta.data_fingerprint[:16]}`"),
         ("config fingerprint", f"`{meta.config_fingerprint[:16]}`"),
     ]
@@ -140,7 +138,7 @@ def _training(source: Source, options: Options) -> str:
     return f"## Training\n\n| | |\n|---|---|\n{table}"
 
 
-def _data(source: Source, options: Options) -> str:
+def _data(source: Source) -> str:
     names = "Japanese text" if language(source) == "ja" else "text"
     if manifest := source.manifest:
         mixed = [
@@ -149,7 +147,7 @@ def _data(source: Source, options: Options) -> str:
         ]
         used = ", ".join(mixed or manifest.source_names) or names
         names = f"{used}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
-    return f"{names}; licence: {options.data_license or 'not stated'}"
+    return names
 
 
 def _results(source: Source) -> str:
@@ -157,19 +155,19 @@ def _results(source: Source) -> str:
     if source.metrics:
         loss = _number(source.metrics.get("loss"), ".4f")
         rows.append(f"- training loss at step {source.metrics['step']:,}: {loss}")
-    found = source.evaluation
-    if found:
+    if result := source.evaluation:
         rows += [
-            f"- masked-LM loss on held-out text: {_number(found['masked_lm_loss'], '.4f')} nats"
-            f" (perplexity {_number(found.get('perplexity'), '.2f')})",
-            f"- masked-LM accuracy on held-out text: {_number(found['masked_lm_accuracy'], '.2%')}",
+            f"- masked-LM loss on held-out text: {_number(result['masked_lm_loss'], '.4f')} nats"
+            f" (perplexity {_number(result.get('perplexity'), '.2f')})",
+            "- masked-LM accuracy on held-out text:"
+            f" {_number(result['masked_lm_accuracy'], '.2%')}",
         ]
-        if bits := found.get("bits_per_character"):
+        if bits := result.get("bits_per_character"):
             rows.append(f"- bits per masked character: {bits:.3f}")
         rows += [
             f"- masked-LM loss on held-out text of {row['name']}:"
             f" {_number(row['loss'], '.4f')} nats"
-            for row in found.get("by_sub_corpus", [])
+            for row in result.get("by_sub_corpus", [])
         ]
     else:
         rows.append("- not evaluated on held-out text (`bigbird-ja evaluate` does)")
@@ -185,30 +183,25 @@ def _attention(source: Source, report: dict[str, Any]) -> str:
         return ""
     lines = [
         "## Random blocks in transformers",
-        "transformers does not read a random plan from a checkpoint: in training it draws blocks of"
-        " its own, and outside training it points every random block at block 0. The model was"
-        f" trained with the `{source.config.model.random_pattern}` pattern of bigbird-ja. Texts of"
-        f" up to {pattern.shortest_sparse(source.config.model) - 1:,}"
-        " tokens get full attention and are not affected.",
-        "The folder has code of its own that follows the trained plan (`modeling_bigbird_ja.py`,"
-        " PyTorch): load it with `trust_remote_code=True`, and scores are the trainer's, in"
-        " fine-tuning too. Its `attention_mask` may number the documents of a packed sequence.",
+        "transformers' BigBird does not read a random plan from a checkpoint: it draws its own in"
+        " training, and sees block 0 only outside training. This model was trained with the"
+        f" `{source.config.model.random_pattern}` pattern of bigbird-ja. Load it with"
+        " `trust_remote_code=True`: the code beside the weights (`modeling_bigbird_ja.py`,"
+        " PyTorch) follows that plan, in fine-tuning too. Its `attention_mask` may number the"
+        " documents of a packed sequence. Texts of up to"
+        f" {pattern.shortest_sparse(source.config.model) - 1:,} tokens get full attention and are"
+        " the same either way.",
     ]
-    losses = report.get("masked_lm_loss")
-    if losses:
-        where = f"{report['sequences']} {report['text']} of {report['sequence_length']:,} tokens"
-        change = losses["hugging_face_block_sparse"] - losses["ours"]
-        full = losses["hugging_face_original_full"]
+    if losses := report.get("masked_lm_loss"):
         lines.append(
-            f"Measured on {where}: masked-LM loss {losses['ours']:.4f} with the trained plan,"
-            f" {losses['hugging_face_block_sparse']:.4f} ({change:+.4f}) with transformers'"
-            f" `block_sparse`, {full:.4f} ({full - losses['ours']:+.4f}) with"
-            ' `attention_type="original_full"`.'
+            f"Measured on {report['sequences']} {report['text']} of"
+            f" {report['sequence_length']:,} tokens: masked-LM loss {losses['exported']:.4f} with"
+            f" that code, {losses['bigbird_ja']:.4f} in training's."
         )
     else:
         why = report.get("not_compared", "not measured")
-        lines.append(f"What that changes in masked-LM loss was not measured ({why}).")
-    lines.append("`parity_report.md` says what else was compared.")
+        lines.append(f"That code was not compared with training's ({why}).")
+    lines.append("`parity_report.md` lists what was compared.")
     return "\n\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What is exported: a checkpoint's model, its tokenizer, and what the run's files say about it."""
+"""What is exported: a checkpoint's model, its tokenizer, and the logs of its run."""
 
 from __future__ import annotations
 
@@ -99,8 +99,3 @@ def extend_positions(source: Source, max_position: int) -> Source:
     config.model.max_position_embeddings = max_position
     params = {**source.params, POSITIONS: np.tile(trained, (copies, 1))[:max_position]}
     return replace(source, config=config, params=params, extended_from=len(trained))
-
-
-def cost_usd(source: Source) -> float | None:
-    """What the run cost, as the supervisor's events say; None where nobody counted."""
-    return run_log.counted_usd(source.events)

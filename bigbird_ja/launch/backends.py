@@ -33,12 +33,11 @@ def engine_on(accelerator_type: str, engine: str) -> str:
     return engine
 
 
-def check_rentable(accelerator_type: str, force: bool = False, engine: str = "auto") -> list[str]:
+def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
     """Refuses what cannot work, before anything is created.
 
     Args:
         accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
-        force: the user insists (`--force`).
         engine: as `pretrain --engine`.
 
     Returns:
@@ -63,24 +62,19 @@ def check_rentable(accelerator_type: str, force: bool = False, engine: str = "au
                 " rented yet (docs/pods.md)"
             )
         return warnings
-    warnings, refusals = [], []
     if generation >= 5:
-        refusals.append(
+        raise BadInput(
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
             " (tensorflow/tensorflow#90807, open): use --engine=auto"
         )
-    elif generation == 4:
-        warnings.append(
-            f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"
-        )
     if machine.hosts > 1:
-        refusals.append(
+        raise BadInput(
             f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
             " use --engine=pjrt, or an -8 type"
         )
-    if refusals and not force:
-        raise BadInput(f"{refusals[0]}, or insist with --force")
-    return [*warnings, *(f"{text}; continuing because of --force" for text in refusals)]
+    if generation < 4:
+        return []
+    return [f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"]
 
 
 def _known_generation(accelerator_type: str) -> int:
@@ -214,7 +208,7 @@ def delete_all(
             break
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        # What a zone does not show stays wanted; the others go on.
+        # What a zone does not list stays in the list of what must go.
         still: list[Tpu] = []
         for zone in sorted({tpu.zone for tpu in remaining}):
             try:

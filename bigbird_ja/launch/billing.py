@@ -115,7 +115,7 @@ def _with_steps(view: View) -> RunState:
 
 
 def check_endings(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
-    """The end of the run, whatever its phase; None where it goes on."""
+    """The end of the run, whatever its phase; None where it continues."""
     if state.ending is not None or state.phase is Phase.ENDED:
         return None
     step = _finished_at(seen, settings)
@@ -153,7 +153,7 @@ def check_endings(state: RunState, seen: Observation, settings: Settings) -> Dec
 
 
 def _finished_at(seen: Observation, settings: Settings) -> int | None:
-    """The step at which the run has finished, by its checkpoints or by the trainer's own word."""
+    """The last step where the run has finished, by its checkpoints or by the last heartbeat."""
     if seen.checkpoint_step is not None and seen.checkpoint_step >= settings.target_step:
         return seen.checkpoint_step
     heartbeat = seen.heartbeat

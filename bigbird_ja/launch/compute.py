@@ -161,7 +161,7 @@ def connect(project: str) -> ComputeEngine:
     """The service with the user's own credentials, or an emulator on this machine.
 
     Raises:
-        BadInput: no credentials; the message says how to get them.
+        BadInput: no credentials; the message has how to get them.
     """
     return ComputeEngine(project, connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
 

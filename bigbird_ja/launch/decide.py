@@ -13,7 +13,7 @@ Before the phases come the ends that do not depend on them (`billing.check_endin
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that
   it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
 - The truth is what a listing of every zone that the run ever used shows.
-- Preemptions and ends of leases are expected and unlimited. Failures are told apart by reason.
+- Preemptions and ends of leases are expected and unlimited. Failures are counted by reason.
 - The service's own trouble is no failure: it is waited out, for hours.
 """
 
@@ -140,7 +140,7 @@ def creating(view: View) -> Decision:
         return became_ready(view)
     fault = _creation_fault(view)
     # The creation has failed: remove it, then next zone, strike the zone off, or end -> removing.
-    # Why: stock-out, quota, refusal and trouble of the service are told apart by their words.
+    # Why: stock-out, quota, refusal and trouble of the service need different answers.
     if fault is not None:
         return creation_failed(state, fault, view.settings)
     is_made = view.is_operation_done and state.operation_kind == "create"
@@ -173,11 +173,11 @@ def running(view: View) -> Decision:
     if view.is_unlisted:
         return wait_for_zone(view)
     # Another TPU of its name: adopt it -> creating, removing.
-    # Why: the creation time tells two lives of one name apart.
+    # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
         return adopt_or_remove(view)
-    # Gone, and it reported how training ended: as the report says -> removing.
-    # Why: it may have deleted itself, and the report tells a failure from a preemption.
+    # Gone, and it reported how training ended: as reported -> removing.
+    # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
         return training_ended(view)
     # Gone: preemption, or end of lease at its limit -> removing.
@@ -190,8 +190,8 @@ def running(view: View) -> Decision:
     if view.is_life_over:
         return lease_over(state, "READY")
     # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
-    # reason says -> removing. Why: the same reason three times in a row, or what would come again
-    # at once, ends the run.
+    # reason demands -> removing. Why: the same reason three times in a row, or what would come
+    # again at once, ends the run.
     if _has_training_ended(view):
         return training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
@@ -317,7 +317,7 @@ def _is_creation_under_way(view: View) -> bool:
 
 
 def _is_deletion_under_way(view: View) -> bool:
-    """Whether a deletion goes on, and not for too long."""
+    """Whether a deletion is in progress, and not for too long."""
     state = view.state
     if state.phase_seconds > view.settings.create_timeout * (state.delete_tries + 1):
         return False

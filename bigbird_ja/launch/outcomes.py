@@ -150,9 +150,6 @@ def backoff(rounds: int, settings: Settings) -> float:
     return min(settings.backoff_most, settings.backoff_first * 2.0 ** min(rounds - 1, 16))
 
 
-# --- no TPU is there -------------------------------------------------------------------------
-
-
 def wait(view: View) -> Decision:
     """Looks again after the usual pause."""
     return Decision(view.state, pause=view.settings.poll)
@@ -227,9 +224,6 @@ def adopt_or_remove(view: View) -> Decision:
     return adopt(view) if view.alive else remove_leftover(view)
 
 
-# --- a TPU was asked for ---------------------------------------------------------------------
-
-
 def became_ready(view: View) -> Decision:
     """Watches it from now on."""
     state, tpu = view.state, view.tpu
@@ -272,9 +266,6 @@ def request_lost(view: View) -> Decision:
     """Nothing came of the request."""
     state = pause_before_next(enter(view.state, Phase.IDLE), view.settings)
     return Decision(state, events=(Event("create_lost", _where(view.state)),))
-
-
-# --- a TPU was READY -------------------------------------------------------------------------
 
 
 def on_machine_gone(view: View) -> Decision:
@@ -329,9 +320,6 @@ def watch_on(view: View) -> Decision:
     """Looks again; of a run there is one TPU."""
     extras = tuple(Delete(tpu) for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.settings.poll)
-
-
-# --- what is there must go -------------------------------------------------------------------
 
 
 def look_again(view: View) -> Decision:

@@ -36,7 +36,7 @@ def prepare(
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    warnings = backends.check_rentable(args.accelerator_type, args.force, args.engine)
+    warnings = backends.check_rentable(args.accelerator_type, args.engine)
     service = backends.service_of(args.accelerator_type)
     if args.pricing == "preemptible" and args.queued:
         raise BadInput("--queued has no preemptible TPUs: use --pricing=spot (same price)")

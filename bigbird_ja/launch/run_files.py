@@ -1,7 +1,7 @@
 """One run on the bucket: its record, and the files by which trainer, supervisor and VM communicate.
 
 BUCKET/NAME/model/       what `pretrain` writes: `heartbeat.json` is its pulse; `events.jsonl`
-                         tells the run's whole story, the supervisor's part included
+                         is the log of the run, of trainer and supervisor
 BUCKET/NAME/supervisor/  launch.json (`Run`), config.yaml, state.json, lock.json, lease.json (the
                          machine may live on): the supervisor's;
                          exit.json, training.log: the watcher's, from the TPU VM
@@ -203,7 +203,7 @@ class BucketFiles:
         storage.write_text(self._run.supervisor("lease.json"), text)
 
     def append_event(self, event: Mapping[str, Any]) -> None:
-        # Trainer and supervisor tell one story in one file; appending is guarded on both sides.
+        # Trainer and supervisor share one log; appending is guarded on both sides.
         run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
 
 

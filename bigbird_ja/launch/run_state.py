@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from bigbird_ja.launch.services import Operation, Presence, ServiceFault, Tpu
@@ -54,14 +54,14 @@ class Settings:
     create_timeout: float = 1200.0  # asked for, or in repair, not READY
     queue_timeout: float = 6 * 3600.0  # a queued resource waits longer before we look elsewhere
     settle: float = 120.0  # a TPU that was asked for may appear this late
-    delete_patience: float = 1800.0  # before an ending run says that it could not delete
+    delete_patience: float = 1800.0  # before an ending run reports that it could not delete
     backoff_first: float = 30.0
     backoff_most: float = 900.0
     same_failure_limit: int = 3
     healthy: float = 3600.0  # training this long makes the next failure a first one
     quota_strikes: int = 3  # in zones that have served us: a dead TPU's quota comes back late
     lease: float = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
-    longest: float = 7 * 86_400.0  # and so long in all, where no budget says less
+    longest: float = 7 * 86_400.0  # and so long in all, where no budget is shorter
     shortest: float = 600.0  # what is left of a budget must pay for so much of another machine
     hosts: int = 1  # of the slice; the script on each tries again when another has gone
     silence: float = 5400.0  # the machine's own patience with a trainer that makes no step
@@ -122,11 +122,7 @@ class RunState:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        values = dataclasses.asdict(self)
-        values["format_version"] = FORMAT_VERSION
-        values["phase"] = self.phase.value
-        values["ending"] = self.ending.value if self.ending else None
-        return values
+        return {**msgspec.to_builtins(self), "format_version": FORMAT_VERSION}
 
 
 def longest_life(state: RunState, settings: Settings) -> float:

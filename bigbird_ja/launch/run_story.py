@@ -99,7 +99,7 @@ def _state_of(state: RunState, heartbeat: Heartbeat | None, tpus: Sequence[Tpu])
 
 
 def watcher(run_dir: str, now: float) -> str | None:
-    """The living supervisor of the run in BUCKET/NAME, in words; None where there is none."""
+    """The living supervisor of the run in BUCKET/NAME, by name; None where there is none."""
     return _watcher(lease.holder_of(storage.join(run_dir, "supervisor", LOCK)), now)
 
 

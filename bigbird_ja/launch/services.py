@@ -1,11 +1,11 @@
 """Google's services behind one small interface, and the one client by which all are called.
 
-`tpu_nodes.py` is the Cloud TPU API (v2 to v4, slices of v5e), `compute.py` Compute Engine (v5e and
-later). Neither decides or waits: `decide.py` does.
+`tpu_nodes.py` is the Cloud TPU API (v2 to v4, slices of v5e), `compute.py` is Compute Engine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import email.utils
 import os
@@ -20,14 +20,12 @@ from bigbird_ja.process.errors import BadInput
 
 RUN_LABEL = "bigbird-ja-run"
 ATTEMPT_LABEL = "bigbird-ja-attempt"
-# In a machine's metadata: BUCKET/NAME, so that `down` finds who watches it.
-RUN_DIR_KEY = "bigbird-ja-run-dir"
+RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of its run
 
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
 OPERATION_POLL = 0.5  # seconds between two looks at a short operation
 CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
-
 Json = dict[str, Any]
 
 
@@ -58,8 +56,7 @@ class ServiceFault(Exception):
     """The service refused or failed.
 
     Args:
-        kind: what to do about it.
-        message: the service's own words.
+        message: as the service wrote it.
         listed: what a listing shows in spite of it, where only a part did not answer.
     """
 
@@ -71,8 +68,7 @@ class ServiceFault(Exception):
     @property
     def is_switched_off(self) -> bool:
         """Whether the project does not use the service at all."""
-        is_off = re.search("disabled|has not been used", self.message.lower())
-        return self.kind is Kind.PERMISSION and is_off is not None
+        return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
@@ -90,9 +86,11 @@ class Tpu:
     state: str  # as the service calls it
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    created: float = 0.0  # UNIX seconds by the service's clock; tells two lives of one name apart
+    created: float = (
+        0.0  # UNIX seconds by the service's clock; distinguishes two machines of one name
+    )
     fault: ServiceFault | None = None  # why there is no machine yet
-    run_dir: str = ""  # BUCKET/NAME of the run; empty where it does not say
+    run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
     service: str = "tpu"  # tpu | compute: which service lists it
     is_queued: bool = False  # a queued resource holds it
     is_group: bool = False  # its service replaces hosts that it loses
@@ -113,8 +111,8 @@ class Tpu:
 
     def to_json(self) -> dict[str, str]:
         """For the `--json` results of commands."""
-        return {"name": self.name, "run": self.run, "zone": self.zone, "state": self.state,
-                "accelerator_type": self.accelerator_type}  # fmt: skip
+        keys = ("name", "run", "zone", "state", "accelerator_type")
+        return {key: getattr(self, key) for key in keys}
 
     @property
     def attempt(self) -> int:
@@ -172,8 +170,6 @@ class Tpus(Protocol):
         """Every zone that the service knows."""
 
 
-# --- faults ----------------------------------------------------------------------------------
-
 _EXHAUSTED, _PERMISSION, _UNAUTHENTICATED = 8, 7, 16
 _KINDS = {  # by google.rpc.Code, as operations carry it
     3: Kind.BAD_REQUEST,
@@ -185,6 +181,7 @@ _KINDS = {  # by google.rpc.Code, as operations carry it
     14: Kind.UNAVAILABLE,
 }
 _CODE_OF_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 9, 429: 8, 502: 14, 503: 14, 504: 4}
+_OFF = re.compile("disabled|has not been used", re.IGNORECASE)
 _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
@@ -254,9 +251,6 @@ def advice(fault: ServiceFault, project: str, zone: str, accelerator_type: str) 
     return f"{fault.kind.value} in {zone}: {answer}"
 
 
-# --- the client ------------------------------------------------------------------------------
-
-
 class Rest:
     """Signed requests below `base`, each with a timeout and bounded retries.
 
@@ -316,7 +310,9 @@ class Rest:
             raise ServiceFault(Kind.UNAVAILABLE, str(error) or type(error).__name__) from error
         except exceptions.GoogleAuthError as error:
             raise ServiceFault(Kind.PERMISSION, f"credentials: {error}") from error
-        self._set_clock(answer.headers.get("Date", ""))
+        with contextlib.suppress(TypeError, ValueError):
+            date = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
+            self._clock = (date.timestamp(), self._monotonic())
         values: Any = {}
         try:
             values = answer.json() if answer.content else {}
@@ -363,13 +359,6 @@ class Rest:
             raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
         return self._clock[0] + self._monotonic() - self._clock[1]
 
-    def _set_clock(self, date: str) -> None:
-        try:
-            seconds = email.utils.parsedate_to_datetime(date).timestamp()
-        except (TypeError, ValueError):
-            return
-        self._clock = (seconds, self._monotonic())
-
 
 def connect_rest(api: str, emulator_variable: str) -> Rest:
     """A service with the user's own credentials, or an emulator on this machine without any.
@@ -390,8 +379,8 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
     if host:
         if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
             raise BadInput(f"{emulator_variable}={host}: must be an address of this machine")
-        path = api.partition("://")[2].partition("/")[2]
-        return Rest(f"http://{host}/{path}", AuthorizedSession(AnonymousCredentials()))
+        base = re.sub("^https://[^/]*", f"http://{host}", api)
+        return Rest(base, AuthorizedSession(AnonymousCredentials()))
     try:
         scope = "https://www.googleapis.com/auth/cloud-platform"
         return Rest(api, AuthorizedSession(google.auth.default(scopes=[scope])[0]))
@@ -407,5 +396,5 @@ def seconds_of(timestamp: str) -> float:
     match = re.fullmatch(r"(.*:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", timestamp)
     if match is None:
         return 0.0
-    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00"))
-    return whole.timestamp() + float(match[2] or 0)
+    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
+    return whole + float(match[2] or 0)

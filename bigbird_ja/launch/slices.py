@@ -182,7 +182,7 @@ class Slices:
         )  # fmt: skip
 
     def _trouble(self, zone: str, name: str) -> ServiceFault | None:
-        """Why a group has no host yet: it tries for ever, and tells in a list of errors."""
+        """Why a group has no host yet: it tries for ever, and keeps a list of errors."""
         path = f"zones/{zone}/instanceGroupManagers/{name}/listErrors"
         with contextlib.suppress(ServiceFault):
             items = self._rest.call("GET", path).get("items", [])
@@ -210,7 +210,7 @@ class Slices:
         return f"zones/{zone}/operations/{operation['name']}"
 
     def _make(self, scope: str, what: str, body: Json) -> None:
-        """One that is there already is ours, of a try whose reply was lost: names say it all."""
+        """One that exists already is ours, of a try whose reply was lost."""
         try:
             asked = self._rest.call("POST", f"{scope}/{what}", body)
             done = self._rest.finish(f"{scope}/operations/{asked['name']}", RETRY_SECONDS / 2)
@@ -257,7 +257,7 @@ def creations(
         note: what is written into each description, by which all three are found again.
     """
     region, links = zone.rpartition("-")[0], topology(machine)
-    # The start-up script says when it was asked for: no other template has this name.
+    # The start-up script holds the time of the request: no other template has this name.
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()
     policy, template = f"{name}-{links}", f"{name}-{attempt}-{digest[:8]}"
     about = json.dumps({**note, "zone": zone}, sort_keys=True)
@@ -296,7 +296,7 @@ def creations(
 
 
 def fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> ServiceFault | None:
-    """The first error of an operation or group, which names its kind by a word."""
+    """The first error of an operation or group, which names its kind by a code in capitals."""
     for error in errors:
         code = str(error.get("code", ""))
         message = str(error.get("message") or code)

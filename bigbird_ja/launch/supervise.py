@@ -62,7 +62,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This machine's clocks. The steady one goes on while a laptop sleeps, where the system can."""
+    """This machine's clocks. The steady one runs while a laptop sleeps, where the system can."""
 
     def steady(self) -> float:
         boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -81,7 +81,7 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The person left; the TPU goes on until its lease is over."""
+    """The person left; the TPU trains until its lease is over."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Services:
     beat: Callable[[], None] = lambda: None  # keeps the lock; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
-    follow: Callable[[], None] = lambda: None  # shows what the trainer says; may read the bucket
+    follow: Callable[[], None] = lambda: None  # shows the trainer's progress; may read the bucket
     metadata: Callable[[str, int, float], Mapping[str, str]] = lambda zone, attempt, limit: {}
 
 
@@ -116,7 +116,7 @@ class _Memory:
 def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState:
     """Runs until the run has ended; returns its last state.
 
-    Run again after anything at all, it goes on from what is on the bucket and what is listed.
+    Run again after any interruption, it continues from what is on the bucket and what is listed.
 
     Raises:
         Detached: Ctrl-C, answered with "detach".
@@ -170,7 +170,7 @@ def _may_rent(state: RunState, memory: _Memory, services: Services) -> bool:
 
 
 def load(name: str, services: Services) -> tuple[RunState, float]:
-    """The state on the bucket, ready to go on, and the seconds since it was saved."""
+    """The state on the bucket, ready to continue, and the seconds since it was saved."""
     state = services.files.load_state()
     if state is None:
         return RunState(name), 0.0

@@ -155,7 +155,7 @@ def connect(project: str) -> TpuNodes:
     """The service with the user's own credentials, or an emulator on this machine.
 
     Raises:
-        BadInput: no credentials; the message says how to get them.
+        BadInput: no credentials; the message has how to get them.
     """
     return TpuNodes(project, connect_rest(API, EMULATOR_VARIABLE))
 

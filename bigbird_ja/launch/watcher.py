@@ -127,8 +127,8 @@ class Notes:
         self._paths = paths
 
     def load(self) -> Counters:
-        found = [c for c in map(self._load, self._paths) if c is not None]
-        return max(found, key=lambda c: c.age, default=Counters())
+        copies = [c for c in map(self._load, self._paths) if c is not None]
+        return max(copies, key=lambda c: c.age, default=Counters())
 
     def save(self, counters: Counters) -> None:
         record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
@@ -272,8 +272,8 @@ class Machine:
 
     def _value(self, directory: str, name: str, key: str) -> Any:
         try:
-            found: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
-            return found[key]
+            values: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
+            return values[key]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

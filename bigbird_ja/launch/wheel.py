@@ -114,14 +114,10 @@ def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
 
 
 def _files(root: str) -> Iterator[str]:
-    found = []
-    for directory, _, names in os.walk(root):
-        if "__pycache__" in directory:
-            continue
-        for name in names:
-            if name.endswith(_SUFFIXES):
-                found.append(os.path.relpath(os.path.join(directory, name), root))
-    yield from sorted(name.replace(os.sep, "/") for name in found)
+    for directory, _, names in sorted(os.walk(root)):
+        if "__pycache__" not in directory:
+            paths = (os.path.relpath(os.path.join(directory, name), root) for name in names)
+            yield from sorted(p.replace(os.sep, "/") for p in paths if p.endswith(_SUFFIXES))
 
 
 def _read(path: str) -> bytes:

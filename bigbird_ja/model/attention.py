@@ -1,60 +1,74 @@
-"""Chooses how attention is computed; what it means is in `pattern`, how, in `dense` and its kin."""
+"""Attention of one layer: all scores at once, in tiles (`tiled`), or by kernels (`kernels`).
+
+`pattern` defines which keys a query sees; full attention with its mask is the reference that the
+others must equal.
+"""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.dense import dense_attention
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
 from bigbird_ja.settings.schema import Config
 
+# Scores of keys that must not be seen. Far below any real score, and finite: a row of nothing but
+# these still has a maximum to subtract. The probabilities are then multiplied by the 0/1 mask, so
+# that hidden keys get exactly nothing even in such a row.
+HIDDEN = -1e9
 
-@tf.autograph.experimental.do_not_convert
-def attention(
+
+def dense_attention(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
     input_mask: tf.Tensor,
     document_ids: tf.Tensor | None,
-    config: Config,
-    layer: int,
+    static_mask: np.ndarray | None,
 ) -> tf.Tensor:
-    """Multi-head attention of one layer.
+    """Softmax attention over every key that the masks allow.
 
     Args:
-        query, key, value: [b, S, heads, size] in the compute dtype; not scaled.
+        query, key, value: [b, S, heads, size], float32 or bfloat16; not scaled.
         input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
-        config: completed by a data set.
-        layer: which layer's random plan to follow.
+        static_mask: bool [heads, S, S] of queries by keys, or None: everything.
 
     Returns:
         Context [b, S, heads, size]; zero for a query that sees no key.
-
-    Raises:
-        ValueError: a length that the block-sparse pattern cannot be laid over.
     """
-    length = int(query.shape[1])
-    plans = pattern.random_plan(config, length)
-    mask = None
-    if plans is not None:
-        mask = pattern.dense_mask(config, layer, length)
-    return dense_attention(query, key, value, input_mask, document_ids, mask)
+    with tf.name_scope("attention/scores"):
+        scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
+        scores = tf.cast(scores, tf.float32) * query.shape[-1] ** -0.5
+        visible = input_mask[:, None, None, :]
+        if static_mask is not None:
+            visible = visible * tf.constant(static_mask[None], tf.float32)
+        if document_ids is not None:
+            same = tf.equal(document_ids[:, None, :, None], document_ids[:, None, None, :])
+            visible = visible * tf.cast(same, tf.float32)
+    with tf.name_scope("attention/softmax"):
+        scores = tf.where(visible > 0, scores, HIDDEN)
+        maximum = tf.stop_gradient(tf.reduce_max(scores, axis=-1, keepdims=True))
+        weights = tf.exp(scores - maximum) * visible
+        total = tf.reduce_sum(weights, axis=-1, keepdims=True)
+        weights = weights / tf.where(total > 0, total, 1.0)
+    with tf.name_scope("attention/context"):
+        return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
 
 
 def is_tiled(config: Config, length: int) -> bool:
-    """Whether sequences of this length go through `tiled_self_attention`, rotated by one block."""
+    """Whether sequences of this length go through tiles, rotated by one block."""
     model = config.model
     return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
 
 
 def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RandomTiles:
-    """How the random keys of a layer are laid beside its tiles."""
+    """The random keys of a layer as tiles."""
     if plan.shifts is not None:
         return RolledTiles(plan.shifts, tiles)
     assert plan.blocks is not None
@@ -71,9 +85,9 @@ def attend(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """Projections, attention and output projection of one layer, whichever way suits.
+    """Projections, attention and output projection of one layer.
 
-    Where `is_tiled`, everything per token comes rotated by one block.
+    Where `is_tiled`, everything per token is rotated by one block.
 
     Args:
         params: with the layer's kernels and biases.
@@ -91,34 +105,25 @@ def attend(
     Raises:
         ValueError: a length that the block-sparse pattern cannot be laid over.
     """
-    way = tiled_self_attention if is_tiled(config, shape[1]) else self_attention
-    return way(params, config, scope, hidden, shape, input_mask, document_ids, layer)
-
-
-def self_attention(
-    params: Parameters,
-    config: Config,
-    scope: str,
-    hidden: tf.Tensor,
-    shape: tuple[int, int],
-    input_mask: tf.Tensor,
-    document_ids: tf.Tensor | None,
-    layer: int,
-) -> tf.Tensor:
-    """As `attend`, with all scores at once."""
+    if is_tiled(config, shape[1]):
+        return _tiled_self_attention(
+            params, config, scope, hidden, shape, input_mask, document_ids, layer
+        )
     with tf.name_scope("attention/projections"):
         split = [*shape, config.model.num_attention_heads, -1]
         query, key, value = (
             tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
             for name in ("query", "key", "value")
         )
-    context = attention(query, key, value, input_mask, document_ids, config, layer)
+    is_sparse = pattern.random_plan(config, shape[1]) is not None
+    mask = pattern.dense_mask(config, layer, shape[1]) if is_sparse else None
+    context = dense_attention(query, key, value, input_mask, document_ids, mask)
     with tf.name_scope("attention/output"):
         context = tf.reshape(context, hidden.shape)
         return dense(params, f"{scope}/attention/output/dense", context)
 
 
-def tiled_self_attention(
+def _tiled_self_attention(
     params: Parameters,
     config: Config,
     scope: str,
@@ -128,10 +133,10 @@ def tiled_self_attention(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """The same for the `rolled` pattern, over sequences rotated by one block.
+    """`attend` over sequences rotated by one block, in tiles.
 
     The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
-    no relayout in between. Arguments and result as for `self_attention`.
+    no relayout in between.
     """
     model, dtype = config.model, hidden.dtype
     width, heads, rows = model.hidden_size, model.num_attention_heads, 2 * model.block_size
@@ -157,7 +162,7 @@ def tiled_self_attention(
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
     random = random_tiles(plans[layer], tiles[1])
     if is_kernel:
-        from bigbird_ja.model.kernels.attention import kernel_attention  # imports jax
+        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
         assert isinstance(random, RolledTiles)
         context = kernel_attention(query, key, value, mask, documents, random)

@@ -7,9 +7,8 @@ import tensorflow as tf
 from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import dropout, fold_in
 from bigbird_ja.model.implementation import keeps_slope
-from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
 from bigbird_ja.model.params import PAD_ID, SEGMENTS
-from bigbird_ja.model.recompute import recompute
 from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.

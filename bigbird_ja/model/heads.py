@@ -1,12 +1,61 @@
-"""What is predicted from the hidden states: masked tokens, and whether segment B follows A."""
+"""Predictions from the hidden states: masked tokens, and whether segment B follows A."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
+from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.settings.schema import Config
+
+
+@tf.autograph.experimental.do_not_convert
+def pretraining_metrics(
+    params: Parameters,
+    config: Config,
+    batch: Mapping[str, tf.Tensor],
+    *,
+    dropout_key: tf.Tensor | None = None,
+) -> dict[str, tf.Tensor]:
+    """The loss of each prediction of a batch; the caller adds them up.
+
+    Args:
+        params: float32 tensors.
+        config: completed by a data set.
+        batch: input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
+            masked_lm_ids int32 [b, P]; (next_sentence_labels int32 [b]).
+        dropout_key: as of `encode`.
+
+    Returns:
+        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
+        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
+        and next_sentence_correct.
+    """
+    positions = batch["masked_lm_positions"]
+    if config.make_data.nsp:  # it reads the first position
+        positions = tf.pad(positions, [[0, 0], [1, 0]])
+    hidden = encode(
+        params,
+        config,
+        batch["input_ids"],
+        batch["segment_ids"],
+        batch.get("document_ids"),
+        positions=positions,
+        dropout_key=dropout_key,
+    )
+    masked = hidden[:, 1:] if config.make_data.nsp else hidden
+    losses, correct = masked_lm_losses(params, config, masked, batch["masked_lm_ids"])
+    metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
+    if config.make_data.nsp:
+        labels = batch["next_sentence_labels"]
+        logits = next_sentence_logits(params, hidden[:, 0])
+        metrics["next_sentence_losses"] = cross_entropy(logits, labels)
+        hits = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), labels)
+        metrics["next_sentence_correct"] = tf.cast(hits, tf.float32)
+    return metrics
 
 
 def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
@@ -15,12 +64,12 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
     Args:
         params: float32.
         config: completed by a data set.
-        hidden: [b, P, hidden], at those positions.
+        hidden: [b, P, hidden], at those positions; b or P may be unknown.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
     """
-    batch, predictions, width = (int(size) for size in hidden.shape)
+    batch, predictions, width = (-1 if size is None else int(size) for size in hidden.shape)
     with tf.name_scope("mlm_head"):
         rows = tf.reshape(hidden, [-1, width])
         rows = dense(params, "cls/predictions/transform", rows)
@@ -29,7 +78,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
         embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)
         logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
-        return tf.reshape(logits, [batch, predictions, -1])
+        return tf.reshape(logits, [batch, predictions, int(embeddings.shape[0])])
 
 
 def masked_lm_losses(

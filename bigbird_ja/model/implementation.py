@@ -85,12 +85,12 @@ def keeps_slope(config: Config) -> bool:
 
 
 def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
-    """What is traced in here, of a resolved config, is for that platform."""
+    """Tracing within, of a resolved config, is for that platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":
         return contextlib.nullcontext()
-    from bigbird_ja.model.kernels import carry
+    from bigbird_ja.model.kernels import kernel_attention
 
-    return carry.interpreted()
+    return kernel_attention.interpreted()
 
 
 def _why_not(config: Config, platform: str, chip: str | None) -> str | None:

@@ -181,8 +181,8 @@ def _masked(
     mask = (own[..., :, None] == seen[..., None, :]) & (seen[..., None, :] > 0)
     nothing = ~mask.any(-1, keepdim=True)
     # A row without a key would be 0 / 0: it sees all instead, and what comes out is dropped.
-    found = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
-    return found.masked_fill(nothing, 0.0)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask | nothing)
+    return context.masked_fill(nothing, 0.0)
 
 
 def _settings(config: Any) -> Any:
@@ -250,10 +250,10 @@ class BigBirdJaModel(big_bird.BigBirdModel):
             states.append(hidden)
         pooled = None if self.pooler is None else self.activation(self.pooler(hidden[:, 0]))
         kept = tuple(states) if output_hidden_states else None
-        found = BaseModelOutputWithPoolingAndCrossAttentions(
+        output = BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden, pooler_output=pooled, hidden_states=kept
         )
-        return found.to_tuple() if return_dict is False else found
+        return output.to_tuple() if return_dict is False else output
 
     def _plan(self, length: int, device: torch.device) -> Plan:
         if (length, device) not in self._plans:

@@ -1,4 +1,5 @@
-"""What parameters the model has, named as in Google's BigBird checkpoints, and their first values.
+"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, and the
+names that Hugging Face's BigBird (PyTorch) gives them.
 
 Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
 kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
@@ -8,6 +9,8 @@ kernels; the numbers are the same after a reshape). `cls/seq_relationship/output
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,3 +112,53 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
 def count_parameters(config: Config) -> int:
     """Number of scalars in all parameters."""
     return sum(int(np.prod(spec.shape)) for spec in parameter_specs(config).values())
+
+
+_EMBEDDINGS = re.compile(r"bert/embeddings/(\w+_embeddings)")
+_LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.+)/(kernel|bias|gamma|beta)")
+_PARTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
+_FIXED = {
+    "bert/encoder/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
+    "bert/encoder/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
+    "bert/pooler/dense/kernel": "bert.pooler.weight",
+    "bert/pooler/dense/bias": "bert.pooler.bias",
+    "cls/predictions/transform/kernel": "cls.predictions.transform.dense.weight",
+    "cls/predictions/transform/bias": "cls.predictions.transform.dense.bias",
+    "cls/predictions/transform/gamma": "cls.predictions.transform.LayerNorm.weight",
+    "cls/predictions/transform/beta": "cls.predictions.transform.LayerNorm.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+}
+
+
+def hugging_face_name(name: str) -> str:
+    """The name in the state dict of `BigBirdForPreTraining` or `BigBirdForMaskedLM`.
+
+    Raises:
+        KeyError: not a parameter of ours.
+    """
+    if name in _FIXED:
+        return _FIXED[name]
+    if match := _EMBEDDINGS.fullmatch(name):
+        return f"bert.embeddings.{match[1]}.weight"
+    if match := _LAYER.fullmatch(name):
+        return f"bert.encoder.layer.{match[1]}.{match[2].replace('/', '.')}.{_PARTS[match[3]]}"
+    raise KeyError(name)
+
+
+def is_transposed(name: str) -> bool:
+    """Whether PyTorch keeps this parameter the other way round: its linear layers are [out, in]."""
+    return name.endswith("/kernel")
+
+
+def to_hugging_face(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights as a state dict, without those that Hugging Face ties to others.
+
+    (`cls.predictions.decoder.weight` is the word embeddings, `cls.predictions.decoder.bias` is
+    `cls.predictions.bias`.)
+    """
+    return {
+        hugging_face_name(name): np.ascontiguousarray(value.T if is_transposed(name) else value)
+        for name, value in params.items()
+    }

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.recompute import barrier, compiled_by_xla
+from bigbird_ja.model.layers import barrier, compiled_by_xla
 from bigbird_ja.model.tiling import RandomTiles, Tiling
 
 # Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row

@@ -18,7 +18,7 @@ KINDS: tuple[str, ...] = (
 )  # fmt: skip
 CODE_KEYS: tuple[str, ...] = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
-    "code_uncounted", "code_waiting_cycles",
+    "code_waiting_cycles",
 )  # fmt: skip
 
 # The innermost of these name scopes decides; the first in this order breaks ties.
@@ -131,20 +131,4 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
         "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": _rounded(kinds),
         "code_bound_by": _rounded(bound),
-        "code_uncounted": _uncounted(costs),
     }
-
-
-def _uncounted(costs: Sequence[CodeCost]) -> list[dict[str, Any]]:
-    """`op`, `count` and `priced_cycles` of the ops whose bundles cannot be counted, the same op of
-    all layers taken together, dearest first."""
-    groups: dict[tuple[str, str], dict[str, Any]] = {}
-    for code in costs:
-        if code.bundle_cycles is None:
-            name = generic_name(code.cost)
-            key = name, code.cost.instruction.opcode
-            group = groups.setdefault(key, {"op": name, "count": 0, "priced_cycles": 0})
-            group["count"] += code.cost.trips
-            group["priced_cycles"] += round(code.cycles)
-    dear = [group for group in groups.values() if group["priced_cycles"]]
-    return sorted(dear, key=lambda group: -group["priced_cycles"])

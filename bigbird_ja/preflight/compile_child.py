@@ -89,10 +89,10 @@ def devices_of(place: Place) -> list[Any]:
     """The devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
     from jax.experimental import topologies
 
-    found = topologies.get_topology_desc(
+    topology = topologies.get_topology_desc(
         platform="tpu", topology_name=place.topology, **place.options
     )
-    return sorted(found.devices, key=lambda device: (device.process_index, device.id))
+    return sorted(topology.devices, key=lambda device: (device.process_index, device.id))
 
 
 def count_devices(place: Place) -> int:

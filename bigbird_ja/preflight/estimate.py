@@ -128,17 +128,17 @@ def _figures(
         tokens: per device and step.
     """
     module, stats, chip = hlo.parse(compiled.hlo), compiled.stats, target.chip
-    found = costs.costs(module)
-    total = sum(cost.cycles for cost in found)
+    priced = costs.costs(module)
+    total = sum(cost.cycles for cost in priced)
     seconds = total / chip.clock_hz
-    looped_flops, looped_bytes = costs.looped_work(module, found)
-    code = roofline.code_costs(module, found, compiled.code, chip) if compiled.code else []
+    looped_flops, looped_bytes = costs.looped_work(module, priced)
+    code = roofline.code_costs(module, priced, compiled.code, chip) if compiled.code else []
     by_code: dict[str, Any] = dict.fromkeys(breakdown.CODE_KEYS)
     if code:
         by_code = breakdown.code_figures(code, roofline.step_time(module, code, chip))
     sizes = ("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes")
     figures = {
-        "estimated_cycles": round(sum(cost.estimated for cost in found)),
+        "estimated_cycles": round(sum(cost.estimated for cost in priced)),
         "priced_cycles": round(total),
         "step_ms": seconds * 1e3,
         **{size: stats[size] for size in sizes},
@@ -148,15 +148,15 @@ def _figures(
         "hbm_traffic_bytes": stats["bytes_accessed"] + looped_bytes,
         "mfu": flops_of_model / (seconds * chip.peak_flops),
         "tokens_per_second_per_core": tokens / seconds,
-        "unestimated_ops": sum(cost.trips for cost in found if cost.priced),
-        "loops_of_unknown_length": not all(cost.trips_known for cost in found),
-        "by_kind": breakdown.by_kind(found),
-        "top_ops": breakdown.top_ops(found, code=code),
+        "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
+        "loops_of_unknown_length": not all(cost.trips_known for cost in priced),
+        "by_kind": breakdown.by_kind(priced),
+        "top_ops": breakdown.top_ops(priced, code=code),
         **by_code,
         "compiler": stats["compiler"],
     }
     if target.is_slice:
-        between = [cost for cost in found if cost.collective]
+        between = [cost for cost in priced if cost.collective]
         carried = sum(
             costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices)
             for cost in between

@@ -83,26 +83,18 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """The step by machine code, and the ops that were not counted."""
+    """The step by machine code."""
     total = result["code_cycles"]
     bound = ", ".join(
         f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items()
     )
-    lines = [
+    return [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
         f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
         " them waiting for copies",
         f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
         f" {bound}",
     ]
-    if uncounted := result["code_uncounted"]:
-        count = sum(op["count"] for op in uncounted)
-        cycles = sum(op["priced_cycles"] for op in uncounted)
-        lines.append(
-            f"not counted, so priced: {human_count(count)} ops, {cycles / 1e6:.2f} M cycles, the"
-            f" dearest {uncounted[0]['op'][-60:]}"
-        )
-    return lines
 
 
 def _tables(result: Mapping[str, Any], total: float) -> list[str]:

@@ -74,10 +74,11 @@ def load(path: str) -> Results:
         results = decode.read_json(path, Results, _ADVICE)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
-    for chip in results.chips:
-        if chip.get("fits") and chip.get("tokens_per_second_per_core") is None:
-            raise BadInput(f"{path}: no tokens_per_second_per_core of {chip['chip']}: {_ADVICE}")
-    for one in results.topologies:
-        if one.get("fits") and one.get("tokens_per_second") is None:
-            raise BadInput(f"{path}: no tokens_per_second of {one['topology']}: {_ADVICE}")
+    for key, name, entries in (
+        ("tokens_per_second_per_core", "chip", results.chips),
+        ("tokens_per_second", "topology", results.topologies),
+    ):
+        for entry in entries:
+            if entry.get("fits") and entry.get(key) is None:
+                raise BadInput(f"{path}: no {key} of {entry.get(name)}: {_ADVICE}")
     return results

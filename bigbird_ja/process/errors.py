@@ -104,7 +104,7 @@ _PATH_ADVICE = {
     errno.EBUSY: "name another place",
 }
 
-# What native libraries say, in whatever exception, where the disk or the memory comes to an end.
+# Messages of native libraries, in any exception, where the disk is full or memory runs out.
 _DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
 _MEMORY_WORDS = re.compile(
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"

@@ -1,7 +1,7 @@
 """Charts as SVG inside the page, drawn by matplotlib; the page's style sheet gives the colours.
 
 The same run gives the same bytes: no dates, and names of SVG's parts that depend on their content
-alone. Text stays text, in the reader's own fonts.
+alone. Text stays text, in the reader's fonts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run's own files say about it, read once and put in order for the page."""
+"""Reads what a run has logged, once, and puts it in order for the page."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def collect(model_dir: str, now: float) -> Run:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each named by the shortest end of its path that no other has: a page tells no more
-    of where things lie."""
+    """The runs, each named by the shortest end of its path that no other has: a page shows no more
+    of the path."""
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     length = next(
         (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1

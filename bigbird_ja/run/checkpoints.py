@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 T = TypeVar("T")
+Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
@@ -65,9 +66,7 @@ class Meta:
     interruptions: Count  # ends other than `finished` so far
     time: Time  # UNIX seconds
     next_batch: Count  # of the data's order
-    global_batch_size: Annotated[
-        int, msgspec.Meta(ge=1, le=(1 << 63) - 1)
-    ]  # in whose batches `next_batch` counts
+    global_batch_size: Positive  # which `next_batch` counts in
     tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: it has none
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
     format_version: str = decode.FORMAT_VERSION
@@ -96,7 +95,7 @@ class CheckpointStore:
     Args:
         model_dir: on disk or on a bucket.
         scratch: a local directory for downloads; needed on a bucket only.
-        report: told (what happened, step, text) of what is set aside or cleaned up.
+        report: called with (event, step, text) when something is set aside or cleaned up.
         mark: called with the name of the instant between two files, for tests that kill there.
     """
 
@@ -213,10 +212,6 @@ class CheckpointStore:
                 " restore one from a copy, or start over in another --model_dir"
             )
         return None
-
-    def has_any(self) -> bool:
-        """Whether a checkpoint, good or not, is or was here."""
-        return bool(self._parts() or self._listed() or self._aside("damaged"))
 
     def _parts(self) -> dict[int, set[str]]:
         """Step -> endings of the files that are there."""
@@ -361,12 +356,6 @@ def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
 def slot_name(parameter: str, slot: str) -> str:
     """The variable that holds one of a parameter's slots."""
     return f"{parameter}/adam_{slot}"
-
-
-def variable_names(parameters: Iterable[str]) -> list[str]:
-    """Every variable of a checkpoint, in its order."""
-    names = list(parameters)
-    return [*names, *(slot_name(name, slot) for slot in SLOTS for name in names), STEP]
 
 
 def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:

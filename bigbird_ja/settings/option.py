@@ -1,6 +1,6 @@
 """What one option is: its type, default, range, choices, unit and meaning, declared once.
 
-A setting is declared in its field of `config.schema`, a flag that is no setting in its command's
+A setting is declared in its field of `settings.schema`, a flag that is no setting in its command's
 `define_flags`. Everything else about it (validation, flags, `--help`, `bigbird-ja config`, the
 reference of all settings, the echo) is derived from that declaration.
 """
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +46,15 @@ class Option:
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
     engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
+    # Of flags alone:
+    setting: str = ""  # the setting that it sets
+    many: bool = False  # repeatable
+    commas: bool = False  # values separated by commas
+    required: bool = False
+    unless: tuple[str, ...] = ()  # flags with which a required one is not
+    needs: tuple[str, ...] = ()  # flags, or flag=value, of which one must be there too
+    excludes: tuple[str, ...] = ()  # flags that it cannot go with
+    uses: tuple[str, ...] = ()  # of --set and --config: the sections and keys that have an effect
 
     @property
     def section(self) -> str:
@@ -105,14 +113,14 @@ class Option:
         """
         if value is None and self.none:
             return None
-        found = _convert(value, self.kind)
-        if found is None:
+        converted = _convert(value, self.kind)
+        if converted is None:
             prefix, kind = f"{source}: " if source else "", self.kind.__name__
             raise BadInput(f"{prefix}{self.key}={shortened(value)} is not a valid {kind}")
-        if self.filled and not found:
+        if self.filled and not converted:
             raise BadInput(f"{self.key} is empty: give a value, or leave it out")
-        self.check(found, source)
-        return found
+        self.check(converted, source)
+        return converted
 
     def check(self, value: Any, source: str = "") -> None:
         """Checks range and choices of a value that has the option's type.
@@ -146,22 +154,16 @@ def option(default: Any, help: str, **declared: Any) -> Any:
     return dataclasses.field(default=default, metadata={_METADATA: {"help": help, **declared}})
 
 
-def options_of(config_class: type) -> Mapping[str, Option]:
+def options_of(config_class: type) -> dict[str, Option]:
     """`section.key` -> option, in the order of definition, from a dataclass of sections."""
-    return types.MappingProxyType(dict(_options_of(config_class)))
-
-
-@functools.lru_cache(maxsize=8)
-def _options_of(config_class: type) -> tuple[tuple[str, Option], ...]:
-    found = []
-    sections = typing.get_type_hints(config_class)
-    for section in dataclasses.fields(config_class):
-        hints = typing.get_type_hints(sections[section.name])
-        for field in dataclasses.fields(sections[section.name]):
-            key = f"{section.name}.{field.name}"
-            kind = _plain_type(hints[field.name])
-            found.append((key, Option(key, kind, field.default, **field.metadata[_METADATA])))
-    return tuple(found)
+    options = {}
+    for section, kind in typing.get_type_hints(config_class).items():
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            key = f"{section}.{field.name}"
+            plain = _plain_type(hints[field.name])
+            options[key] = Option(key, plain, field.default, **field.metadata[_METADATA])
+    return options
 
 
 def _plain_type(hint: Any) -> type:
@@ -237,25 +239,15 @@ def is_used(key: str, uses: Sequence[str]) -> bool:
 
 
 def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
-    """Sections and keys that a command uses, as briefly as can be said: `model.*`, a section
-    without few of its keys, or the keys.
-
-    Args:
-        uses: sections and keys.
-        known: the keys of all settings.
-    """
+    """The sections and keys that a command uses: `model.*` for a whole section, else its keys."""
     sections: dict[str, list[str]] = {}
     for key in known:
         sections.setdefault(key.partition(".")[0], []).append(key)
-    found = []
+    words = []
     for section, keys in sections.items():
         used = [key for key in keys if is_used(key, uses)]
-        unused = [key.partition(".")[2] for key in keys if key not in used]
-        if len(unused) >= len(used):
-            found += used
-        else:
-            found.append(f"{section}.*" + (f" but {', '.join(unused)}" if unused else ""))
-    return "; ".join(found) if any(" but " in text for text in found) else ", ".join(found)
+        words += [f"{section}.*"] if used == keys else used
+    return ", ".join(words)
 
 
 def near_settings(name: str, known: Iterable[str]) -> list[str]:

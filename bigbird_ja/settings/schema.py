@@ -316,7 +316,7 @@ class Config:
     tpu: TpuConfig = field(default_factory=TpuConfig)
 
 
-OPTIONS: dict[str, Option] = dict(options_of(Config))
+OPTIONS: dict[str, Option] = options_of(Config)
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
 # What training depends on and only making data decides: of a run, its data set's manifest says it.

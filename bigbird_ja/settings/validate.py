@@ -101,18 +101,18 @@ def _validate_mimetic(config: Config) -> None:
 def config_warnings(config: Config) -> list[str]:
     """What is allowed and yet hardly meant, one line each."""
     training = config.training
-    found = []
+    lines = []
     if training.warmup_steps >= training.num_train_steps:
         reached = training.num_train_steps / training.warmup_steps
-        found.append(
+        lines.append(
             f"training.warmup_steps={training.warmup_steps:,} is not below"
             f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
             f" {reached:.1%} of training.learning_rate at the end, and never decays"
         )
     until = training.first_seq_length_steps
     if until is not None and until >= training.num_train_steps:
-        found.append(
+        lines.append(
             f"training.first_seq_length_steps={until:,} is not below"
             f" training.num_train_steps={training.num_train_steps:,}: no step is on whole sequences"
         )
-    return found
+    return lines

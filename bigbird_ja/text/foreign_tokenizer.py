@@ -3,9 +3,9 @@
 Everything here finds special pieces by name. So a model that calls them otherwise, or has none, is
 rewritten: its own special pieces are renamed where they stand, missing ones are added behind the
 last piece, and padding is put at id 0, in exchange with the piece that was there. All other ids
-stay. What was changed is said, and recorded in the manifest of the data.
+stay. Changes are logged, and recorded in the manifest of the data.
 
-Which piece plays which part: what a Hugging Face folder says of it (`special_tokens_map.json`,
+Which piece plays which part: what a Hugging Face folder states (`special_tokens_map.json`,
 `tokenizer_config.json`), else its name.
 """
 

@@ -226,14 +226,14 @@ def load_any(path: str) -> Tokenizer:
         BadInput: no SentencePiece model is there.
     """
     parts: dict[str, str] = {}
-    found = foreign_tokenizer.read_folder(path) if not path.endswith(".model") else None
-    if found is None and not storage.is_remote(path) and os.path.isdir(path):
+    stored = None if path.endswith(".model") else foreign_tokenizer.read_folder(path)
+    if stored is None and not storage.is_remote(path) and os.path.isdir(path):
         raise BadInput(
             f"{path}: no SentencePiece model in this folder"
             f" ({', '.join(foreign_tokenizer.MODEL_NAMES)}): other tokenizers cannot be used"
         )
-    if found is not None:
-        model, path, parts = found
+    if stored is not None:
+        model, path, parts = stored
     else:
         model = _read(path)
     if not _is_model(model):
@@ -257,10 +257,10 @@ def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
         None for an id that the folder's does not have; and None where there is nothing to map: the
         folder holds no SentencePiece model, or the tokenizer in use is not made of it.
     """
-    found = foreign_tokenizer.read_folder(folder)
-    if found is None or not _is_model(found[0]) or _has_ours(found[0]):
+    stored = foreign_tokenizer.read_folder(folder)
+    if stored is None or not _is_model(stored[0]) or _has_ours(stored[0]):
         return None
-    model, path, parts = found
+    model, path, parts = stored
     adapted, _ = foreign_tokenizer.adapt(model, parts, USER_PIECES, path)
     if hashlib.sha256(adapted).hexdigest() != adapted_sha256:
         return None

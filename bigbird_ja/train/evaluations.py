@@ -85,7 +85,7 @@ class Evaluations:
             self._thread.join()
 
     def _run(self, step: int, forward: Model, outcome: dict[str, Any]) -> None:
-        from bigbird_ja.evaluation import masked_lm, tensorboard
+        from bigbird_ja.evaluation import masked_lm, results
 
         def poll() -> None:
             if self._stop.is_set():
@@ -105,7 +105,7 @@ class Evaluations:
                 forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
-                tensorboard.write_evaluation(job.model_dir, step, result)
+                results.write_tensorboard(job.model_dir, step, result)
             outcome["result"] = result
         except _Abandoned:
             pass

@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -329,6 +330,8 @@ class Pod(Alone):
 
     def detach(self) -> None:
         """Keeps JAX from waiting for the other processes when this one exits."""
+        if "jax" not in sys.modules:
+            return  # refused before it was needed
         from jax._src.distributed import global_state
 
         kept = (global_state.client, global_state.service)

@@ -70,7 +70,6 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             resumption = run_dir.find_resumption(
                 store, config, job.manifest.fingerprint, bool(job.continue_with)
             )
-            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
             pod.share("start", lambda: {"lease": lease.owner.id, **resumption.shared()})
@@ -80,7 +79,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             run_dir.check_is_of(start.pop("lease"), deps)
             store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
             resumption = Resumption.at(store, **start)
-            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+        check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
         trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
         return trainer.run()

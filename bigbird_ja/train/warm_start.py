@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model import hf_names
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
+    hugging_face_name,
     initial_parameters,
     initial_value,
+    is_transposed,
     parameter_specs,
 )
 from bigbird_ja.process.console import table
@@ -36,7 +37,6 @@ from bigbird_ja.run.checkpoints import (
     CheckpointStore,
     read_variables,
     slot_name,
-    variable_names,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters
 from bigbird_ja.settings.schema import Config
@@ -88,14 +88,14 @@ def first_state(
         }
         return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
     state = read_variables(checkpoint.prefix)
-    specs = parameter_specs(config)
-    for name in variable_names(specs):
-        spec = specs.get(name) or specs.get(name.rpartition("/")[0])
-        expected = spec.shape if spec else ()
+    expected: dict[str, tuple[int, ...]] = {STEP: ()}
+    for name, spec in parameter_specs(config).items():
+        expected |= dict.fromkeys((name, *(slot_name(name, slot) for slot in SLOTS)), spec.shape)
+    for name, wanted in expected.items():
         shape = np.shape(state[name]) if name in state else "missing"
-        if shape != expected:
+        if shape != wanted:
             raise BadInput(
-                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {expected}"
+                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
             )
     if int(state[STEP]) == config.training.first_seq_length_steps:
         return lengthened(config, state)  # a checkpoint of that step was saved before the change
@@ -316,11 +316,11 @@ def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Sourc
         )
     values, names = {}, {}
     for name in specs:
-        usual = hf_names.hugging_face_name(name)
+        usual = hugging_face_name(name)
         names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
         if names[name] in state:
             value = state[names[name]]
-            values[name] = value.T if hf_names.is_transposed(name) else value
+            values[name] = value.T if is_transposed(name) else value
     settings = dataclasses.asdict(config)
     kind = settings.pop("model_type")
     return Source(f"a Hugging Face folder, {kind}", values, names, settings)

@@ -78,15 +78,15 @@ def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[s
         if flag.name == "help":
             continue
         words = [word for word in required(command) if not word.startswith(f"--{flag.name}=")]
-        option = declared(flag).option
+        option = declared(flag)
         for value in bad_values(option):
-            if not (value == "" and flag.flag_type().startswith("comma")):  # no values at all
+            if not (value == "" and option.commas):  # no values at all
                 said = refusal(capsys, command, *words, f"--{flag.name}={value}")
                 assert said.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), said
         if option.kind is str and not option.choices:
             for value in ODD_TEXTS:
                 args = [*required(command), f"--{flag.name}={value}"]
-                if not declared(flag).needs and not declared(flag).excludes:
+                if not option.needs and not option.excludes:
                     command_flags.parse(module, command, args)
 
 

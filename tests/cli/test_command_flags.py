@@ -52,13 +52,13 @@ def refusal(command: str, *arguments: str) -> str:
 @pytest.mark.parametrize(("command", "flag"), all_flags())
 def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
     about = declared(flag)
-    assert about.option.help.endswith("."), "a sentence"
-    if about.option.kind in (int, float):
-        assert about.option.allowed, "a range"
+    assert about.help.endswith("."), "a sentence"
+    if about.kind in (int, float):
+        assert about.allowed, "a range"
     if about.setting:
         assert flag.default is None, "the setting has the default"
         assert command_flags.default_text(flag) not in ("none", "")
-    for name in (*about.needs, *about.excludes, *about.unless, *about.option.needs_flag.split()):
+    for name in (*about.needs, *about.excludes, *about.unless, *about.needs_flag.split()):
         assert not name or name.partition("=")[0] in {known.name for known in flags_of(command)}
 
 
@@ -81,14 +81,14 @@ def test_a_dry_run_requires_nothing() -> None:
     ("command", "flag"), [p for p in all_flags() if declared(p.values[1]).needs]
 )
 def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> None:
-    option, needs = declared(flag).option, declared(flag).needs
+    option, needs = declared(flag), declared(flag).needs
     value = {bool: "true", str: option.choices[0] if option.choices else "x"}.get(
         option.kind, str(option.high)
     )
     arguments = [*enough(command), f"--{flag.name}={value}"]
     if needs[0].partition("=")[1]:  # the default of the other one may be what is needed
         name, _, needed = needs[0].partition("=")
-        others = parse(command, *enough(command))[name].parser.enum_values
+        others = declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(c for c in others if c != needed)}")
     assert f"--{flag.name} has no effect without --{needs[0]}" in refusal(command, *arguments)
 

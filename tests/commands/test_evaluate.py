@@ -57,7 +57,8 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
         "--max_batches=1", "--probe", f"--probe_input={corpus}", f"--plot={tmp_path}/p.png",
     )  # fmt: skip
     assert status == 0, captured.err
-    assert found["probe"]["cases"] > 0 and (tmp_path / "p.png").exists()
+    assert found["probe"]["cases"] > 0
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "masked names" in captured.err
 
 

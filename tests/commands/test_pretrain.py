@@ -181,7 +181,7 @@ def test_a_run_of_jax_s_runtime_continues_under_the_estimator(
     assert resumed.status == 0, resumed.err
     model = tmp_path / "model"
     if other == "auto":
-        assert "(auto: this run was begun under it" in resumed.err
+        assert "(auto: this run was begun with it" in resumed.err
         assert killing.digest(str(model)) == killing.digest(str(runs.finished))
         return
     assert "engine: pjrt until now, estimator from here on" in resumed.err

@@ -155,7 +155,7 @@ def records_of_words(count, length, seed=0):
 @pytest.mark.parametrize("length,most", [(512, 76), (512, 100), (4096, 600)])
 def test_words_of_every_length_are_predicted_at_the_same_rate(draws, length, most):
     """Also where no more than the wanted number can be held, as at 512 and 4,096 positions."""
-    count, epochs = (40, 120) if length == 512 else (12, 40)
+    count, epochs = (120, 40) if length == 512 else (24, 20)
     tokens, starts, sizes = records_of_words(count, length)
     hits = np.zeros(tokens.shape)
     rule = dataclasses.replace(RULE, vocab_size=5000, max_predictions=most)
@@ -182,18 +182,6 @@ def test_the_targets_stay_what_they_are():
     assert digest.hexdigest() == (
         "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
     )
-
-
-def test_the_same_key_draws_the_same_and_any_other_does_not():
-    tokens, starts = some_records(1, 256)
-    rule = dataclasses.replace(RULE, max_predictions=40)
-
-    def drawn(epoch, record, seed):
-        return masking.mask(tokens, starts, epoch, record, seed, rule)["input_ids"].tobytes()
-
-    same = drawn(1, 2, 3)
-    assert same == drawn(1, 2, 3)
-    assert same not in (drawn(2, 2, 3), drawn(1, 3, 3), drawn(1, 2, 4))
 
 
 def test_spans_are_longer_than_words():

@@ -156,15 +156,6 @@ def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
     assert changed.fingerprint != manifest.fingerprint
 
 
-def test_held_out_records_are_the_same_whatever_the_weights(
-    tmp_path, corpora, tokenizer_path, made
-):
-    with making.small_blocks():
-        other = make(corpora, tokenizer_path, tmp_path / "data", ("", "=3"))
-    assert [s.sha256 for s in other.eval_shards] == [s.sha256 for s in made[0].eval_shards]
-    assert [s.sha256 for s in other.train_shards] != [s.sha256 for s in made[0].train_shards]
-
-
 def test_without_a_weight_all_inputs_are_one_corpus(tmp_path, corpora, tokenizer_path):
     lines = "".join(Path(path).read_text(encoding="utf-8") for path in corpora)
     one = tmp_path / "one.jsonl"

@@ -65,17 +65,6 @@ def test_any_number_of_hosts_makes_the_same_global_batches(layout, factor, step)
             assert [batch[h::hosts] for h in range(hosts)] == [part[n] for part in parts]
 
 
-@settings(max_examples=40, deadline=None)
-@given(layouts(), st.integers(0, 5))
-def test_readers_own_whole_shards_and_no_two_the_same(layout, epoch):
-    owned = [order.reader_shards(layout, epoch, r).tolist() for r in range(layout.num_readers)]
-    assert sorted(itertools.chain.from_iterable(owned)) == list(range(len(layout.counts)))
-    for reader, shards in enumerate(owned):
-        assert len(shards) == layout.shards_per_reader
-        held = sum(layout.counts[s] for s in shards)
-        assert layout.num_readers == 1 or held == order.quota(layout, epoch, reader)
-
-
 def test_the_order_depends_on_epoch_and_seed():
     layout = order.Layout((5,) * 16, 4, seed=1, window=2)
     n = layout.num_records
@@ -83,17 +72,6 @@ def test_the_order_depends_on_epoch_and_seed():
     first, second = [r for _, r in both[:n]], [r for _, r in both[n:]]
     other = [r for _, r in flat(order.Layout((5,) * 16, 4, seed=2, window=2), 1, n)]
     assert first != second and first != other
-
-
-def test_a_window_takes_only_its_own_shards():
-    layout = order.Layout((5,) * 24, 4, seed=1, window=2)
-    starts = layout.starts
-    for window, reader in itertools.product(range(9), range(4)):
-        shards = order_oracle.window_shards(layout, window, reader)
-        assert len(shards) == 2
-        records = order_oracle.window_records(layout, window, reader)
-        origin = np.searchsorted(starts, records, side="right") - 1
-        assert set(origin.tolist()) == set(shards.tolist())
 
 
 @pytest.mark.parametrize("num_shards,readers,window", [(64, 32, 8), (256, 32, 8), (64, 8, 4)])
@@ -115,13 +93,7 @@ def test_resuming_is_as_much_work_at_step_a_million_as_at_the_start(step, monkey
     assert len(calls) == 32  # once for each reader
 
 
-def test_epochs_cross_batches_without_loss_where_shards_differ_by_one():
-    layout = order.Layout((4, 3, 4, 3, 3, 3), 2, seed=0, window=2)
-    seen = flat(layout, 7, 40)
-    assert sorted(seen[:280]) == sorted(itertools.product(range(14), range(20)))
-
-
-def test_records_made_elsewhere_have_one_reader_if_shards_are_unequal():
+def test_the_number_of_readers_divides_that_of_equal_shards():
     assert order.choose_num_readers((9, 2, 5)) == 1
     assert order.choose_num_readers((5, 5, 4, 4)) == 4
     assert order.choose_num_readers((5,) * 96) == 32
@@ -130,7 +102,7 @@ def test_records_made_elsewhere_have_one_reader_if_shards_are_unequal():
     assert sorted(flat(layout, 4, 4)) == [(0, record) for record in range(16)]
 
 
-def test_what_does_not_divide_is_refused():
+def test_hosts_that_do_not_divide_readers_and_batch_are_refused():
     layout = order.Layout((5,) * 8, 8, seed=1, window=2)
     with pytest.raises(BadInput, match="readers"):
         order.starts_of_host(layout, 12, 0, 3, 0)
@@ -140,14 +112,3 @@ def test_what_does_not_divide_is_refused():
         order.starts_of_host(layout, 8, 0, 2, 2)
     with pytest.raises(ValueError):
         order.Layout((5, 3), 2, 0, 1)
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4, 8, 16, 32])
-def test_who_reads_what_is_a_partition_for_1_to_32_hosts(hosts):
-    layout = order.Layout((7,) * 64, 32, seed=1, window=2)
-    readers = [
-        start.reader
-        for host in range(hosts)
-        for start in order.starts_of_host(layout, 32, 1234, hosts, host)
-    ]
-    assert sorted(readers) == list(range(32))

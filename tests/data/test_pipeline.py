@@ -276,19 +276,6 @@ def test_what_cannot_be_shared_is_refused(data):
         pipeline.batches(manifest, directory, seed=3, global_batch_size=6, num_hosts=4)
 
 
-def test_many_epochs_see_each_record_once_each(data):
-    manifest, directory = data
-    dataset = pipeline.record_batches(
-        manifest, directory, seed=9, global_batch_size=9, shuffle_window=2
-    )
-    seen = [
-        (int(e), int(r))
-        for _, epoch, record in dataset.take(15)
-        for e, r in zip(epoch.numpy(), record.numpy(), strict=True)
-    ]
-    assert sorted(seen) == [(e, r) for e in range(5) for r in range(sum(COUNTS))]
-
-
 def test_the_same_shards_make_different_orders_with_another_seed(data):
     manifest, directory = data
     orders = [

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import evaluator, examples, masked_lm, tensorboard
+from bigbird_ja.evaluation import masked_lm, results
 from bigbird_ja.evaluation.forward import Forward, padded_length
 from bigbird_ja.run.model import load_parameters
 from tests.data import making
@@ -37,22 +37,17 @@ def test_every_held_out_prediction_is_counted_once(result, small_run):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_masks_are_the_same_each_time(result, small_run):
+def test_the_same_again_and_less_with_max_batches(result, small_run):
     config, params, _ = load_parameters(small_run.model_dir)
     manifest = manifest_lib.load(small_run.data_dir)
-    again = masked_lm.evaluate_model(Forward(config, params), small_run.data_dir, manifest)
+    forward, ticks = Forward(config, params), []
+    again = masked_lm.evaluate_model(forward, small_run.data_dir, manifest)
     assert {**again, "seconds": 0} == {**result, "seconds": 0}
-
-
-def test_max_batches_and_ticks(small_run):
-    config, params, _ = load_parameters(small_run.model_dir)
-    manifest = manifest_lib.load(small_run.data_dir)
-    ticks = []
-    found = masked_lm.evaluate_model(
-        Forward(config, params), small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
+    first = masked_lm.evaluate_model(
+        forward, small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
     )
     assert len(ticks) == 1
-    assert found["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
+    assert first["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +88,9 @@ def test_mixed_corpora_are_told_apart(small_run, mixed):
         assert row["count"] == count
         assert row["loss"] == pytest.approx(loss / count, rel=1e-4)
         assert row["accuracy"] == pytest.approx(correct / count, rel=1e-4)
-    text = evaluator.as_text({"step": 1, **found})
+    text = results.as_text({"step": 1, **found})
     assert "news.jsonl" in text and f"{rows[1]['loss']:.4g}" in text
-    scalars = tensorboard.scalars(found)
+    scalars = results.scalars(found)
     assert scalars["eval/by_corpus/news.jsonl"] == rows[0]["loss"]
 
 
@@ -115,36 +110,18 @@ def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, resu
     assert found["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
 
 
-def test_examples_show_truth_and_guess(result):
-    assert 0 < len(result["examples"]) <= 8
-    assert {"before", "after", "truth", "guess", "probability"} <= result["examples"][0].keys()
-    table = examples.as_markdown(result["examples"])
-    assert len(table.splitlines()) == 2 + len(result["examples"])
-
-
-def test_tensorboard_reads_scalars_texts_and_projector(result, small_run, tmp_path):
+def test_tensorboard_reads_scalars_and_texts(result, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.plugins.projector.projector_plugin import ProjectorConfig
 
-    from bigbird_ja.text import tokenizer
-
-    _, params, _ = load_parameters(small_run.model_dir)
-    tensorboard.write_evaluation(str(tmp_path), 4, result)
-    tensorboard.write_projector(str(tmp_path), params, tokenizer.load(small_run.tokenizer))
+    results.write_tensorboard(str(tmp_path), 4, result)
     events = EventAccumulator(str(tmp_path / "eval"))
     events.Reload()
     tags = events.Tags()["tensors"]
     assert {"eval/masked_lm_loss", "eval/examples", "eval/by_position/00000"} <= set(tags)
     assert events.Tensors("eval/masked_lm_loss")[0].step == 4
-    from google.protobuf import text_format
-
-    config = text_format.Parse(
-        (tmp_path / "eval/projector_config.pbtxt").read_text(), ProjectorConfig()
-    )
-    rows, width = config.embeddings[0].tensor_shape
-    assert (tmp_path / "eval/vocabulary.bytes").stat().st_size == rows * width * 4
-    labels = (tmp_path / "eval/vocabulary.tsv").read_text(encoding="utf-8").splitlines()
-    assert len(labels) == rows and "[MASK]" in labels
+    assert 0 < len(result["examples"]) <= 8
+    table = results.examples_as_markdown(result["examples"])
+    assert len(table.splitlines()) == 2 + len(result["examples"])
 
 
 def test_padding_changes_no_prediction(small_run):
@@ -186,3 +163,29 @@ def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
     assert padded_length(config, 89) == 96
     assert padded_length(config, 208) == 208
     assert padded_length(tiny_config(208, **{"model.attention_type": "original_full"}), 89) == 89
+
+
+def test_distances_equal_a_search_by_hand():
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 12, (4, 40))
+    positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
+    targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
+    found = masked_lm.distances_to_same_piece(ids, positions, targets)
+    for row in range(4):
+        for place in range(7):
+            at = positions[row, place]
+            gaps = [
+                abs(i - at) for i in range(40) if i != at and ids[row, i] == targets[row, place]
+            ]
+            assert found[row, place] == (min(gaps) if gaps else masked_lm.NO_DISTANCE)
+
+
+def test_buckets_cover_and_count_everything_once():
+    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
+    assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
+    values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])
+    columns = {"loss": np.arange(6.0)}
+    rows = masked_lm.bucket_means([0, 10, 50, 100], values, columns)
+    spans = [(row["from"], row["to"], row["count"]) for row in rows]
+    assert spans == [(0, 10, 3), (10, 50, 1), (50, 100, 1), (None, None, 1)]
+    assert rows[0]["loss"] == pytest.approx(1.0)

@@ -71,7 +71,7 @@ def test_the_folder_holds_no_path_of_this_machine(
 
 def test_mixed_corpora_are_named_with_their_share_and_loss(trained: Source) -> None:
     assert trained.manifest
-    taken = manifest_lib.Taken(3, trained.manifest.train.tokens // 4, 2)
+    taken = manifest_lib.Share(3, trained.manifest.train.tokens // 4, 2)
     corpora = tuple(
         manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)
         for name, weight in (("news", 2.0), ("books", 0.5))
@@ -82,7 +82,7 @@ def test_mixed_corpora_are_named_with_their_share_and_loss(trained: Source) -> N
         manifest=dataclasses.replace(trained.manifest, corpora=corpora),
         evaluation={"masked_lm_loss": 2.0, "masked_lm_accuracy": 0.5, "by_sub_corpus": [row]},
     )
-    data = model_card._data(other, model_card.Options("x"))
+    data = model_card._data(other)
     assert "news.jsonl (2 times per epoch, 25.0% of the tokens), books.jsonl (0.5 times" in data
     assert "/home/me" not in data
     assert "held-out text of news.jsonl: 1.2500 nats" in model_card._results(other)

@@ -12,7 +12,7 @@ import pytest
 
 from bigbird_ja.launch import backends, compute
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Operation, Presence, ServiceFault, TpuSpec
+from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Operation, Presence, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -125,29 +125,6 @@ def test_failed_operations(
     fault = finished(service, service.create(SPEC, ZONE, 1, {}, 100.0)).fault
     assert fault is not None and fault.kind is kind
     assert fake.node_names() == []
-
-
-def test_a_lost_reply_shows_as_existing(fake: FakeCompute, service: ComputeEngine) -> None:
-    fake.script.append("reply_lost")
-    with pytest.raises(ServiceFault) as caught:
-        service.create(SPEC, ZONE, 1, {}, 100.0)
-    assert caught.value.kind is Kind.EXISTS
-    assert len(fake.node_names()) == 1
-
-
-def test_a_service_that_stays_away_ends_in_bounded_time(
-    fake: FakeCompute, service: ComputeEngine
-) -> None:
-    fake.list_script += ["unavailable"] * 100
-    with pytest.raises(ServiceFault) as caught:
-        service.list(ZONE)
-    assert caught.value.kind is Kind.UNAVAILABLE
-
-
-def test_no_address_but_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(compute.EMULATOR_VARIABLE, "compute.example.com:443")
-    with pytest.raises(BadInput, match="this machine"):
-        compute.connect("p")
 
 
 def preempted(fake: FakeCompute, root: str) -> Callable[[], None]:

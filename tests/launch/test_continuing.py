@@ -84,4 +84,4 @@ def test_a_machine_with_the_old_settings_must_be_gone(tmp_path: Path) -> None:
             if "ckpt" in name:
                 os.remove(f"{root}/bucket/run-1/model/{name}")
         status, result = support.run(again, fake)
-        assert status == 2 and "no checkpoint to go on from" in result["error"]
+        assert status == 2 and "no checkpoint to resume from" in result["error"]

@@ -151,3 +151,9 @@ def test_preempted_twenty_times_same_weights(
     tmp_path: object, data_dir: str, kind: type[support.Fake]
 ) -> None:
     check(kind, str(tmp_path), data_dir, times=20, steps=1000)
+
+
+@pytest.mark.timeout(600)
+def test_preempted_twice_same_weights(tmp_path: object, data_dir: str) -> None:
+    """While it boots, and before its first step."""
+    check(FakeTpu, str(tmp_path), data_dir, times=2, steps=40)

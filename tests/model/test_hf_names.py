@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigbird_ja.model import hf_names, pattern
+from bigbird_ja.model import pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import SEGMENTS, initial_parameters, parameter_specs
+from bigbird_ja.model.params import (
+    SEGMENTS,
+    hugging_face_name,
+    initial_parameters,
+    is_transposed,
+    parameter_specs,
+    to_hugging_face,
+)
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")
@@ -41,7 +48,7 @@ def _theirs(config, params, attention_type: str, kind: str):
         pad_token_id=0,
     )
     theirs = getattr(transformers, kind)(hf_config).eval()
-    state = hf_names.to_hugging_face(params)
+    state = to_hugging_face(params)
     missing, unexpected = theirs.load_state_dict(
         {name: torch.from_numpy(value) for name, value in state.items()}, strict=False
     )
@@ -105,13 +112,13 @@ def test_block_sparse_agrees_over_the_same_random_plan(monkeypatch):
 def test_no_two_parameters_share_a_name():
     config = tiny_config(96, **{"make_data.nsp": True})
     params = _trained_like(config)
-    state = hf_names.to_hugging_face(params)
+    state = to_hugging_face(params)
     assert len(state) == len(params) == len(parameter_specs(config))
     for name, value in params.items():
-        there = state[hf_names.hugging_face_name(name)]
-        np.testing.assert_array_equal(there.T if hf_names.is_transposed(name) else there, value)
+        there = state[hugging_face_name(name)]
+        np.testing.assert_array_equal(there.T if is_transposed(name) else there, value)
 
 
 def test_a_foreign_name_is_an_error():
     with pytest.raises(KeyError, match="global_step"):
-        hf_names.hugging_face_name("global_step")
+        hugging_face_name("global_step")

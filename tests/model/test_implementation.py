@@ -32,32 +32,23 @@ def _resolved(config: Config, platform: str, chip: str | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("platform", "chip", "way"),
+    ("platform", "chip", "auto", "named"),
     [
-        ("tpu", "v5e", "kernel"), ("tpu", "v6e", "xla"), ("tpu", "v4", "xla"),
-        ("tpu", "v3", "xla"), ("tpu", None, "xla"), ("cpu", None, "xla"), ("cuda", None, "xla"),
+        ("tpu", "v5e", "kernel", "kernel"), ("tpu", "v6e", "kernel", "kernel"),
+        ("tpu", "v5p", "xla", "kernel"), ("tpu", "v7x", "xla", "kernel"),
+        ("tpu", "v3", "xla", None), ("tpu", None, "xla", None), ("cuda", None, "xla", None),
+        ("cpu", None, "xla", "kernel"),  # interpreted
     ],
 )  # fmt: skip
-def test_auto_takes_the_kernels_where_they_are_shown_cheaper(
-    versions: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    platform: str,
-    chip: str | None,
-    way: str,
+def test_auto_takes_the_kernels_where_they_are_cheaper(
+    versions: dict[str, Any], platform: str, chip: str | None, auto: str, named: str | None
 ) -> None:
-    monkeypatch.setattr(implementation, "_CHEAPER_ON", ("v4", "v5e"))
     config = _config()
-    assert _resolved(config, platform, chip) == way
-    assert config.model.attention_implementation == "auto"  # the run's own stays as it was
+    assert _resolved(config, platform, chip) == auto
+    assert config.model.attention_implementation == "auto"  # the given config stays as it was
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
-
-
-@pytest.mark.parametrize(
-    ("chip", "auto"), [("v5e", "kernel"), ("v5p", "xla"), ("v6e", "kernel"), ("v7x", "xla")]
-)
-def test_kernel_is_taken_where_it_fits(versions: dict[str, Any], chip: str, auto: str) -> None:
-    assert _resolved(_config(f"{KEY}=kernel"), "tpu", chip) == "kernel"
-    assert _resolved(_config(), "tpu", chip) == auto
+    if named:
+        assert _resolved(_config(f"{KEY}=kernel"), platform, chip) == named
 
 
 REFUSALS = (
@@ -129,10 +120,6 @@ def test_packages_that_are_missing_or_too_old(
     assert _resolved(_config(), platform, "v5e") == "xla"
     with pytest.raises(BadInput, match=why):
         _resolved(_config(f"{KEY}=kernel"), platform, "v5e")
-
-
-def test_on_a_cpu_kernel_is_interpreted(versions: dict[str, Any]) -> None:
-    assert _resolved(_config(f"{KEY}=kernel"), "cpu", None) == "kernel"
 
 
 def test_no_fingerprint_and_no_run_depends_on_it() -> None:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.dense import dense_attention
+from bigbird_ja.model.attention import dense_attention
 from bigbird_ja.model.kernels.shape import Shape
 from tests.model.tiny import tiny_config
 
@@ -18,9 +18,9 @@ jnp = pytest.importorskip("jax.numpy")
 # Where libtpu is installed, jax would look for a TPU first: minutes, on some networks.
 pytest.importorskip("jax").config.update("jax_platforms", "cpu")
 
-from bigbird_ja.model.kernels.attention import marks_of  # noqa: E402
-from bigbird_ja.model.kernels.backward import backward  # noqa: E402
-from bigbird_ja.model.kernels.forward import forward  # noqa: E402
+from bigbird_ja.model.kernels.backward_kernel import backward  # noqa: E402
+from bigbird_ja.model.kernels.forward_kernel import forward  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import marks_of  # noqa: E402
 
 # Block size, blocks, random blocks, heads, size of a head; two heads of 64 share one step.
 SHAPES = {
@@ -167,11 +167,17 @@ def test_bfloat16_is_near_float32() -> None:
         assert np.abs(got - wanted).mean() < 0.02 * np.abs(wanted).mean(), name
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("documents", [False, True])
-def test_the_interpreter_of_a_tpus_memories_says_the_same(documents: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "documents"),
+    [
+        ("no random", True),
+        pytest.param("group", False, marks=pytest.mark.nightly),
+        pytest.param("group", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_the_interpreter_of_a_tpus_memories_agrees(name: str, documents: bool) -> None:
     tpu = pytest.importorskip("jax.experimental.pallas.tpu")
     if not hasattr(tpu, "InterpretParams"):
         pytest.skip("this jax has no such interpreter")
-    case = Case("group", documents)
+    case = Case(name, documents)
     _assert_equal(case.kernels(tpu.InterpretParams()), case.dense())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 import sys
 
@@ -72,16 +71,22 @@ def test_a_compiler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
         compile_lib.compile_for(STEP, V3, timeout=1)
 
 
-def test_too_little_memory_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm."
-    _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
-                        " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
+def _error(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    write = f"json.dump({{'error': {error!r}}}, open(sys.argv[-1] + '/result.json', 'w'))"
+    _child(monkeypatch, f"import json, sys; {write}")
+
+
+def test_compiler_errors_have_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    _error(monkeypatch, "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm.")
     found = compile_lib.compile_for(STEP, V2)
     assert found.shortage is not None
     assert found.shortage.used > found.shortage.available > 0
+    _error(monkeypatch, "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x")
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
+        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
 
 
-def test_the_cache_answers_without_compiling(
+def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
 ) -> None:
     cache = os.path.join(tmp_path, "cache")
@@ -92,6 +97,11 @@ def test_the_cache_answers_without_compiling(
     for step, target in ((_step(b"another"), V3), (STEP, V2)):
         with pytest.raises(CommandError):
             compile_lib.compile_for(step, target, cache)
+    (name,) = os.listdir(cache)
+    with open(os.path.join(cache, name), "r+b") as stream:
+        stream.truncate(20)
+    _child(monkeypatch, ANSWER)
+    assert compile_lib.compile_for(STEP, V3, cache) == first  # compiled again
 
 
 LISTING = """
@@ -128,18 +138,6 @@ def test_code_is_asked_for_where_it_is_and_kept_by_itself(
     assert compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True) == found
 
 
-def test_a_damaged_cache_entry_is_compiled_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: os.PathLike[str]
-) -> None:
-    cache = os.path.join(tmp_path, "cache")
-    _child(monkeypatch, ANSWER)
-    first = compile_lib.compile_for(STEP, V3, cache)
-    (name,) = os.listdir(cache)
-    with open(os.path.join(cache, name), "r+b") as stream:
-        stream.truncate(20)
-    assert compile_lib.compile_for(STEP, V3, cache) == first
-
-
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
     keys = {
         compile_lib.cache_key(STEP, V3, VERSIONS),
@@ -150,14 +148,6 @@ def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
         compile_lib.cache_key(dataclasses.replace(STEP, sum_dtype="bfloat16"), V3, VERSIONS),
     }
     assert len(keys) == 6
-
-
-def test_a_chip_that_the_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x"
-    _child(monkeypatch, f"import json, sys; json.dump({{'error': {error!r}}},"
-                        " open(sys.argv[-1] + '/result.json', 'w'))")  # fmt: skip
-    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
-        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
 
 
 def test_the_compiler_counts_the_devices_of_slices() -> None:
@@ -175,11 +165,6 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.metadata, "version", version)
     with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[preflight\]'"):
         compile_lib.versions()
-
-
-def test_where_the_cache_is() -> None:
-    assert compile_lib.default_cache_dir({"XDG_CACHE_HOME": "/c"}) == "/c/bigbird-ja/preflight"
-    json.dumps(compile_lib.ENVIRONMENT)
 
 
 DETAILED = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory \

@@ -128,7 +128,6 @@ def test_sums_over_a_step() -> None:
     assert figures["code_coverage"] == pytest.approx(listed / figures["code_cycles"], rel=1e-3)
     assert sum(figures["code_by_kind"].values()) == pytest.approx(figures["code_cycles"], abs=3)
     assert figures["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
-    assert [op["count"] for op in figures["code_uncounted"]] == [2]
     assert figures.keys() == set(breakdown.CODE_KEYS)
 
 

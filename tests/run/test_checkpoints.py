@@ -58,12 +58,12 @@ def flip(place: str, name: str) -> None:
 
 def test_what_is_saved_is_read_back(place: str, tmp_path: Path) -> None:
     store, reports = make(place, tmp_path)
-    assert store.latest_good() is None and not store.has_any()
+    assert store.latest_good() is None
     save(store, tmp_path, 10)
     saved = save(store, tmp_path, 20)
-    found = store.latest_good()
-    assert found is not None and found.meta == saved and store.steps() == [10, 20]
-    values = read_variables(found.prefix)
+    newest = store.latest_good()
+    assert newest is not None and newest.meta == saved and store.steps() == [10, 20]
+    values = read_variables(newest.prefix)
     assert values["global_step"] == 20 and (values["a/b"] == 20).all()
     state = storage.read_text(storage.join(place, "checkpoint")).splitlines()
     assert state[0] == 'model_checkpoint_path: "model.ckpt-20"' and len(state) == 3
@@ -79,8 +79,8 @@ def test_damage_is_found_named_and_set_aside(place: str, tmp_path: Path, part: s
         storage.write_bytes(storage.join(place, f"model.ckpt-20{part}"), b"{}")
     else:
         flip(place, f"model.ckpt-20{part}")
-    found = store.latest_good()
-    assert found is not None and found.meta.step == 10
+    newest = store.latest_good()
+    assert newest is not None and newest.meta.step == 10
     assert reports == [("set_aside", 20)] and store.steps() == [10]
     assert storage.exists(storage.join(place, f"damaged-model.ckpt-20{part}"))
     assert store.latest_good() is not None and len(reports) == 1
@@ -92,8 +92,8 @@ def test_a_missing_file_counts_as_damage(place: str, tmp_path: Path, part: str) 
     save(store, tmp_path, 10)
     save(store, tmp_path, 20)
     storage.delete(storage.join(place, f"model.ckpt-20{part}"))
-    found = store.latest_good()
-    assert found is not None and found.meta.step == 10 and reports == [("set_aside", 20)]
+    newest = store.latest_good()
+    assert newest is not None and newest.meta.step == 10 and reports == [("set_aside", 20)]
 
 
 def test_with_none_left_it_stops_instead_of_starting_over(place: str, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
         with pytest.raises(Killed):
             _publish_and_leave(dying, tmp_path, 30)
         after, _ = make(here, tmp_path)
-        found = after.latest_good()
-        assert found is not None and found.meta.step == (20 if number < 3 else 30)
+        newest = after.latest_good()
+        assert newest is not None and newest.meta.step == (20 if number < 3 else 30)
         save(after, tmp_path, 40, keep_last=2)
         assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
         assert len(after.steps()) == 2

@@ -67,11 +67,11 @@ def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
     beat.write()
     beat.update(global_step=7, tokens_per_second=3.5)
     beat.write(state="training")
-    found = run_log.read_heartbeat(place)
-    assert found is not None
-    assert found["time"] == 1234.568 and found["run"] == "my-run" and found["reason"] is None
-    assert (found["global_step"], found["state"]) == (7, "training")
-    assert {"host", "pid", "tokens_per_second"} <= found.keys()
+    written = run_log.read_heartbeat(place)
+    assert written is not None
+    assert written["time"] == 1234.568 and written["run"] == "my-run" and written["reason"] is None
+    assert (written["global_step"], written["state"]) == (7, "training")
+    assert {"host", "pid", "tokens_per_second"} <= written.keys()
 
 
 def test_numbers_that_json_lacks_become_null() -> None:

@@ -38,7 +38,7 @@ def other_tokenizer(small_run: SmallRun) -> bytes:
     ]
     one, two = [field for field in fields if data.count(field) == 1][:2]
     return re.sub(
-        re.escape(one) + b"|" + re.escape(two), lambda found: two if found[0] == one else one, data
+        re.escape(one) + b"|" + re.escape(two), lambda match: two if match[0] == one else one, data
     )
 
 

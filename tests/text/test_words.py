@@ -7,8 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer, words
@@ -70,14 +68,6 @@ def test_script_boundaries(expected: list[str]) -> None:
     assert cut(text, script_boundaries(text)) == expected
 
 
-@given(st.text())
-def test_every_text_is_cut_into_words(text: str) -> None:
-    offsets = script_boundaries(text)
-    assert "".join(cut(text, offsets)) == text if text else len(offsets) == 0
-    assert not text or offsets[0] == 0
-    assert (np.diff(offsets) > 0).all()
-
-
 @pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -92,26 +82,12 @@ def test_mecab_boundaries(text: str, expected: list[str]) -> None:
     assert cut(text, words.mecab_boundaries(text)) == expected
 
 
-@pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_mecab_cuts_every_text(text: str) -> None:
-    offsets = words.mecab_boundaries(text)
-    assert not text or offsets[0] == 0
-    assert (np.diff(offsets) > 0).all()
-    assert not len(offsets) or offsets[-1] < len(text)
-
-
 def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     words._mecab_parser.cache_clear()
     monkeypatch.setitem(sys.modules, "fugashi", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[words\]"):
         words.mecab_boundaries("a")
     words._mecab_parser.cache_clear()
-
-
-def test_an_unknown_kind_is_refused(tokenizer_path: str) -> None:
-    with pytest.raises(BadInput, match="choose script or mecab"):
-        words.word_marker("spaces", tokenizer.load(tokenizer_path))
 
 
 def test_a_token_starts_a_word_where_its_first_character_is_in_a_new_one() -> None:

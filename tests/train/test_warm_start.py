@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from bigbird_ja.model import hf_names
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.params import initial_parameters, to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints, model
 from bigbird_ja.train import warm_start
@@ -19,15 +18,15 @@ from tests.model.tiny import tiny_config
 def _google(params, config):
     """The same variables as Google's BigBird checkpoints shape them, with optimiser state."""
     heads = config.model.num_attention_heads
-    found = {"global_step": np.int64(7)}
+    values = {"global_step": np.int64(7)}
     for name, value in params.items():
         if "attention/self" in name:
             value = value.reshape(*value.shape[:-1], heads, -1)
         if name.endswith("attention/output/dense/kernel"):
             value = value.reshape(heads, -1, value.shape[-1])
-        found[name] = value
-        found[f"{name}/adam_m"] = np.zeros_like(value)
-    return found
+        values[name] = value
+        values[f"{name}/adam_m"] = np.zeros_like(value)
+    return values
 
 
 @pytest.fixture
@@ -42,10 +41,10 @@ def google(tmp_path):
 def test_google_s_checkpoint(google, form):
     prefix, params = google
     given = prefix.rpartition("/")[0] if form == "directory" else form.format(prefix)
-    found, table = load_initial(given, tiny_config(96))
-    assert list(found) == list(params)
+    values, table = load_initial(given, tiny_config(96))
+    assert list(values) == list(params)
     for name, value in params.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(values[name], value)
     assert "a TensorFlow checkpoint" in table and "as layer_0" in table
 
 
@@ -54,12 +53,12 @@ def test_names_that_google_s_code_gives(tmp_path, code):
     """Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`."""
     config = tiny_config(96)
     params = initial_parameters(config, seed=3)
-    found, head = _google(params, config), "cls/predictions/transform/"
+    values, head = _google(params, config), "cls/predictions/transform/"
     for name in ("kernel", "bias", "gamma", "beta"):
         within = "dense/" if name in ("kernel", "bias") else "LayerNorm/"
-        value = found.pop(f"{head}{name}") + 1
-        found[f"transform/{name}" if code == "BigBird" else f"{head}{within}{name}"] = value
-    checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), found)
+        value = values.pop(f"{head}{name}") + 1
+        values[f"transform/{name}" if code == "BigBird" else f"{head}{within}{name}"] = value
+    checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), values)
     taken, text = load_initial(str(tmp_path / "model.ckpt-0"), config)
     assert list(taken) == list(params) and "warning" not in text
     for name in ("kernel", "bias", "gamma", "beta"):
@@ -82,13 +81,13 @@ def test_what_stays_random_is_a_warning(tmp_path):
 def test_another_vocabulary_and_more_positions_are_said(google):
     prefix, params = google
     config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})
-    found, table = load_initial(prefix, config)
+    values, table = load_initial(prefix, config)
     words = "bert/embeddings/word_embeddings"
     positions = "bert/embeddings/position_embeddings"
-    assert words not in found and "random first value (bert/embeddings/word" in table
-    np.testing.assert_array_equal(found[positions][96:], params[positions])
+    assert words not in values and "random first value (bert/embeddings/word" in table
+    np.testing.assert_array_equal(values[positions][96:], params[positions])
     assert "96 positions repeated" in table
-    assert "bert/pooler/dense/kernel" not in found and "not in the source" in table
+    assert "bert/pooler/dense/kernel" not in values and "not in the source" in table
     shorter, table = load_initial(prefix, tiny_config(48))
     np.testing.assert_array_equal(shorter[positions], params[positions][:48])
     assert "cut" in table
@@ -104,9 +103,9 @@ def test_another_architecture_is_refused(google):
 
 def test_a_run_of_ours(small_run):
     config, params, _ = model.load_parameters(small_run.model_dir)
-    found, table = load_initial(small_run.model_dir, config)
+    values, table = load_initial(small_run.model_dir, config)
     for name, value in params.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(values[name], value)
     assert "a run of ours, step 6" in table
 
 
@@ -116,7 +115,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     short = tiny_config(48, **{"make_data.nsp": True})
     params = initial_parameters(short, seed=3)
     state = {}
-    for name, value in hf_names.to_hugging_face(params).items():
+    for name, value in to_hugging_face(params).items():
         name = name.replace("bert.pooler.", "bert.pooler.dense.")
         if form == "the encoder alone":
             if name.startswith("cls."):
@@ -129,13 +128,13 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     kind = {"model_type": "bert", "hidden_act": "gelu", "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(kind))
     config = tiny_config(192, **{"make_data.nsp": True})
-    found, text = load_initial(str(tmp_path), config)
+    values, text = load_initial(str(tmp_path), config)
     positions = "bert/embeddings/position_embeddings"
-    np.testing.assert_array_equal(found[positions], np.tile(params[positions], (4, 1)))
+    np.testing.assert_array_equal(values[positions], np.tile(params[positions], (4, 1)))
     wanted = {n for n in params if form != "the encoder alone" or n.startswith("bert/")}
-    assert found.keys() == wanted
+    assert values.keys() == wanted
     for name in wanted - {positions}:
-        np.testing.assert_array_equal(found[name], params[name])
+        np.testing.assert_array_equal(values[name], params[name])
     assert "a Hugging Face folder, bert" in text and "48 positions repeated" in text
     (line,) = [line for line in text.splitlines() if "the source has" in line]
     assert "model.hidden_act=gelu, this config gelu_new" in line
@@ -147,7 +146,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
 def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     params = initial_parameters(tiny_config(48), seed=3)
-    state = safetensors.save(hf_names.to_hugging_face(params))
+    state = safetensors.save(to_hugging_face(params))
     (tmp_path / "model.safetensors").write_bytes(state)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     # 60 pieces of theirs; padding was at 1 and is at 0, two pieces are new.
@@ -160,13 +159,13 @@ def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
 
     monkeypatch.setattr(warm_start.tokenizer, "old_ids_in", old_ids_in)
     config = tiny_config(48, **{"tokenize.vocab_size": 62})
-    found, text = load_initial(str(tmp_path), config, "abc")
+    values, text = load_initial(str(tmp_path), config, "abc")
     assert asked == [(str(tmp_path), "abc")]
     fresh = initial_parameters(config, config.training.seed)
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
-        np.testing.assert_array_equal(found[name][:2], params[name][[1, 0]])
-        np.testing.assert_array_equal(found[name][2:60], params[name][2:])
-        np.testing.assert_array_equal(found[name][60:], fresh[name][60:])
+        np.testing.assert_array_equal(values[name][:2], params[name][[1, 0]])
+        np.testing.assert_array_equal(values[name][2:60], params[name][2:])
+        np.testing.assert_array_equal(values[name][60:], fresh[name][60:])
     assert "60 of 62 pieces" in text
 
 

@@ -100,8 +100,8 @@ def over_tiles(shape: Shape, step: Callable[[list[Any], Any], Any], state: Any) 
 
 
 def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
-    """Writes down pieces of work stage by stage, each piece `lag` stages behind the one before: the
-    matrix units take products in the order in which they are written, and a piece's later products
+    """Emits pieces of work stage by stage, each piece `lag` stages behind the one before: the
+    matrix units take products in the order of the code, and a piece's later products
     wait for the vector units.
 
     Args:
@@ -111,13 +111,13 @@ def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
     for piece in pieces:
         under_way = [piece, *under_way]
         for _ in range(lag):
-            under_way = [one for one in under_way if _goes_on(one)]
+            under_way = [one for one in under_way if _advance(one)]
     while under_way:
-        under_way = [one for one in under_way if _goes_on(one)]
+        under_way = [one for one in under_way if _advance(one)]
 
 
-def _goes_on(piece: Iterator[None]) -> bool:
-    """Writes down the next stage; whether there are more."""
+def _advance(piece: Iterator[None]) -> bool:
+    """Emits the next stage; returns whether there are more."""
     try:
         next(piece)
     except StopIteration:
@@ -212,11 +212,11 @@ def shifts_here(shape: Shape) -> list[list[Any]]:
     group = pl.program_id(1)
 
     def select(head: int, place: int) -> Any:
-        found = jnp.int32(shape.shifts[head][place])
+        chosen = jnp.int32(shape.shifts[head][place])
         for other in range(1, shape.groups):
             there = jnp.int32(shape.shifts[other * shape.group + head][place])
-            found = jnp.where(group == other, there, found)
-        return found
+            chosen = jnp.where(group == other, there, chosen)
+        return chosen
 
     places, heads = range(len(shape.shifts[0])), range(shape.group)
     return [[select(head, place) for head in heads] for place in places]

@@ -171,16 +171,16 @@ def _automatic(
 ) -> tuple[str, str]:
     """The name of the engine that suits this machine, and why."""
     if not has_estimator():
-        return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not here"
+        return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
     if use_tpu and config.tpu.name != "local":
-        return "estimator", "auto: a TPU of that name is reached by TensorFlow alone"
+        return "estimator", "auto: only TensorFlow can reach a TPU by its name"
     wanted = _only_of_pjrt(config)
     if wanted:
         return "pjrt", f"auto: {wanted} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
     if before is not None and _can_resume(before, use_tpu, accelerator):
-        return before.engine, f"auto: this run was begun under it, {_EXACTLY}"
+        return before.engine, f"auto: this run was begun with it, {_EXACTLY}"
     if not use_tpu:
         return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
     chip = _chip(accelerator or "")
@@ -202,7 +202,7 @@ def _can_resume(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
 
 
 def _kind(device: str) -> str:
-    """The chip of a device as events describe it, "CPU" or "GPU"; "" for a TPU of old events."""
+    """The chip of a device as events describe it, "CPU" or "GPU"; "" for a TPU of unknown kind."""
     name = device.partition("TPU")[2].strip(" ,")
     if "TPU" in device:
         return _chip(name.replace("v5 lite", "v5e").replace("v6 lite", "v6e"))
@@ -217,7 +217,7 @@ def _chip(accelerator: str) -> str:
 
 
 def _only_of_pjrt(config: Config) -> str | None:
-    """The setting, with its value, that the estimator does not have."""
+    """The setting, with its value, that only the engine pjrt has."""
     training = config.training
     if config.model.attention_implementation == "kernel":
         return "model.attention_implementation=kernel"

@@ -16,7 +16,7 @@ jax = pytest.importorskip("jax")
 if jax.__version_info__ < (0, 7):
     pytest.skip("the kernels want jax 0.7", allow_module_level=True)
 
-from bigbird_ja.model.kernels.attention import kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # noqa: E402
 from bigbird_ja.train.engines.xla_call import as_jax_function  # noqa: E402
 
 AXES = (1, 6, 2, 64, 128)  # batch, tiles, heads, size, rows

@@ -1,4 +1,4 @@
-"""gelu_new by way of the sigmoid is TensorFlow's tanh form, values and gradient."""
+"""Activations against TensorFlow's; recomputation: values, gradients, how often it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.layers import activate
+from bigbird_ja.model.layers import activate, recompute
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -48,3 +48,34 @@ def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope: bool) -> None:
 def test_far_out_it_stays_finite(keeps_slope: bool) -> None:
     x = tf.constant([-1e30, -1e4, 0.0, 1e4], tf.float32)
     assert np.isfinite(activate("gelu_new", x, keeps_slope=keeps_slope).numpy()).all()
+
+
+def _function(calls):
+    def function(x, w, unused):
+        calls.append(1)
+        return tf.tanh(tf.matmul(x, w)) * tf.reduce_sum(x)
+
+    return function
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+def test_same_values_and_gradients_with_the_function_run_twice(mode):
+    x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
+    results = []
+    for wrap in (False, True):
+        calls: list[int] = []
+        function = _function(calls)
+
+        def run(x, w, function=function, wrap=wrap):
+            unused = tf.constant(1.0)
+            with tf.GradientTape() as tape:
+                tape.watch([x, w])
+                y = recompute(function, x, [w, unused]) if wrap else function(x, w, unused)
+            return y, *tape.gradient(y, [x, w])
+
+        if mode != "eager":
+            run = tf.function(run, jit_compile=mode == "jit", autograph=False)
+        results.append([value.numpy() for value in run(x, w)])
+        assert len(calls) == 1 + wrap
+    for got, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)

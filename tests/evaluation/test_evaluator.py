@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.evaluation import watch
+from bigbird_ja.evaluation import evaluator
 
 
 class World:
@@ -32,25 +32,19 @@ class World:
         assert self.slept < 10_000, "it waits for ever"
         self.now += seconds
 
-    def follow(self, **options: Any) -> tuple[list[int], list[str]]:
-        said: list[str] = []
-        found = watch.follow(
-            self.steps,
-            self.heartbeat,
-            options.pop("done", ()),
-            log=said.append,
-            clock=lambda: self.now,
+    def follow(self, stale_minutes: float = 60.0) -> list[int]:
+        found = evaluator.follow(
+            self.steps, self.heartbeat, stale_minutes=stale_minutes, clock=lambda: self.now,
             sleep=self.sleep,
-            **options,
-        )
-        return list(found), said
+        )  # fmt: skip
+        return list(found)
 
 
 def _beat(time: float, state: str = "training", reason: str | None = None, step: int = 0) -> dict:
     return {"time": 1000 + time, "state": state, "reason": reason, "global_step": step}
 
 
-def test_each_checkpoint_once_and_the_last_one_after_the_end():
+def test_each_checkpoint_once_and_the_last_one_after_the_end(capsys):
     world = World(
         {
             0: ([10], _beat(0)),
@@ -58,14 +52,8 @@ def test_each_checkpoint_once_and_the_last_one_after_the_end():
             100: ([20, 30], _beat(100, "stopped", "finished", 30)),
         }
     )
-    steps, said = world.follow()
-    assert steps == [10, 20, 30]
-    assert "finished at step 30" in said[0]
-
-
-def test_what_is_done_is_left_out():
-    world = World({0: ([10, 20], _beat(0, "stopped", "finished", 20))})
-    assert world.follow(done={10})[0] == [20]
+    assert world.follow() == [10, 20, 30]
+    assert "finished at step 30" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -73,12 +61,11 @@ def test_what_is_done_is_left_out():
     [None, _beat(0), _beat(0, "stopped", "interrupted"), _beat(0, "stopped", "bug")],
     ids=["none", "silent", "interrupted", "crashed"],
 )
-def test_a_run_without_a_sign_of_life_is_given_up(heartbeat):
+def test_a_run_without_a_heartbeat_is_given_up(heartbeat, capsys):
     world = World({0: ([10], heartbeat)})
-    steps, said = world.follow(stale_minutes=30)
-    assert steps == [10]
-    assert 30 * 60 <= world.now - 1000 < 30 * 60 + 2 * watch.POLL_SECONDS
-    assert "no sign of life for 30 minutes" in said[0]
+    assert world.follow(stale_minutes=30) == [10]
+    assert 30 * 60 <= world.now - 1000 < 30 * 60 + 2 * evaluator.POLL_SECONDS
+    assert "no heartbeat for 30 minutes" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_that_comes_back_is_followed_on():
@@ -89,11 +76,10 @@ def test_an_interrupted_run_that_comes_back_is_followed_on():
             1300: ([20, 30], _beat(1300, "stopped", "finished", 30)),
         }
     )
-    assert world.follow(stale_minutes=30)[0] == [10, 20, 30]
+    assert world.follow(stale_minutes=30) == [10, 20, 30]
 
 
 def test_a_heartbeat_from_the_future_does_not_hold_for_ever():
-    assert watch.why_ended(_beat(10_000), started=1000.0, now=1000.0, stale_minutes=5) is None
+    assert evaluator.why_ended(_beat(10_000), started=1000.0, now=1000.0, stale_minutes=5) is None
     world = World({0: ([], _beat(2000))})
-    steps, _ = world.follow(stale_minutes=5)
-    assert steps == [] and world.now < 1000 + 2000 + 400
+    assert world.follow(stale_minutes=5) == [] and world.now < 1000 + 2000 + 400

@@ -19,20 +19,16 @@ MASK = "[MASK]"
 def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
     """Ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
 
-    The mask stands where a token stood, as in training: what follows it begins no new text and
-    gets no space in front; a space before it goes with it, the one in front of every text too, as
-    with Hugging Face's tokenizer. For that each mask travels through SentencePiece as a marker that
-    is always one piece.
+    The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no space
+    is put after it, and spaces before it are removed. To that end each mask travels through
+    SentencePiece as a marker that is always one piece.
     """
     marker = "_NEWLINE_"
     special = tokenizer.special
     parts = text.split(MASK)
-    # The masks among all markers of the text, in their order.
-    is_mask: list[bool] = []
-    for number, part in enumerate(parts):
-        is_mask += [False] * part.count(marker)
-        if number < len(parts) - 1:
-            is_mask.append(True)
+    is_mask: list[bool] = []  # of each marker in the text, in order
+    for part in parts:
+        is_mask += [False] * part.count(marker) + [True]
     joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
     ids = tokenizer.encode(joined)
     if len(parts) > 1 and not parts[0].strip() and tokenizer.pieces[ids[0]] == "▁":
@@ -44,16 +40,14 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
 def top_candidates(
     log_probabilities: np.ndarray, pieces: list[str], k: int
 ) -> list[dict[str, Any]]:
-    """The `k` likeliest pieces: `token` and `probability`, best first.
+    """The `k` likeliest pieces, best first: `token`, `token_id` and `probability`.
 
     Args:
         log_probabilities: float32 [vocabulary].
         pieces: the piece of each id.
         k: how many.
     """
-    k = min(k, len(log_probabilities))
-    best = np.argpartition(-log_probabilities, k - 1)[:k]
-    best = best[np.argsort(-log_probabilities[best], kind="stable")]
+    best = np.argsort(-log_probabilities, kind="stable")[:k]
     return [
         {
             "token": pieces[i],
@@ -70,24 +64,22 @@ def fill_mask(
     """The candidates at each `[MASK]`, in the order of the text: `top_candidates` for each.
 
     Raises:
-        BadInput: no `[MASK]`, or more tokens than the model takes.
+        BadInput: more tokens than the model takes.
     """
     special = tokenizer.special
     ids = [special.cls, *encode_with_masks(text, tokenizer), special.sep]
     positions = [place for place, i in enumerate(ids) if i == special.mask]
-    if not positions:
-        raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     most = forward.config.model.max_position_embeddings
     assert most is not None
     if len(ids) > most:
         raise BadInput(
-            f"the text has {len(ids):,} tokens; the model takes {most:,}: shorten it around {MASK}"
+            f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
     return [top_candidates(row, tokenizer.pieces, top_k) for row in scores]
 
 
-def shown(text: str, masks: list[list[dict[str, Any]]]) -> str:
+def filled_text(text: str, masks: list[list[dict[str, Any]]]) -> str:
     """The text with the best candidate at each mask, in brackets."""
     parts = text.split(MASK)
     best = [str(candidates[0]["token"]).replace("▁", " ") for candidates in masks]
