@@ -28,7 +28,7 @@ compile() {
     --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
 }
 
-compile requirements.lock 3.11 "cpu huggingface launch plot dev"
+compile requirements.lock 3.11 "cpu huggingface dev"
 
 # Only what the first lock does not hold, at versions that fit its own.
 sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements.lock >"$main"
@@ -55,8 +55,8 @@ for block in blocks(sys.argv[1]):
         print(block)
 PYTHON
 
-compile requirements-estimator.lock 3.10 "estimator huggingface launch plot test" \
-  'transformers<5' 'google-cloud-compute<1.31' # the last that run with numpy 1, with protobuf 3
-compile requirements-kaggle.lock 3.12 "tpu huggingface launch plot test" \
+compile requirements-estimator.lock 3.10 "estimator huggingface test" \
+  'transformers<5' # the last that runs with numpy 1
+compile requirements-kaggle.lock 3.12 "tpu huggingface test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has

@@ -24,7 +24,7 @@ else:
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Lock -> the extras that it holds, and the Pythons that it is for.
-COMMON = ("huggingface", "launch", "plot")
+COMMON = ("huggingface",)
 LOCKS = {
     "requirements.lock": (("cpu", "dev", *COMMON), ("3.11", "3.12", "3.13")),
     "requirements-estimator.lock": (("estimator", "test", *COMMON), ("3.10", "3.11")),
@@ -160,14 +160,14 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_pat
 
 
 def test_no_client_of_the_cloud_replaces_anything() -> None:
-    names = {required.name for required in requirements("launch")}
+    names = {required.name for required in requirements()}
     heavy = {"google-cloud-tpu", "google-cloud-compute", "grpcio", "grpcio-status", "protobuf"}
     assert not names & heavy
 
 
 def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
     kaggle = pins("requirements-kaggle.lock", "3.12")
-    for required in requirements("tpu", "preflight", "huggingface", "plot", "launch"):
+    for required in requirements("tpu", "preflight", "huggingface"):
         assert required.name not in ("tensorflow", "tensorflow-cpu"), required
         version = kaggle[canonicalize_name(required.name)]
         assert required.specifier.contains(version), (required, version)

@@ -34,7 +34,7 @@ def check_installed(subject: str) -> None:
         BadInput: it is not.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput(f"{subject} needs matplotlib: pip install 'bigbird-ja[plot]'")
+        raise BadInput(f"{subject} needs matplotlib: pip install matplotlib")
 
 
 def new_figure(width: float, height: float) -> Figure:
