@@ -25,7 +25,7 @@ def attend(a, b):
     return jax.nn.softmax(scores).astype(jnp.bfloat16) @ b.T
 
 place = SingleDeviceSharding(devices_of(Place(sys.argv[1]))[0])
-square = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=place)
+square = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16, sharding=place)
 print(jax.jit(attend).lower(square, square).compile().as_text())
 """
 ANALYSED = re.compile(r'hlo_op_name: "([^"]+)"\s+estimated_cycles: (\d+)')
