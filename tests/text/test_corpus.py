@@ -16,7 +16,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus, split_weight
 
-
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
 
