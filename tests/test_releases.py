@@ -1,0 +1,58 @@
+"""What a release wrote, every later version continues.
+
+tests/fixtures/release-0.1.0.tar.xz was made by version 0.1.0: corpus.jsonl; ja.* by `tokenize
+--vocab_size=51`; data/ by `make-data --seq_length=64 --max_predictions_per_seq=10 --num_shards=2
+--eval_fraction=0.1`; model/, four steps with the settings that its config.yaml states; and
+whole-metrics.jsonl, the metrics after `pretrain --num_train_steps=8` on it. The tokenizer's model
+lies there once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from testkit import ROOT
+from testkit.command_line import run_cli
+
+
+@pytest.fixture(params=["0.1.0"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of what a release made."""
+    with tarfile.open(ROOT / f"tests/fixtures/release-{request.param}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for folder in ("data", "model"):
+        shutil.copy(tmp_path / "ja.model", tmp_path / folder / "tokenizer.model")
+    return tmp_path
+
+
+@pytest.mark.both
+def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made: Path) -> None:
+    model = made / "model"
+    ended = run_cli(
+        "pretrain", f"--data_dir={made}/data", f"--model_dir={model}", "--num_train_steps=8"
+    )
+    assert ended.status == 0, ended.stderr
+    lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
+    whole = [json.loads(line) for line in (made / "whole-metrics.jsonl").read_text().splitlines()]
+    assert lines[:4] == whole[:4]
+    for line, expected in zip(lines, whole, strict=True):
+        for key in ("step", "loss", "masked_lm_accuracy", "learning_rate", "grad_norm"):
+            assert line[key] == pytest.approx(expected[key], rel=1e-4), (key, line)
+
+
+def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(made: Path) -> None:
+    checked = run_cli("check-data", f"--data_dir={made}/data", "--json")
+    assert checked.status == 0 and checked.json["problems"] == []
+    before = (made / "data/manifest.json").read_bytes()
+    again = run_cli(
+        "make-data", f"--input={made}/corpus.jsonl", f"--tokenizer={made}/ja.model",
+        f"--output_dir={made}/data", "--seq_length=64", "--max_predictions_per_seq=10",
+        "--num_shards=2", "--eval_fraction=0.1",
+    )  # fmt: skip
+    assert again.status == 0, again.stderr
+    assert (made / "data/manifest.json").read_bytes() == before
