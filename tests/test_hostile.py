@@ -1,12 +1,11 @@
 """A sample of the generated damage: refused with one line, or not needed; nothing written.
 
-Another sample is drawn each day; `make bench-bad-input` tries all of it. A failure names its cases,
-which `--match` runs again.
+BIGBIRD_JA_HOSTILE_SEED draws another sample; `make bench-bad-input` tries all of it. A failure
+names its cases, which `--match` runs again.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from testkit.hostile.judge import Judge
 from testkit.runs import SmallRun
 from testkit.zygote import Zygote
 
-SEED = datetime.date.today().toordinal()
+SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -46,12 +45,12 @@ def judge(place: Path, inputs: Path) -> Iterator[Judge]:
 
 def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
     """What was wrong, of all cases at once: one report is better than the first failure."""
-    found = []
+    reports = []
     for case in cases:
         problem = judge.try_case(case, same_result=same_result).problem
         if problem:
-            found.append(f"{case.command} {case.name}: {problem}")
-    return found
+            reports.append(f"{case.command} {case.name}: {problem}")
+    return reports
 
 
 def test_every_command_has_a_good_invocation_to_start_from() -> None:

@@ -24,7 +24,7 @@ else:
     import tomli as tomllib
 
 # Of the package's requirements, what a TPU VM's image has, or what training does without.
-NOT_FOR_TRAINING = {"numpy", "matplotlib", "tensorflow-datasets"}
+NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflow-datasets"}
 
 
 def test_the_wheel_for_a_vm_holds_every_preset() -> None:

@@ -41,31 +41,31 @@ class Settings:
     """What the user and the table of prices decided. Seconds and US dollars."""
 
     zones: tuple[str, ...]
-    target_step: int
-    usd_per_hour: float
+    target_step: Count
+    usd_per_hour: Amount
     project: str = ""
     accelerator_type: str = ""
     queued: bool = False
-    max_seconds: float | None = None  # since the first launch, whoever watched
-    max_usd: float | None = None
-    poll: float = 30.0
-    stall: float = 900.0  # READY, has stepped before, no new step
-    startup: float = 2700.0  # READY, no step yet: boot, install, compile
-    create_timeout: float = 1200.0  # asked for, or in repair, not READY
-    queue_timeout: float = 6 * 3600.0  # a queued resource waits longer before we look elsewhere
-    settle: float = 120.0  # a TPU that was asked for may appear this late
-    delete_patience: float = 1800.0  # before an ending run reports that it could not delete
-    backoff_first: float = 30.0
-    backoff_most: float = 900.0
-    same_failure_limit: int = 3
-    healthy: float = 3600.0  # training this long makes the next failure a first one
-    quota_strikes: int = 3  # in zones that have served us: a dead TPU's quota comes back late
-    lease: float = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
-    longest: float = 7 * 86_400.0  # and so long in all, where no budget is shorter
-    shortest: float = 600.0  # what is left of a budget must pay for so much of another machine
-    hosts: int = 1  # of the slice; the script on each tries again when another has gone
-    silence: float = 5400.0  # the machine's own patience with a trainer that makes no step
-    service_patience: float = 24 * 3600.0  # with a service or a bucket that only fails
+    max_seconds: Amount | None = None  # since the first launch, whoever watched
+    max_usd: Amount | None = None
+    poll: Amount = 30.0
+    stall: Amount = 900.0  # READY, has stepped before, no new step
+    startup: Amount = 2700.0  # READY, no step yet: boot, install, compile
+    create_timeout: Amount = 1200.0  # asked for, or in repair, not READY
+    queue_timeout: Amount = 6 * 3600.0  # a queued resource waits longer before we look elsewhere
+    settle: Amount = 120.0  # a TPU that was asked for may appear this late
+    delete_patience: Amount = 1800.0  # before an ending run reports that it could not delete
+    backoff_first: Amount = 30.0
+    backoff_most: Amount = 900.0
+    same_failure_limit: Count = 3
+    healthy: Amount = 3600.0  # training this long makes the next failure a first one
+    quota_strikes: Count = 3  # in zones that have served us: a dead TPU's quota comes back late
+    lease: Amount = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
+    longest: Amount = 7 * 86_400.0  # and so long in all, where no budget is shorter
+    shortest: Amount = 600.0  # what is left of a budget must pay for so much of another machine
+    hosts: Count = 1  # of the slice; the script on each tries again when another has gone
+    silence: Amount = 5400.0  # the machine's own patience with a trainer that makes no step
+    service_patience: Amount = 24 * 3600.0  # with a service or a bucket that only fails
 
 
 @dataclass(frozen=True)

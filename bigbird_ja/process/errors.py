@@ -184,7 +184,10 @@ def classify(error: BaseException) -> CommandError | None:
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names.split()) and (pattern is None or pattern.search(text)):
-            return kind(f"{what}: {telling_line(error).rstrip('.')}: {advice}")
+            line = telling_line(error)
+            if "credentials" in what:  # google-auth's further sentences are links and advice
+                line = line.partition(". ")[0]
+            return kind(f"{what}: {line.rstrip('.')}: {advice}")
     return None
 
 

@@ -103,8 +103,14 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
         width = 0.8 / len(tables)
         for index, (name, table) in enumerate(tables.items()):
             places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
-            shares = np.array([table.get(label) for label in labels], np.float64)  # None is NaN
-            axes.bar(places, shares, 0.92 * width, color=colour(index), label=name)
+            known = {
+                place: share
+                for place, label in zip(places, labels, strict=True)
+                if (share := table.get(label)) is not None
+            }
+            axes.bar(
+                list(known), list(known.values()), 0.92 * width, color=colour(index), label=name
+            )
         axes.set_xticks(range(len(labels)), labels)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 

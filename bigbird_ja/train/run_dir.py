@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class RunDir:
         events: list[EventRecord],
     ) -> None:
         self.path, self.files, self.config, self.events = path, files, config, events
+        self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
 
     @classmethod
     def open(cls, path: str, overwrite: bool = False) -> RunDir:
@@ -339,9 +341,8 @@ class RunDir:
             is_first = name in _FIRST_FILES or name.startswith("events.out.tfevents.")
             if is_first and name not in self.files:
                 storage.delete(self.join(name))
-        if not storage.is_remote(self.path):
-            with contextlib.suppress(OSError):  # only an empty one goes
-                os.rmdir(self.join(COMPILED))
+        if not storage.is_remote(self.path) and not self._had_programs:
+            shutil.rmtree(self.join(COMPILED), ignore_errors=True)
 
 
 def changes(before: Config, now: Config) -> dict[str, list[Any]]:

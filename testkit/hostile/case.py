@@ -16,7 +16,7 @@ GOOD: dict[str, str] = {
     "tokenize": "--input={in}/corpus.jsonl --output_prefix={out}/ja --vocab_size=400",
     "make-data": "--input={in}/corpus.jsonl --tokenizer={in}/ja.model --output_dir={out}/data"
     " --seq_length=256 --num_shards=4 --eval_fraction=0.1",
-    "check-data": "--data_dir={in}/data --plot={out}/data.png",
+    "check-data": "--data_dir={in}/data",
     "config": "{in}/config.yaml",
     "plan": "--config={in}/config.yaml --data_dir={in}/data --prices={in}/prices.yaml"
     " --preflight={in}/preflight.json --plot={out}/plan.png",

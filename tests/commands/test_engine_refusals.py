@@ -69,7 +69,7 @@ def refused(
     status = main.run_command_line([*flags, "--model_dir", str(model), *more])
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("bigbird-ja: ")] == lines[-1:], lines
-    assert "Traceback" not in "\n".join(lines) and not model.exists()
+    assert "Traceback" not in "\n".join(lines) and not model.exists(), list(model.rglob("*"))
     return status, lines[-1]
 
 

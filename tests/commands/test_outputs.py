@@ -19,7 +19,6 @@ FILES = (
     "plan --plot={o}",
     "status --bucket={m} --name=x --plot={o}",
     "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
-    "check-data --data_dir={m} --plot={o}",
     "preflight --output={o}",
 )
 FOLDERS = (

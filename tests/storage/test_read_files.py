@@ -19,7 +19,8 @@ from bigbird_ja.export import model_card
 from bigbird_ja.export.source import Source
 from bigbird_ja.launch import run_files, run_story
 from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.run_state import ExitReport, RunState
+from bigbird_ja.launch.run_state import ExitReport, RunState, Settings
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.preflight import results_file
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
@@ -28,6 +29,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.train import warm_start
 from testkit import declared
 from tests.report import fake_run
@@ -115,7 +117,16 @@ _READERS = {
     "launched": _Reader(
         "r/supervisor/launch.json",
         Run,
-        {"bucket": "b", "name": "r", "wheel": "w", "format_version": "0.1.0"},
+        asdict(
+            Run(
+                "b",
+                "r",
+                wheel="w",
+                spec=TpuSpec("r", "v3-8", "image"),
+                settings=Settings(("z",), 0, 1.0),
+                format_version=FORMAT_VERSION,
+            )
+        ),
         lambda f: run_files.read_run(str(f), "r"),
     ),
     "prices": _Reader(
@@ -216,6 +227,8 @@ def test_status_shows_the_utmost_that_the_type_takes(name: str, tmp_path: Path) 
     for other in ("state", "launched", "heartbeat", "events", "metrics"):
         _write_for_status(other, _READERS[other].sample, tmp_path)
     for what, value in declared.utmost(reader.kind, reader.sample):
+        if what.startswith("format_version"):
+            continue  # another format is refused
         _write_for_status(name, value, tmp_path)
         story = run_story.read(str(tmp_path), "r", [], 1000, now=1.8e9)
         status._print([story], [], asked=False)
