@@ -84,7 +84,7 @@ def test_a_second_ctrl_c_leaves_at_once(runs: Runs, tmp_path: Path) -> None:
     ended = running.wait()
     assert ended.status == 75 and ended.result["reason"] == "interrupted"
     newest = CheckpointStore(str(model), str(tmp_path)).latest_good()
-    # Each fifth step is saved as planned (the engine may be ahead of the mark), none for the signal.
+    # Each fifth step is saved as planned (an engine may be ahead of the mark), none for a signal.
     assert newest is not None and newest.meta.step >= 10 and newest.meta.step % 5 == 0
     assert newest.meta.step < 30
 
