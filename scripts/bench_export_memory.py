@@ -42,8 +42,8 @@ def build(way: str, length: int) -> Any:
         intermediate_size=4 * HEADS * SIZE, max_position_embeddings=length, block_size=BLOCK,
         num_random_blocks=RANDOM, attention_probs_dropout_prob=0.0,
         attention_type="original_full" if way.endswith("full") else "block_sparse",
-        bigbird_ja={"random_pattern": "rolled", "pattern_seed": 0},
     )  # fmt: skip
+    config.bigbird_ja = {"random_pattern": "rolled", "pattern_seed": 0}
     if way == FLEX:
         config._attn_implementation = "flex_attention"
     kind = ours.BigBirdJaModel if way in (OURS, FLEX) else big_bird.BigBirdModel

@@ -210,7 +210,8 @@ class Pod(Alone):
     def collect(self, key: str, own: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
         if not self.is_writer:
             buffer = io.BytesIO()
-            np.savez(buffer, **own)
+            arrays: dict[str, Any] = {**own}
+            np.savez(buffer, **arrays)
             self._client.key_value_set_bytes(f"{key}/{self.index}", buffer.getvalue())
             return None
         parts = [own]

@@ -86,7 +86,8 @@ def first_state(
             for slot in SLOTS
             for name, value in params.items()
         }
-        return {**params, **slots, STEP: np.int64(0)}  # type: ignore[dict-item]
+        step: Any = np.int64(0)
+        return {**params, **slots, STEP: step}
     state = read_variables(checkpoint.prefix)
     expected: dict[str, tuple[int, ...]] = {STEP: ()}
     for name, spec in parameter_specs(config).items():

@@ -214,7 +214,8 @@ def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
             array.copy_to_host_async()
     named = zip(specs.items(), arrays, strict=True)
     values = {name: _cut(_read(array), spec) for (name, spec), array in named}
-    return {**values, STEP: np.int64(int(state.step))}  # type: ignore[dict-item]
+    number: Any = np.int64(int(state.step))
+    return {**values, STEP: number}
 
 
 def _local(array: jax.Array) -> jax.Array:
