@@ -13,10 +13,14 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import estimate, machine_code, targets
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
+
+pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
 
 RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")

@@ -18,6 +18,8 @@ from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.lowered import LoweredStep, Traced
 
 V3, V2 = (of_chip(CHIPS[name]) for name in ("v3", "v2"))
+pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
+
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
 
 
