@@ -1,4 +1,4 @@
-"""Pictures: cost against time, a run's progress."""
+"""The picture of `plan`: cost against time."""
 
 from __future__ import annotations
 
@@ -27,44 +27,6 @@ def cost_against_time(rows: Sequence[Row], path: str, title: str) -> None:
         plotting.plain_scale(axes.xaxis, min(days), max(days))
         plotting.plain_scale(axes.yaxis, min(dollars), max(dollars))
     axes.margins(x=0.12)
-    axes.grid(True, alpha=0.3)
-    plotting.legend_below(figure)
-    plotting.save(figure, path, dpi=110)
-
-
-def progress(
-    points: Sequence[tuple[float, int]],
-    marks: Sequence[tuple[float, str]],
-    path: str,
-    title: str,
-) -> None:
-    """A run's global step over hours, with preemptions, failures and creations marked.
-
-    Args:
-        points: (UNIX seconds, global step) in order of time.
-        marks: (UNIX seconds, kind of event).
-    """
-    figure = plotting.new_figure(9, 5)
-    axes = figure.add_subplot()
-    times = [t for t, _ in points] + [t for t, _ in marks]
-    start = min(times) if times else 0.0
-    axes.plot(
-        [(t - start) / 3600 for t, _ in points], [s for _, s in points], "-", label="global step"
-    )
-    styles = {
-        "preempted": ("tab:red", "--"),
-        "failed": ("black", ":"),
-        "created": ("tab:green", "-"),
-    }
-    named = set()
-    for time, kind in marks:
-        if kind not in styles:
-            continue
-        colour, line = styles[kind]
-        label = kind if kind not in named else None
-        named.add(kind)
-        axes.axvline((time - start) / 3600, color=colour, linestyle=line, linewidth=1, label=label)
-    axes.set(xlabel="hours since the first event", ylabel="global step", title=title)
     axes.grid(True, alpha=0.3)
     plotting.legend_below(figure)
     plotting.save(figure, path, dpi=110)
