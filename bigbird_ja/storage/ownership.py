@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 class Made:
     """One version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
 
-    bytes: decode.Count
+    size: decode.Count
     crc32c: str
 
     @classmethod
@@ -254,7 +254,7 @@ class Owned:
         versions = self._mark.files[name]
         if versions is None:
             return None, info.token
-        if info.size not in {version.bytes for version in versions}:
+        if info.size not in {version.size for version in versions}:
             return None
         made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
         return (made, info.token) if made in versions else None

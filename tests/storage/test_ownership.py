@@ -222,5 +222,5 @@ def test_the_mark_reads_as_plain_json(tmp_path) -> None:
     assert mark.pop("crc32c")
     assert mark == {
         "id": "00112233445566ff", "kind": "run", "format_version": "0.1.0",
-        "files": {"a": [{"bytes": 4, "crc32c": storage.crc32c_text(b"ours")}]},
+        "files": {"a": [{"size": 4, "crc32c": storage.crc32c_text(b"ours")}]},
     }  # fmt: skip
