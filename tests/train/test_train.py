@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.evaluation import masked_lm, results
-from bigbird_ja.process.errors import Diverged, Interrupted
+from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -80,7 +80,7 @@ class Training:
     """Runs into one MODEL_DIR, one after the other.
 
     Args:
-        stop_at: the step at whose end someone asks to stop.
+        stop_at: the step at whose end someone asks to stop, or `instead` happens.
         stop_in_evaluation: whether someone asks while the first evaluation runs.
     """
 
@@ -95,6 +95,7 @@ class Training:
     def run(
         self, *, ahead: int = 0, loop: int = 1, bad: int | None = None, evaluates: bool = False,
         stop_at: int | None = None, stop_in_evaluation: bool = False,
+        instead: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         steps = CheckpointStore(self.model_dir).steps()
@@ -112,7 +113,7 @@ class Training:
 
         def mark(phase: str) -> None:
             if stop_at is not None and engine.finished >= stop_at:
-                stop.ask("SIGTERM")
+                instead() if instead else stop.ask("SIGTERM")
 
         self._monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
         self._monkeypatch.setattr(results, "write_tensorboard", lambda *args: None)
@@ -167,6 +168,14 @@ def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(
 ) -> None:
     with pytest.raises(Diverged, match="step 14: "):
         training.run(ahead=ahead, bad=14)
+    assert training.saved == [7]
+
+
+def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
+    shard = storage.join(training.data, training.manifest.train_shards[0].name)
+    data = storage.read_bytes(shard)
+    with pytest.raises(StorageError, match="replaced or removed while training read it"):
+        training.run(stop_at=10, instead=lambda: storage.write_bytes(shard, data))
     assert training.saved == [7]
 
 
