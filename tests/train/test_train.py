@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
+from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
 
 SETTINGS = (
@@ -189,6 +191,16 @@ def test_an_evaluation_takes_no_more_batches_than_it_may(training: Training) -> 
     training.config.training.eval_max_batches = 3
     training.run(evaluates=True)
     assert training.ticks == [20] * 3 + [30] * 3
+
+
+def test_each_batch_of_an_evaluation_ticks_the_watchdog(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
+    training.config.training.eval_max_batches = 3
+    training.run(evaluates=True)
+    assert threads.count("evaluation") == 6
 
 
 def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(
