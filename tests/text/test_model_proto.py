@@ -146,6 +146,7 @@ def test_settings_and_scores_are_the_model_s(model):
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     expected = [processor.GetScore(i) for i in range(processor.GetPieceSize())]
     assert [piece.score for piece in model_proto.pieces(model)] == pytest.approx(expected)
+    assert all((score / model_proto.SCORE_STEP).is_integer() for score in expected), "not rounded"
 
 
 def test_rounding_touches_scores_alone(model):
