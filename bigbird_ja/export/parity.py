@@ -119,7 +119,7 @@ def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[
 
 def our_scores(source: Source, batch: dict[str, np.ndarray]) -> np.ndarray:
     """The trained model's log-probabilities at the masked places: float32 [b, P, vocabulary]."""
-    from bigbird_ja.data.parsing import document_ids
+    from bigbird_ja.data.tfrecords import document_ids
     from bigbird_ja.evaluation.forward import Forward
 
     documents = functools.partial(document_ids, source.manifest) if source.manifest else None

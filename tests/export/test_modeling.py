@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from bigbird_ja.data import parsing
+from bigbird_ja.data import tfrecords
 from bigbird_ja.export import huggingface, model_card, parity, source
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import set_value
@@ -124,7 +124,7 @@ def test_logits_are_the_trainers(trained, tmp_path, settings):
         batch["input_ids"][:, 100] = special.sep  # two documents
         ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
         numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-        expected = parsing.document_ids(changed.manifest, batch["input_ids"]).numpy()
+        expected = tfrecords.document_ids(changed.manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers, expected)
     ours = parity.our_scores(changed, batch)
     for way in ({}, {"attn_implementation": "flex_attention"}):
