@@ -85,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as stop:  # before the command, or while help is printed
         with _results(_wants_json(arguments)) as results:
             status = _End(streams, signals).failed(stop, results)
-    if (error := streams.finish()) is not None and status == 0:
-        known = classify(error)
+    if (unwritten := streams.finish()) is not None and status == 0:
+        known = classify(unwritten)
         status = known.status if known else 1
-        streams.say(f"bigbird-ja: {known or error}")
+        streams.say(f"bigbird-ja: {known or unwritten}")
     if signals.number:  # at once: no thread is waited for, no library is unloaded
         children.clean_up()
         atexit._run_exitfuncs()  # libraries' own temporary files
