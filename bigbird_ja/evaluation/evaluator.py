@@ -173,7 +173,7 @@ class Evaluator:
 
     def _run_probe(self, model: TrainedModel, request: ProbeRequest) -> dict[str, Any]:
         from bigbird_ja.data import pipeline
-        from bigbird_ja.data.parsing import document_ids
+        from bigbird_ja.data.tfrecords import document_ids
         from bigbird_ja.evaluation import probe
         from bigbird_ja.evaluation.forward import Forward
 

@@ -108,7 +108,7 @@ def our_scores(
     model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
 ) -> np.ndarray:
     """The trained model's log-probabilities at the masked places: float32 [b, P, vocabulary]."""
-    from bigbird_ja.data.parsing import document_ids
+    from bigbird_ja.data.tfrecords import document_ids
     from bigbird_ja.evaluation.forward import Forward
 
     documents = functools.partial(document_ids, manifest) if manifest else None

@@ -40,8 +40,11 @@ def test_an_export_is_the_model_that_was_exported(folder, small_run):
 
 def test_commands_take_an_export(folder, small_run, capsys):
     text = "--text=この城は[MASK]である。"
-    filled = run(capsys, "fill-mask", f"--model_dir={folder}", text)
-    assert filled["masks"] == run(capsys, "fill-mask", f"--model_dir={small_run.model_dir}", text)["masks"]
+    theirs, ours = (
+        run(capsys, "fill-mask", f"--model_dir={path}", text)
+        for path in (folder, small_run.model_dir)
+    )
+    assert theirs["masks"] == ours["masks"]
     data = [f"--data_dir={small_run.data_dir}", "--max_batches=1"]
     assert run(capsys, "evaluate", f"--model_dir={folder}", *data)["by_position"]
 

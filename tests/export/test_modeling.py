@@ -14,8 +14,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from bigbird_ja.data import parsing
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import tfrecords
 from bigbird_ja.evaluation.trained_model import load_run
 from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
@@ -128,7 +128,7 @@ def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
         batch["input_ids"][:, 100] = special.sep  # two documents
         ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
         numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-        expected = parsing.document_ids(manifest, batch["input_ids"]).numpy()
+        expected = tfrecords.document_ids(manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers, expected)
     ours = parity.our_scores(changed, batch, manifest)
     for way in ({}, {"attn_implementation": "flex_attention"}):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from bigbird_ja.report.page import page
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.train import warm_start
 from testkit import declared
