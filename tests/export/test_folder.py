@@ -90,7 +90,7 @@ def test_folders_of_others_are_refused(target, overwrite):
     for name in ("thesis.txt", "export.json", "model.safetensors"):
         where = f"{target}/{name}"
         _write(f"{where}/{name}", "{}")
-        with pytest.raises(BadInput, match="--output_dir .* holds"):
+        with pytest.raises(BadInput, match=r"--output_dir .* holds"):
             _export(where, 1, "one", overwrite)
         assert storage.list_tree(where) == [name]
 
