@@ -13,7 +13,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process.console import table
 from bigbird_ja.storage import plotting
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 FOLDER = "eval"
 _CURVES = (  # of the probe: key, label, colour, style
