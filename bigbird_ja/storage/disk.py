@@ -295,7 +295,7 @@ def _clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether it is a temporary file of ours, by the process in its name, and its writer is gone."""
+    """Whether it is a temporary file, by the process in its name, and that writer is gone."""
     tag = re.search(r"~([^~]*)-[0-9a-f]{8}\Z", path)
     owner = identity.from_tag(tag[1]) if tag else None
     if owner is None or not os.path.isfile(path):

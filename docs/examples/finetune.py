@@ -82,7 +82,7 @@ def classification(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) -> t
 
 
 def question_answering(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """The model, examples with the first and last token of the answer, and the share of answers that are right."""
+    """The model, examples with the first and last token of the answer, and the share right."""
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
     examples = []
     for row in rows:

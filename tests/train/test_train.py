@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation import masked_lm, results
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
@@ -117,8 +117,8 @@ class Training:
             if stop_at is not None and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
-        self._monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
-        self._monkeypatch.setattr(results, "write_tensorboard", lambda *args: None)
+        self._monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
+        self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(choice, "start", lambda *args: engine)
         self._monkeypatch.setattr(choice, "model", lambda *args: engine)
         job = Job(
