@@ -205,14 +205,13 @@ class Disk:
         os.makedirs(path, exist_ok=True)
 
     def upload(self, source: str, target: str) -> None:
-        """Copies a local file to `target`, checksum verified.
-
-        `download` copies the other way.
-        """
+        """Copies a local file to `target`, checksum verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
-    download = upload
+    def download(self, source: str, target: str) -> None:
+        """Copies `source` to a local file, checksum verified."""
+        self.upload(source, target)
 
     def clean_temporary(self, directory: str) -> list[str]:
         """Removes what killed writers left in a directory; the names removed."""
