@@ -33,13 +33,13 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
     import tensorflow as tf
 
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import parsing, pipeline
+    from bigbird_ja.data import pipeline, tfrecords
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     manifest = manifest_lib.load(data_dir)
     order = {"seed": 1, "global_batch_size": batch_size}
     read = pipeline.record_batches(manifest, data_dir, **order)
-    parse = parsing.parse_dynamic if manifest.masking == "dynamic" else parsing.parse_static
+    parse = tfrecords.parse_dynamic if manifest.masking == "dynamic" else tfrecords.parse_static
     parsed = read.map(
         lambda s, epoch, record: parse(manifest, s), num_parallel_calls=threads, deterministic=True
     )

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import masking, parsing, tfrecords, verify
+from bigbird_ja.data import masking, tfrecords, verify
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -108,7 +108,7 @@ def _check_shard(
 
 def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Counts) -> list[str]:
     is_dynamic = manifest.masking == "dynamic"
-    parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
+    parse = tfrecords.parse_dynamic if is_dynamic else tfrecords.parse_static
     try:
         parsed = {
             name: value.numpy() for name, value in parse(manifest, tf.constant(batch)).items()

@@ -29,13 +29,14 @@ from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.lease import Lease, held
+from bigbird_ja.text.tokenizer import Tokenizer
 
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
-_SETTINGS, _BLOCKS, _OWNED = "settings.json", "blocks.json", "owned.json"
+_SETTINGS, _OWNED = "settings.json", "owned.json"
 # The files of ours in each part of a work folder.
 _OURS = {
-    "": (_SETTINGS, _BLOCKS, _OWNED),
+    "": (_SETTINGS, _OWNED),
     "blocks": (".block",),
     "shards": (".json", ".tfrecord"),  # notes; shards on their way to a bucket
     "ready": (".tfrecord",),
@@ -116,20 +117,6 @@ class Work:
     def block(self, name: str) -> str:
         """Path of a packed block."""
         return os.path.join(self.local, "blocks", name)
-
-    def num_blocks(self) -> dict[str, int] | None:
-        """Blocks of each split, once all are packed."""
-        with contextlib.suppress(FileNotFoundError, BadInput):
-            return decode.read_json(os.path.join(self.local, _BLOCKS), dict[str, decode.Count])
-        return None
-
-    def note_blocks(self, numbers: dict[str, int]) -> None:
-        """Notes that all blocks are packed."""
-        storage.write_text(os.path.join(self.local, _BLOCKS), json.dumps(numbers))
-
-    def forget_blocks(self) -> None:
-        """Makes the next packing check every block, and pack the damaged ones again."""
-        storage.delete(os.path.join(self.local, _BLOCKS))
 
     # --- shards ---
 
@@ -253,3 +240,29 @@ def shards_to_replace(data_dir: str) -> set[str]:
     if not claims.created_by.startswith("bigbird-ja"):
         raise BadInput(f"{path}: the records were made elsewhere: {advice}")
     return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}
+
+
+def refuse_foreign(
+    output_dir: str, listing: Collection[str], owned: Collection[str], tokenizer: Tokenizer
+) -> None:
+    """Refuses an output that holds a file of another make where ours would be.
+
+    Args:
+        output_dir: of `make-data`.
+        listing: the names in it.
+        owned: shards of ours in it.
+        tokenizer: whose model will be written there.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    foreign = [n for n in listing if n.endswith(".tfrecord") and n not in owned]
+    name = manifest_lib.TOKENIZER_NAME
+    if not owned and name in listing:
+        data = storage.read_bytes(storage.join(output_dir, name))
+        foreign += [name] if data != tokenizer.model_bytes else []
+    if foreign:
+        raise BadInput(
+            f"{output_dir} holds {foreign[0]}, and nothing shows that make-data made it:"
+            " choose another --output_dir, or move it away yourself"
+        )

@@ -94,20 +94,20 @@ class Disk(Place):
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
         """Writes to a temporary file beside `path`."""
-        with _temporary(path) as (temporary, file):
+        with _temporary(path) as file:
             yield file
             _sync(file)
             with _errors_named(path):
-                os.replace(temporary, path)
+                os.replace(file.name, path)
             _sync_directory(path)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
         """A hard link refuses an existing name and shows the whole content at once."""
-        with _temporary(path) as (temporary, file):
+        with _temporary(path) as file:
             file.write(data)
             _sync(file)
             try:
-                os.link(temporary, path)
+                os.link(file.name, path)
             except FileExistsError:
                 return False
             except PermissionError:
@@ -198,17 +198,16 @@ def _is_version(path: str, token: str) -> bool:
 
 def _create_without_link(path: str, data: bytes) -> bool:
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        with open(path, "xb") as file:
+            file.write(data)
+            _sync(file)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        _sync(file)
     return True
 
 
 @contextlib.contextmanager
-def _temporary(path: str) -> Iterator[tuple[str, BinaryIO]]:
+def _temporary(path: str) -> Iterator[BinaryIO]:
     """An open temporary file beside `path`, gone at the end; errors carry the name `path`."""
     with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
@@ -221,11 +220,13 @@ def _temporary(path: str) -> Iterator[tuple[str, BinaryIO]]:
     tag = identity.this_process().tag
     temporary = os.path.join(directory, f"{prefix}{tag}-{secrets.token_hex(4)}")
     try:
-        with _errors_named(path), children.remove_on_exit(temporary):
-            # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
-            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            with os.fdopen(descriptor, "wb") as file:
-                yield temporary, file
+        # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
+        with (
+            _errors_named(path),
+            children.remove_on_exit(temporary),
+            open(temporary, "xb") as file,
+        ):
+            yield file
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

@@ -64,10 +64,9 @@ def documents(
     seed: int,
     mean_length: int = DEFAULT_MEAN_LENGTH,
     facts: float = DEFAULT_FACTS,
-    start: int = 0,
 ) -> Iterator[str]:
-    """Articles `start` to `start + count - 1` of a seed; see `document`."""
-    for index in range(start, start + count):
+    """The first articles of a seed; see `document`."""
+    for index in range(count):
         yield document(index, seed, mean_length, facts)
 
 

@@ -69,7 +69,6 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
         (["--model_dir=nowhere", "--data_dir=DATA"], "no checkpoint here"),
         (["--model_dir=MODEL", "--data_dir=nowhere"], "nowhere"),
         (["--model_dir=MODEL", "--data_dir=DATA", "--step=5"], "no checkpoint of step 5"),
-        (["--model_dir=MODEL", "--data_dir=DATA", "--step=x"], "a global step"),
         (["--model_dir=MODEL", "--data_dir=DATA", "--plot=x.png"], "without --probe"),
     ],
 )

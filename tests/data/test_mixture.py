@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import blocks, build, check, parsing, pipeline
+from bigbird_ja.data import blocks, build, check, pipeline, tfrecords
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -94,7 +94,7 @@ def parsed_records(manifest, output, split):
     for shard in manifest.shards(split):
         data = tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64)
         for batch in data:
-            parsed = parsing.parse_dynamic(manifest, batch)
+            parsed = tfrecords.parse_dynamic(manifest, batch)
             yield from zip(parsed["tokens"].numpy(), parsed["corpus_ids"].numpy(), strict=True)
 
 
@@ -176,7 +176,7 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
     masked: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
     for shard in manifest.train_shards:
         for batch in tf.data.TFRecordDataset(f"{tmp_path}/data/{shard.name}").batch(64):
-            parsed = parsing.parse_static(manifest, batch)
+            parsed = tfrecords.parse_static(manifest, batch)
             for ids, corpus in zip(
                 parsed["input_ids"].numpy(), parsed["corpus_ids"].numpy(), strict=True
             ):

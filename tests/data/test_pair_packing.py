@@ -45,6 +45,18 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
     assert all(len(pair.a) >= (seq_length - 3) // 2 for pair in alone[:-1])
 
 
+def test_b_leaves_no_single_token_behind():
+    lengths = [30] * 300
+    taken = [np.zeros(n, bool) for n in lengths]
+    for pair in pair_packing.pack_pairs(lengths, every_nth(lengths, 7), 64, 3):
+        for each in (*pair.a, *pair.b):
+            taken[each.document][each.start : each.end] = True
+        for each in pair.b:
+            after = np.flatnonzero(taken[each.document][each.end :])
+            left = after[0] if len(after) else lengths[each.document] - each.end
+            assert left != 1 or each.end - each.start == 1  # it could not be cut in two
+
+
 def test_half_of_the_pairs_are_random_full_and_cut_between_sentences():
     rng = np.random.default_rng(0)
     lengths = rng.lognormal(6, 1.2, 2000).astype(int).tolist()

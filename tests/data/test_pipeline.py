@@ -16,11 +16,11 @@ from bigbird_ja.data import (
     hashing,
     masking,
     order,
-    parsing,
     pipeline,
     tfrecords,
 )
 from bigbird_ja.data.masking import MaskRate
+from bigbird_ja.data.pipeline import TENSORFLOW
 from bigbird_ja.process.errors import BadInput, classify
 from testkit import synthetic
 from tests.data import order_oracle
@@ -41,11 +41,11 @@ def record_ids(dataset, num_batches):
 def test_hashes_are_the_same_in_numpy_and_tensorflow():
     values = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint64).astype(np.uint32)
     ours = hashing.fold(values, values[::-1])
-    theirs = hashing.fold_tensors(tf.constant(values), tf.constant(values[::-1].copy()))
+    theirs = TENSORFLOW.fold(tf.constant(values), tf.constant(values[::-1].copy()))
     np.testing.assert_array_equal(ours, theirs.numpy())
     ids = np.arange(500)
     np.testing.assert_array_equal(
-        hashing.permutation(7, ids), hashing.tensor_permutation(7, tf.constant(ids)).numpy()
+        hashing.permutation(7, ids), TENSORFLOW.permutation(7, tf.constant(ids)).numpy()
     )
 
 
@@ -64,9 +64,8 @@ def test_order_ops_equal_order(counts, readers, window):
     layout = order.Layout(counts, readers, seed=5, window=window)
     for w, reader in itertools.product(range(3 * layout.windows_per_epoch), range(readers)):
         expected = order_oracle.window_shards(layout, w, reader)
-        found = pipeline.window_shards(
-            layout, tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
-        )
+        numbers = tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
+        found = order.window_shards(layout, *numbers, TENSORFLOW)
         np.testing.assert_array_equal(expected, found.numpy())
 
 
@@ -89,7 +88,7 @@ def test_the_record_read_is_the_record_named(data):
     manifest, directory = data
     dataset = pipeline.record_batches(manifest, directory, seed=3, global_batch_size=4)
     for serialized, _, record in dataset.take(8):
-        tokens = parsing.parse_dynamic(manifest, serialized)["tokens"].numpy()
+        tokens = tfrecords.parse_dynamic(manifest, serialized)["tokens"].numpy()
         numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
         assert numbers == record.numpy().tolist()
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bigbird_ja.evaluation.mask_filling import encode_with_masks
+from bigbird_ja.commands.fill_mask import encode_with_masks
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus

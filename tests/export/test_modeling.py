@@ -14,8 +14,10 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from bigbird_ja.data import parsing
-from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import tfrecords
+from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import set_value
 
@@ -31,7 +33,7 @@ from scripts.bench_export_memory import WAYS, build  # noqa: E402
 
 @pytest.fixture(scope="module")
 def trained(small_run):
-    return source.with_data_set(source.load(small_run.model_dir), small_run.data_dir)
+    return load_run(small_run.model_dir)
 
 
 def exported(trained, folder, **settings):
@@ -116,17 +118,19 @@ def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
     ],
     ids=["rolled", "independent", "documents apart"],
 )
-def test_logits_are_the_trainers(trained, tmp_path, settings):
+def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    batch = parity.masked_records(changed, 3)
+    manifest = manifest_lib.load(small_run.data_dir)
+    options = model_card.Options("x", "other", 3, small_run.data_dir, manifest)
+    batch = parity.masked_records(changed, options)
     if not changed.config.model.attend_across_documents:
         special = changed.tokenizer.special
         batch["input_ids"][:, 100] = special.sep  # two documents
         ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
         numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-        expected = parsing.document_ids(changed.manifest, batch["input_ids"]).numpy()
+        expected = tfrecords.document_ids(manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers, expected)
-    ours = parity.our_scores(changed, batch)
+    ours = parity.our_scores(changed, batch, manifest)
     for way in ({}, {"attn_implementation": "flex_attention"}):
         theirs = parity.their_scores(folder, changed, batch, **way)
         np.testing.assert_allclose(theirs, ours, atol=parity.TOLERANCE)

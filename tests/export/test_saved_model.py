@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.export import saved_model, source
+from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.export import saved_model
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module")
 def trained(small_run):
-    return source.load(small_run.model_dir)
+    return load_run(small_run.model_dir)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from bigbird_ja.model.params import (
     visible_pairs,
 )
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from tests.model.tiny import tiny_config
 

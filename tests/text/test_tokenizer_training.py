@@ -139,9 +139,3 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "could not write" in ended.stdout and "File too large" in ended.stdout
-
-
-def test_the_number_of_steps_for_the_progress_line() -> None:
-    # 100,000 candidates, three quarters in each round, down to 1.1 times 32,000.
-    assert tokenizer_training._em_steps(100_000, TokenizeConfig()) == 2 * 5
-    assert tokenizer_training._em_steps(10, TokenizeConfig()) == 2

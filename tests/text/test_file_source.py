@@ -63,7 +63,7 @@ def test_each_row_is_a_document(tmp_path, name):
     assert texts(tmp_path / name, text_field="body") == ["x"]
     with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
         texts(tmp_path / name)
-    with pytest.raises(BadInput, match="row 1: id holds no text"):
+    with pytest.raises(BadInput, match="id holds no text but int64: name another column"):
         texts(tmp_path / name, text_field="id")
 
 
