@@ -33,7 +33,6 @@ def define_flags(flags: Flags) -> None:
     """This command's flags."""
     flags.path("data_dir", "Directory that `make-data` wrote, on disk or gs://.", required=True)
     flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
-    flags.choice("color", ("auto", "always", "never"), "Colours; auto: on a terminal.")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -67,9 +66,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             " again with --overwrite, or copy the shard again",
             results=results,
         )
-    colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
     if args.examples and manifest.tokenizer_sha256:
-        _show_examples(manifest, args.data_dir, args.examples, colour)
+        _show_examples(manifest, args.data_dir, args.examples, sys.stdout.isatty())
     return results
 
 

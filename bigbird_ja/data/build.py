@@ -28,7 +28,7 @@ from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Work, exclusive, refuse_foreign, shards_to_replace
+from bigbird_ja.data.work import Work, exclusive, load_owned, refuse_foreign
 from bigbird_ja.process import children, signals
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, CommandError, Refused, StorageError
@@ -86,9 +86,8 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 
 def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output, spec = request.output_dir, request.spec
-    listing = storage.list_stats(output)
-    has_data = manifest_lib.FILE_NAME in listing
-    if has_data and not request.overwrite:
+    owned, listing = load_owned(output), storage.list_files(output)
+    if manifest_lib.FILE_NAME in listing and not request.overwrite:
         manifest = _finished(request)
         with contextlib.suppress(BadInput):  # what stands there is not this command's
             if work.begun() == spec:
@@ -102,18 +101,13 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
                 f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None
-    owned = work.owned()
-    if has_data:
-        owned |= shards_to_replace(output)
+    refuse_foreign(output, listing, owned, request.tokenizer)
     if begun is None:
-        refuse_foreign(output, listing, owned, request.tokenizer)
         work.remove()
     else:
         log(f"{output}: continuing what an earlier run began")
-    work.open(spec, owned)
+    work.open(spec)
     plans = _pack(request, work)
-    if begun is not None:
-        refuse_foreign(output, listing, owned | _names(plans), request.tokenizer)
     made = _write_shards(request, work, plans)
     lease.check()
     return _finish(request, work, plans, made), False
@@ -133,10 +127,6 @@ def _finished(request: Request) -> Manifest:
             " another --output_dir, or --overwrite"
         )
     return verify.fast_check(output)
-
-
-def _names(plans: list[SplitPlan]) -> set[str]:
-    return {plan.name(shard) for plan in plans for shard in range(plan.num_shards)}
 
 
 # --- packing: documents to blocks ---
@@ -254,13 +244,9 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
 
 def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> list[list[MadeShard]]:
     """Writes the shards of each split, except those that an earlier run has finished."""
-    made = work.finished_shards(_names(plans))
-    tasks = [
-        (i, k)
-        for i, plan in enumerate(plans)
-        for k in range(plan.num_shards)
-        if plan.name(k) not in made
-    ]
+    every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
+    made = work.finished_shards([plans[i].name(k) for i, k in every])
+    tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
     num_workers = max(1, min(request.num_workers, len(tasks)))
     with (
         Workers(num_workers, _start_writer, (plans, request.spec, work)) as workers,
@@ -280,10 +266,10 @@ def _finish(
     manifest = shards.manifest_of(request.spec, request.corpus, plans, made)
     if tokenizer.changes:
         manifest.statistics["tokenizer_changes"] = tokenizer.changes
-    work.put_in_place(_names(plans))
-    storage.write_bytes(storage.join(output, manifest_lib.TOKENIZER_NAME), tokenizer.model_bytes)
+    owned = work.put_in_place(manifest.train_shards + manifest.eval_shards, request.spec)
+    owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)
-    manifest_lib.save(manifest, output)
+    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
     work.remove()
     return manifest
 

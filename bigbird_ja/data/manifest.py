@@ -390,8 +390,3 @@ def load(data_dir: str) -> Manifest:
             f" with --output_dir={data_dir}"
         ) from error
     return from_json(data, path)
-
-
-def save(manifest: Manifest, data_dir: str) -> None:
-    """Writes `manifest.json` atomically; everything it names must be there already."""
-    storage.write_text(storage.join(data_dir, FILE_NAME), to_json(manifest))

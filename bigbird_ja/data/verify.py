@@ -92,13 +92,17 @@ def content_problems(
         f"{shard.name} {_OTHER}"
         for split in splits
         for shard in manifest.shards(split)
-        if not (listing[shard.name].crc32c and shard.crc32c)
-        and not _is_content(storage.join(data_dir, shard.name), shard)
+        if not is_shard(storage.join(data_dir, shard.name), listing[shard.name], shard)
     ]
 
 
-def _is_content(path: str, shard: Shard) -> bool:
-    """Whether a file of the right size holds what the manifest states, as far as it does."""
+def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
+    """Whether a file holds what the manifest states of a shard, as far as it does; reads it where
+    its checksum is not in `info`."""
+    if _difference(shard, info):
+        return False
+    if info.crc32c and shard.crc32c:
+        return True
     if shard.crc32c and not storage.is_remote(path):
         return storage.crc32c_of_file(path)[0] == shard.crc32c
     if not shard.sha256:

@@ -101,22 +101,6 @@ def restated_facts(text: str) -> list[tuple[Span, Span]]:
     return pairs
 
 
-def is_generated(text: str) -> bool:
-    """Whether a text is one of these articles: much of it stands between slots of the sentences."""
-    head = text[:2000]
-    return sum(len(match[0]) for match in _literals().finditer(head)) > len(head) / 20
-
-
-@functools.cache
-def _literals() -> re.Pattern[str]:
-    kinds = _SENTENCES["kinds"].values()
-    sentences = [s for kind in kinds for s in kind["openings"] + kind["sentences"]]
-    sentences += _SENTENCES["generic"] + _SENTENCES["fact_first"] + _SENTENCES["fact_again"]
-    literals = {literal for sentence in sentences for literal, _ in _parts_of(sentence)}
-    longest_first = sorted((x for x in literals if len(x) >= 7), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
-
-
 @functools.cache
 def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
     """A sentence as pairs of literal text and the slot after it ("" for none)."""

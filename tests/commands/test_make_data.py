@@ -111,7 +111,7 @@ def test_to_a_bucket_and_from_it(bucket, fake_gcs, inputs, run_cli, tmp_path):
     )  # fmt: skip
     assert ended.status == 0, ended.stderr
     names = storage.list_files(output)
-    assert "manifest.json" in names and len(names) == 2 + ended.json["shards"]
+    assert "manifest.json" in names and len(names) == 3 + ended.json["shards"]
     assert list(tmp_path.rglob("*.block")) == []
 
 

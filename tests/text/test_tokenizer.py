@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -75,11 +74,6 @@ def test_it_pickles_and_knows_its_hash(tok: Tokenizer) -> None:
     copy = pickle.loads(pickle.dumps(tok))
     assert copy.encode("東京") == tok.encode("東京")
     assert copy.sha256 == tok.sha256 and len(tok.sha256) == 64
-
-
-def test_it_loads_from_a_bucket(tok: Tokenizer, bucket: str) -> None:
-    storage.write_bytes(f"{bucket}/ja.model", tok.model_bytes)
-    assert tokenizer.load(f"{bucket}/ja.model").sha256 == tok.sha256
 
 
 def test_lone_surrogates_are_one_clear_line(tok: Tokenizer) -> None:

@@ -52,15 +52,6 @@ def test_a_sample_does_not_follow_the_layout() -> None:
     assert 2300 < drawn.count("text") < 2700
 
 
-def test_the_settings_are_those_of_the_original_run() -> None:
-    arguments = tokenizer_training.trainer_arguments(TokenizeConfig())
-    assert arguments["vocab_size"] == 32000
-    assert arguments["character_coverage"] == 0.9995
-    assert arguments["max_sentence_length"] == 16384
-    assert [arguments[f"{name}_id"] for name in ("pad", "bos", "eos", "unk")] == [0, 1, 2, 3]
-    assert arguments["control_symbols"] == ["[CLS]", "[SEP]", "[MASK]"]
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(
     tmp_path: Path, model_type: str
