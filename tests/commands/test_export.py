@@ -43,9 +43,7 @@ def test_hugging_face(small_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output_dir=OUT"], "--model_dir is needed"),
         (["--model_dir=nowhere", "--output_dir=OUT"], "no checkpoint here"),
-        (["--model_dir=MODEL", "--output_dir=OUT", "--format=onnx"], "--format"),
         (["--model_dir=MODEL", "--output_dir=MODEL/hf"], "overlaps with --model_dir"),
     ],
 )

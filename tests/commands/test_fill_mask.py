@@ -51,7 +51,6 @@ def test_long_text_from_a_file_and_standard_input_agree(small_run, capsys, tmp_p
     [
         (["--text=何もない"], "holds no [MASK]"),
         (["--text=" + "漢字" * 400 + "[MASK]"], "the model takes 256"),
-        (["--text=[MASK]", "--file=x"], "give one of them"),
         (["--file=nowhere.txt"], "nowhere.txt"),
         (["--text=[MASK]", "--step=5"], "no checkpoint of step 5"),
     ],

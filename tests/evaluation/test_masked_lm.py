@@ -42,15 +42,6 @@ def test_every_held_out_prediction_is_counted_once(result, small_run):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_less_with_max_batches(forward, small_run):
-    manifest, ticks = manifest_lib.load(small_run.data_dir), []
-    first = masked_lm.evaluate_model(
-        forward, small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
-    )
-    assert len(ticks) == 1
-    assert first["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
-
-
 @pytest.fixture(scope="module")
 def mixed(small_run, tmp_path_factory):
     """Data of two corpora for the small run's model: the manifest and where it lies."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -12,10 +14,10 @@ import pytest
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.evaluation.trained_model import load_model, load_run
 from bigbird_ja.export import huggingface, model_card, parity
+from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.train.warm_start import load_initial
-from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -112,28 +114,17 @@ def test_round_trip_through_init_from(exported):
     assert "bert.embeddings.word_embeddings.weight" in table
 
 
-@pytest.mark.nightly
-def test_next_sentence_models_load_as_for_pretraining(
-    tmp_path, sample_corpus, tokenizer_path, run_cli
-):
-    data, model = tmp_path / "data", tmp_path / "model"
-    for arguments in (
-        ["make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--nsp",
-         f"--output_dir={data}", "--seq_length=256", "--max_predictions_per_seq=40",
-         "--eval_fraction=0.1", "--num_shards=2"],
-        ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=2",
-         runs.ENGINE, *runs.SETTINGS],
-    ):  # fmt: skip
-        ended = run_cli(*arguments)
-        assert ended.status == 0, ended.stderr
-    folder = tmp_path / "hf"
-    ended = run_cli("export", f"--model_dir={model}", f"--output_dir={folder}")
-    assert ended.status == 0, ended.stderr
-    theirs = transformers.BigBirdForPreTraining.from_pretrained(str(folder))
-    trained = load_run(str(model))
-    np.testing.assert_array_equal(
-        theirs.cls.seq_relationship.weight.detach().numpy(),
-        trained.params["cls/seq_relationship/output_weights"],
+def test_next_sentence_models_load_as_for_pretraining(exported, tmp_path):
+    _, _, trained = exported
+    config = deepcopy(trained.config)
+    config.make_data.nsp = True
+    pair_model = dataclasses.replace(
+        trained, config=config, params=initial_parameters(config, seed=0)
     )
-    ended = run_cli("evaluate", f"--model_dir={model}", f"--data_dir={data}", "--json")
-    assert 0 <= ended.json["next_sentence_accuracy"] <= 1
+    huggingface.fill(str(tmp_path), pair_model, model_card.Options("x", parity_sequences=0))
+    theirs = transformers.BigBirdForPreTraining.from_pretrained(str(tmp_path))
+    name = "cls/seq_relationship/output_weights"
+    np.testing.assert_array_equal(
+        theirs.cls.seq_relationship.weight.detach().numpy(), pair_model.params[name]
+    )
+    np.testing.assert_array_equal(load_model(str(tmp_path)).params[name], pair_model.params[name])

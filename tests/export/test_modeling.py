@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,10 +26,7 @@ torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 pytestmark = pytest.mark.both
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
 from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
-from scripts.bench_export_memory import WAYS, build  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +50,6 @@ def settings_of(**model):
         "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
         "num_attention_heads": 2, "num_layers": 2, "random_pattern": "rolled", "pattern_seed": 3,
     }  # fmt: skip
-    from types import SimpleNamespace
-
     return SimpleNamespace(
         model=SimpleNamespace(**{**defaults, **model}), data=SimpleNamespace(seq_length=None)
     )
@@ -172,31 +168,6 @@ def test_any_length_checkpointing_and_gradients(trained, tmp_path):
     torch.testing.assert_close(*gradients)
     with pytest.raises(ValueError, match="this model takes 256"):
         model(torch.ones(1, 300, dtype=torch.long))
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the most elements that any tensor has which is made meanwhile."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), named=None):
-        found = function(*arguments, **(named or {}))
-        for tensor in found if isinstance(found, (tuple, list)) else [found]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return found
-
-
-def test_memory_grows_with_the_length_and_not_with_its_square():
-    largest = {}
-    for way in WAYS[0], WAYS[2]:
-        for length in (1024, 4096):
-            model = build(way, length)
-            with _Largest() as seen:
-                model(torch.ones(1, length, dtype=torch.long)).last_hidden_state.sum().backward()
-            largest[way, length] = seen.elements
-    ours, full = ([largest[way, n] for n in (1024, 4096)] for way in (WAYS[0], WAYS[2]))
-    assert ours[1] < 4.6 * ours[0] and full[1] > 15 * full[0]
 
 
 _LOAD = """
