@@ -123,11 +123,11 @@ def _state_of(state: RunState, heartbeat: Heartbeat | None) -> str:
 
 def _tokens_per_step(config_path: str) -> int:
     """0 where the config cannot be read."""
-    from bigbird_ja.plan import cost
+    from bigbird_ja.plan import rows
     from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
-        return cost.tokens_per_step(complete_config(read_config(config_path)))
+        return rows.tokens_per_step(complete_config(read_config(config_path)))
     except BadInput:
         return 0
 
