@@ -11,8 +11,6 @@ from msgspec import Meta
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
 
-is_ours = outputs.is_json_with("chips", "config_fingerprint")
-
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
 _ADVICE = "not a result of `bigbird-ja preflight --output`"

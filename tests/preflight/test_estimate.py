@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,14 +70,6 @@ def test_batch_per_device_of_a_slice() -> None:
     assert estimate.batch_per_core(config, 32) == 1
     with pytest.raises(BadInput, match="does not divide by 64 devices x "):
         estimate.batch_per_core(config, 64)
-
-
-def test_only_dumps_are_ours(tmp_path: Path) -> None:
-    for name in ("step-batch1.v3.optimized.hlo", "step-batch2.v5e-2x4.update.hlo.pb"):
-        (tmp_path / name).touch()
-    assert estimate.is_dump(str(tmp_path))
-    (tmp_path / "step-batch2.v5e-2x4.other.hlo.pb").touch()
-    assert not estimate.is_dump(str(tmp_path))
 
 
 def test_an_all_reduce_on_paper() -> None:
