@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from absl import app, flags
 
-from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process import prepare_tensorflow
 from bigbird_ja.process.console import human_bytes, table
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "What `make-data` wrote.", required=True)
@@ -27,7 +27,7 @@ _THREADS = flags.DEFINE_integer("threads", 2, "Threads of the pipeline.")
 
 def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dict[str, float]:
     """Prints the stages; returns `sequences_per_second` and `cpu_us` of the last."""
-    tensorflow_env.prepare(os.environ)
+    prepare_tensorflow(os.environ)
     import resource
 
     import tensorflow as tf
