@@ -14,13 +14,12 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from bigbird_ja.launch.tpu_nodes import TpuNodes
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
 from bigbird_ja.data.manifest import Manifest, Shard, Split
-from bigbird_ja.launch import compute
+from bigbird_ja.launch import compute, services
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.services import TpuNodes
