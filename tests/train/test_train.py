@@ -16,6 +16,7 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
@@ -116,7 +117,7 @@ class Training:
 
         self._monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
         self._monkeypatch.setattr(results, "write_tensorboard", lambda *args: None)
-        self._monkeypatch.setattr(choice, "start", lambda *args: engine)
+        self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         self._monkeypatch.setattr(choice, "model", lambda *args: engine)
         job = Job(
             self.config, self.manifest, self.data, self.model_dir,
