@@ -22,7 +22,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from bigbird_ja.process import console, tensorflow_env
+from bigbird_ja.process import console, prepare_tensorflow
 from testkit import bad_inputs, command_line, runs
 from testkit.hostile import files
 from testkit.hostile import world as world_lib
@@ -42,7 +42,7 @@ Row = tuple[str, str, str | None, float]  # kind, command, problem, seconds
 def main(argv: list[str]) -> int:
     """Tries all, prints the table."""
     del argv
-    tensorflow_env.prepare(os.environ)
+    prepare_tensorflow(os.environ)
     with tempfile.TemporaryDirectory(prefix="bad-input-") as scratch:
         place = Path(scratch)
         run = _small_run(place)

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.process import console, tensorflow_env
+from bigbird_ja.process import console, prepare_tensorflow
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 
-tensorflow_env.prepare(os.environ)
+prepare_tensorflow(os.environ)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from absl import app, flags
 
-from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process import prepare_tensorflow
 from bigbird_ja.process.console import human_bytes, table
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "What `make-data` wrote.", required=True)
@@ -27,19 +27,19 @@ _THREADS = flags.DEFINE_integer("threads", 2, "Threads of the pipeline.")
 
 def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dict[str, float]:
     """Prints the stages; returns `sequences_per_second` and `cpu_us` of the last."""
-    tensorflow_env.prepare(os.environ)
+    prepare_tensorflow(os.environ)
     import resource
 
     import tensorflow as tf
 
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import parsing, pipeline
+    from bigbird_ja.data import pipeline, tfrecords
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     manifest = manifest_lib.load(data_dir)
     order = {"seed": 1, "global_batch_size": batch_size}
     read = pipeline.record_batches(manifest, data_dir, **order)
-    parse = parsing.parse_dynamic if manifest.masking == "dynamic" else parsing.parse_static
+    parse = tfrecords.parse_dynamic if manifest.masking == "dynamic" else tfrecords.parse_static
     parsed = read.map(
         lambda s, epoch, record: parse(manifest, s), num_parallel_calls=threads, deterministic=True
     )

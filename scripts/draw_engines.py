@@ -17,7 +17,7 @@ from matplotlib import patches
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from bigbird_ja.process import tensorflow_env
+from bigbird_ja.process import prepare_tensorflow
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 _OUTPUT = os.path.join("docs", "images", "engines.png")
@@ -26,7 +26,7 @@ _TENSORFLOW, _JAX, _BOTH = "#f9dcc0", "#cfe0f1", "#ececea"
 
 def main() -> None:
     """Writes engines.png."""
-    tensorflow_env.prepare(os.environ)
+    prepare_tensorflow(os.environ)
     figure, axis = plt.subplots(figsize=(12, 6.4))
     axis.set(xlim=(0, 12), ylim=(0, 6.4))
     axis.axis("off")

@@ -20,10 +20,9 @@ from typing import Any
 
 from bigbird_ja.cli import main as cli
 from bigbird_ja.process import children, console
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 READY = "ready"
-KEPT: list[Any] = []
 
 
 def work() -> dict[str, Any]:
@@ -56,18 +55,10 @@ def _forever() -> dict[str, Any]:
 
 def swallow() -> dict[str, Any]:
     """A library that catches everything, once."""
-    console.log(READY)
     with contextlib.suppress(BaseException):
+        console.log(READY)
         time.sleep(60)
     return _forever()
-
-
-def swallow_always() -> dict[str, Any]:
-    """A library that catches everything, always."""
-    console.log(READY)
-    while True:
-        with contextlib.suppress(BaseException):
-            time.sleep(60)
 
 
 def in_destructor() -> dict[str, Any]:
@@ -84,8 +75,8 @@ def in_destructor() -> dict[str, Any]:
 
 def translate() -> dict[str, Any]:
     """A library that makes an error of its own out of what it catches."""
-    console.log(READY)
     try:
+        console.log(READY)
         time.sleep(60)
     except BaseException:
         raise RuntimeError("UNKNOWN: callback failed") from None
@@ -120,21 +111,8 @@ def chatter() -> dict[str, Any]:
         print("東京" * 100)
 
 
-def abort_for_memory() -> dict[str, Any]:
+def abort() -> dict[str, Any]:
     """C++ without memory."""
-    os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
-    os.abort()
-
-
-def abort_thread() -> dict[str, Any]:
-    """TensorFlow without memory for a thread."""
-    os.write(2, b"F env.cc:74] Check failed: ret == 0 (11 vs. 0)Thread x via pthread_create()\n")
-    os.abort()
-
-
-def abort_check() -> dict[str, Any]:
-    """A library that found a fault of its own."""
-    os.write(2, b"F shape.cc:1] Check failed: size > 0 (0 vs. 0)\n")
     os.abort()
 
 
@@ -145,22 +123,19 @@ def exit_of_libc() -> dict[str, Any]:
 
 
 def no_memory() -> dict[str, Any]:
-    """All memory is taken and held while the exception goes up."""
+    """All memory is taken."""
     held: list[Any] = []
     for size in (1 << 20, 1 << 12, 1 << 8, 16):
         with contextlib.suppress(MemoryError):
             while True:
                 held.append(bytes(size))
-    KEPT.append(held)
     raise MemoryError
 
 
 def odd_exception() -> dict[str, Any]:
     """What a library makes of a refused page."""
     with contextlib.suppress(MemoryError):
-        while True:
-            KEPT.append(bytes(1 << 20))
-    KEPT.clear()
+        no_memory()
     raise ValueError("Error parsing message")
 
 

@@ -62,9 +62,9 @@ def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
 
 def import_trainer() -> None:
     """Imports what a trainer needs, without running any of it."""
-    from bigbird_ja.process import tensorflow_env
+    from bigbird_ja.process import prepare_tensorflow
 
-    tensorflow_env.prepare(os.environ)
+    prepare_tensorflow(os.environ)
     import tensorflow  # noqa: F401
 
     from bigbird_ja.data import pipeline, verify  # noqa: F401

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, order, tfrecords
 
@@ -59,8 +60,14 @@ def write(
         values[split] = manifest_lib.Split(at, used, at, used, at * max_predictions)
         values[f"{split}_shards"] = tuple(shards)
     result = manifest_lib.Manifest(**values)
-    manifest_lib.save(result, str(directory))
+    save(result, str(directory))
     return result
+
+
+def save(manifest: manifest_lib.Manifest, directory: str) -> None:
+    """Writes `manifest.json`."""
+    path = storage.join(directory, manifest_lib.FILE_NAME)
+    storage.write_text(path, manifest_lib.to_json(manifest))
 
 
 def random_records(

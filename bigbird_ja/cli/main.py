@@ -23,23 +23,23 @@ import re
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bigbird_ja import __version__
-from bigbird_ja.process import children, redaction, tensorflow_env
+from bigbird_ja.process import children, prepare_tensorflow, redaction
 from bigbird_ja.process.console import LiveLine
 from bigbird_ja.process.errors import (  # fmt: skip
     BadInput,
-    CommandError,
     Interrupted,
     OutOfMemory,
     classify,
     one_line,
     telling_line,
 )
-from bigbird_ja.process.signals import CommandSignals, Interruption
+from bigbird_ja.process.signals import CommandSignals
 from bigbird_ja.process.streams import Results, Streams, results_apart, write_results
 
 if TYPE_CHECKING:
@@ -65,9 +65,6 @@ COMMANDS: dict[str, str] = {
     "down": "delete what is left",
 }
 
-
-_NO_MEMORY_LINE = b"bigbird-ja: out of memory on this machine\n"
-_NO_MEMORY_JSON = b'{"reason": "out_of_memory", "error": "out of memory on this machine"}\n'
 _JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
 
 
@@ -75,35 +72,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The console script: runs one command and exits with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams = Streams()  # first: what is opened before it may get the number of a closed stream
-    limits = children.memory_limits()
-    if limits and (ended := children.fork_under_limits(limits)) is not None:
-        sys.exit(_report_child(*ended, arguments, streams))
+    if children.is_memory_limited() and (ended := children.fork_command()) is not None:
+        status, error = ended
+        if error is not None:
+            with _results(_wants_json(arguments)) as results:
+                _End(streams, None).failed(error, results)
+        streams.finish()
+        sys.exit(status)
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
     try:
         status = run_command_line(arguments, streams, signals)
-    except Interruption as stop:  # before the command, or while help is printed
+    except KeyboardInterrupt as stop:  # before the command, or while help is printed
         with _results(_wants_json(arguments)) as results:
             status = _End(streams, signals).failed(stop, results)
-    if (error := streams.finish()) is not None and status == 0:
-        known = classify(error)
+    if (unwritten := streams.finish()) is not None and status == 0:
+        known = classify(unwritten)
         status = known.status if known else 1
-        streams.say(f"bigbird-ja: {known or error}")
+        streams.say(f"bigbird-ja: {known or unwritten}")
     if signals.number:  # at once: no thread is waited for, no library is unloaded
         children.clean_up()
         atexit._run_exitfuncs()  # libraries' own temporary files
         os._exit(status)
     sys.exit(status)
-
-
-def _report_child(
-    status: int, error: CommandError | None, arguments: list[str], streams: Streams
-) -> int:
-    """The end of a command that ran in a child."""
-    if error is not None:
-        with _results(_wants_json(arguments)) as results:
-            _End(streams, None).failed(error, results)
-    streams.finish()
-    return status
 
 
 def _wants_json(arguments: list[str]) -> bool:
@@ -165,42 +155,32 @@ class _End:
 
     def __init__(self, streams: Streams | None, signals: CommandSignals | None) -> None:
         self._streams, self._signals = streams, signals
-        self._is_reported = False
 
     def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
         """Runs the command to its end."""
         try:
             if self._streams is not None:
                 self._streams.check()
-            tensorflow_env.prepare(os.environ)  # whoever imports TensorFlow finds it set
+            prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
             outcome = command.run(args)
             sys.stdout.flush()
             if results is not None:
                 results.write({"reason": "finished", **(outcome or {})})
         except BaseException as error:
             return self.failed(error, results)
-        self._settle()
+        if self._signals is not None:
+            self._signals.settle()
         return 0
 
     def failed(self, error: BaseException, results: Results | None) -> int:
-        """Says why, and returns the status."""
-        self._settle()
-        try:
-            return self._report(error, results)
-        except MemoryError:  # not even for that: these words are there already
-            if not self._is_reported:
-                with contextlib.suppress(OSError):
-                    os.write(2, _NO_MEMORY_LINE)
-            if results is not None:
-                results.write_at_once(_NO_MEMORY_JSON)
-            if self._signals is not None:
-                os._exit(OutOfMemory.status)
-            return OutOfMemory.status
-
-    def _report(self, error: BaseException, results: Results | None) -> int:
-        if self._signals is not None and self._signals.number and classify(error) is None:
-            # What a library made of the exception that a signal raised in it.
-            error = KeyboardInterrupt(self._signals.name)
+        """Reports why, and returns the status."""
+        if isinstance(error, MemoryError):  # what its frames hold is needed for the report
+            traceback.clear_frames(error.__traceback__)
+        if self._signals is not None:
+            self._signals.settle()
+            if self._signals.number and classify(error) is None:
+                # What a library made of the exception that a signal raised in it.
+                error = KeyboardInterrupt(self._signals.name)
         known = classify(error)
         if known is None and children.is_near_memory_limit():
             known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
@@ -216,7 +196,6 @@ class _End:
             sys.stdout.flush()
         with contextlib.suppress(OSError, ValueError):
             print(text, file=self._people(results), end="", flush=True)
-            self._is_reported = True
         if results is not None:
             extra = getattr(error, "results", {})
             with contextlib.suppress(OSError):
@@ -227,10 +206,6 @@ class _End:
         """Where the last line goes: standard output, where standard error was closed."""
         is_closed = self._streams is not None and 2 in self._streams.closed
         return sys.stdout if is_closed and results is None else sys.stderr
-
-    def _settle(self) -> None:
-        if self._signals is not None:
-            self._signals.settle()
 
 
 def _leave(message: str, signals: CommandSignals) -> None:

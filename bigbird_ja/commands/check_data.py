@@ -33,7 +33,6 @@ def define_flags(flags: Flags) -> None:
     """This command's flags."""
     flags.path("data_dir", "Directory that `make-data` wrote, on disk or gs://.", required=True)
     flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
-    flags.choice("color", ("auto", "always", "never"), "Colours; auto: on a terminal.")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -67,9 +66,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             " again with --overwrite, or copy the shard again",
             results=results,
         )
-    colour = args.color == "always" or (args.color == "auto" and sys.stdout.isatty())
     if args.examples and manifest.tokenizer_sha256:
-        _show_examples(manifest, args.data_dir, args.examples, colour)
+        _show_examples(manifest, args.data_dir, args.examples, sys.stdout.isatty())
     return results
 
 
@@ -108,7 +106,7 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import masking, parsing, pipeline
+    from bigbird_ja.data import masking, pipeline, tfrecords
     from bigbird_ja.text import tokenizer as tokenizer_lib
 
     tokenizer = tokenizer_lib.load(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
@@ -118,12 +116,12 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     )
     serialized, epoch, record = next(iter(batch))
     if manifest.masking == "dynamic":
-        parsed = parsing.parse_dynamic(manifest, serialized)
+        parsed = tfrecords.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
         rule = manifest.rule()
         masked = masking.mask(tokens, starts, epoch.numpy(), record.numpy(), 0, rule)
     else:
-        masked = {k: v.numpy() for k, v in parsing.parse_static(manifest, serialized).items()}
+        masked = {k: v.numpy() for k, v in tfrecords.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
         row, slot = np.nonzero(masked["masked_lm_weights"] > 0)
         tokens[row, masked["masked_lm_positions"][row, slot]] = masked["masked_lm_ids"][row, slot]

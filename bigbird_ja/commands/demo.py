@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -28,11 +27,11 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process import children, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
-from bigbird_ja.storage import decode, outputs, plotting
+from bigbird_ja.storage import outputs, ownership, plotting
+from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
 
-_MARKER = ".bigbird-ja-demo"  # a file in every folder that a demo made
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 
 
@@ -54,37 +53,18 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """
     plotting.check_installed("demo")  # its last step draws the report
     work_dir, steps = args.work_dir, args.num_train_steps
-    check_place(work_dir)
-    storage.make_directory(work_dir)
-    marker = json.dumps({"format_version": decode.FORMAT_VERSION})
-    storage.write_text(storage.join(work_dir, _MARKER), marker)
-    start = time.monotonic()
-    result = _run_commands(work_dir, steps)
-    result["seconds"] = round(time.monotonic() - start, 1)
-    storage.write_text(storage.join(work_dir, "demo.json"), json.dumps(result))
-    print(_summary(result))
-    return result
-
-
-def check_place(work_dir: str) -> None:
-    """Refuses a folder in which no demo can run; changes nothing.
-
-    Raises:
-        BadInput: it is on a bucket, cannot be written to, or holds what no demo of this version
-            made.
-    """
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
     outputs.check_folder_place(work_dir, "--work_dir")
-    marker = storage.join(work_dir, _MARKER)
-    if os.path.exists(marker):
-        try:
-            version = decode.read_json(marker, dict[str, str]).get("format_version", "")
-        except BadInput:  # an unreleased version wrote a sentence there
-            version = ""
-        decode.check_format(version, f"--work_dir {work_dir}", "name another folder")
-    elif os.path.isdir(work_dir) and os.listdir(work_dir):
-        raise BadInput(f"--work_dir {work_dir}: holds something that no demo made: name another")
+    ownership.check_folder(work_dir, "--work_dir", "demo", "name another folder")
+    storage.make_directory(work_dir)
+    owned = Owned.create(work_dir, "demo")
+    start = time.monotonic()
+    result = _run_commands(work_dir, steps)
+    result["seconds"] = round(time.monotonic() - start, 1)
+    owned.write("demo.json", json.dumps(result).encode())
+    print(_summary(result))
+    return result
 
 
 def _run_commands(work_dir: str, steps: int) -> dict[str, Any]:
@@ -92,32 +72,36 @@ def _run_commands(work_dir: str, steps: int) -> dict[str, Any]:
         storage.join(work_dir, name) for name in ("corpus.jsonl", "tokenizer.model", "data")
     )
     model, whole = storage.join(work_dir, "run"), storage.join(work_dir, "run-uninterrupted")
+
+    def headline(text: str) -> None:
+        print(f"\n== {text}", flush=True)
+
     config = ["--config", "tiny-cpu"]
-    _headline("1. A corpus: generated Japanese articles in Wiki40b layout")
+    headline("1. A corpus: generated Japanese articles in Wiki40b layout")
     bigbird_ja(["sample", "--output", corpus, "--documents=400", "--seed=7"])
-    _headline("2. A tokenizer")
+    headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
     bigbird_ja(["tokenize", *config, "--input", corpus, "--output_prefix", prefix])
-    _headline("3. Training data: full sequences in shuffled shards, one part held out")
+    headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
     bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers=2"])
     # Often enough that the kill finds a checkpoint to resume from, rarely enough to lose steps.
     pretrain = ["pretrain", *config, "--data_dir", data, f"--num_train_steps={steps}"]
     pretrain += [f"--set=checkpoints.save_every_steps={steps // 6}", "--model_dir"]
-    _headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
+    headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     if last_step(model) < steps // 2:  # else an interrupted demo has done this
         bigbird_ja([*pretrain, model], kill_when=lambda: last_step(model) >= steps // 2)
     killed_at = last_step(model)
-    _headline("5. The same command again: it resumes, in the data too")
+    headline("5. The same command again: it resumes, in the data too")
     bigbird_ja([*pretrain, model])
-    _headline("6. The same run without interruption, to compare")
+    headline("6. The same run without interruption, to compare")
     bigbird_ja([*pretrain, whole])
     result = {"work_dir": work_dir, **compare_runs(model, whole, killed_at)}
-    _headline("7. Evaluation on held-out documents")
+    headline("7. Evaluation on held-out documents")
     evaluated = bigbird_ja(["evaluate", "--model_dir", model, "--data_dir", data])
-    _headline("8. What the model puts at [MASK]")
+    headline("8. What the model puts at [MASK]")
     filled = bigbird_ja(["fill-mask", "--model_dir", model, "--text", "この城は[MASK]である。"])
-    _headline("9. A page about the run")
+    headline("9. A page about the run")
     bigbird_ja(["report", "--model_dir", model, f"--output={work_dir}/report.html"])
     return {**result, "eval_loss": evaluated["masked_lm_loss"], "masks": filled["masks"]}
 
@@ -199,10 +183,6 @@ def compare_runs(model: str, whole: str, killed_at: int) -> dict[str, Any]:
         raise RuntimeError(f"the loss did not fall: {first} to {last}")
     steps = {"killed_at_step": killed_at, "resumed_from_step": resumed_from}
     return {**steps, "same_curve": True, "first_loss": first, "last_loss": last}
-
-
-def _headline(text: str) -> None:
-    print(f"\n== {text}", flush=True)
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.export.source import Source
+    from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.evaluation.trained_model import TrainedModel
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
 
@@ -37,12 +39,6 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.integer(
-        "max_position", None,
-        "Tokens that the exported model takes: longer than trained repeats the trained position"
-        " embeddings, for continued pretraining on longer text.",
-        unit="tokens", low=1, high=10_000_000, none="as trained",
-    )  # fmt: skip
     flags.switch("overwrite", "Replaces what is in OUTPUT_DIR.")
     _define_card_flags(flags)
 
@@ -68,70 +64,76 @@ def _define_card_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Makes the folder, unless it is there."""
     from bigbird_ja.export import folder
-    from bigbird_ja.process.console import log
 
     folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
-    from bigbird_ja.export import source as source_lib
+    from bigbird_ja.evaluation import trained_model
+    from bigbird_ja.export import model_card
 
-    source = source_lib.load(args.model_dir, args.step)
-    if args.data_dir:
-        source = source_lib.with_data_set(source, args.data_dir)
-    if args.max_position:
-        source = source_lib.extend_positions(source, args.max_position)
-        if source.extended_from:
-            log(
-                f"position embeddings: {source.extended_from:,} trained ones repeated to"
-                f" {args.max_position:,}; the copies are not trained"
-            )
-    record = _record(args, source)
-    result = {"step": source.meta.step, "format": args.format, "output_dir": args.output_dir}
+    model = trained_model.load_run(args.model_dir, args.step)
+    manifest = _training_data(model, args.data_dir) if args.data_dir else None
+    record = _record(args, model, manifest)
+    result = {"step": model.step, "format": args.format, "output_dir": args.output_dir}
     if folder.finished(args.output_dir, record, args.overwrite):
-        print(f"finished before: {args.output_dir} holds this export of step {source.meta.step:,}")
+        print(f"finished before: {args.output_dir} holds this export of step {model.step:,}")
         return result
     report: dict[str, Any] = {}
-    folder.write(
-        args.output_dir,
-        record,
-        lambda local: report.update(_fill(local, source, args)),
-        args.overwrite,
-    )
-    print(_summary(args, source, report))
-    return {**result, "parity": report} if report else result
+
+    def fill(local: str) -> None:
+        if args.format == "saved_model":
+            from bigbird_ja.export import saved_model
+
+            saved_model.fill(local, model)
+            return
+        from bigbird_ja.export import huggingface
+
+        options = model_card.Options(
+            args.model_name, args.license, args.parity_sequences, args.data_dir, manifest
+        )
+        report.update(huggingface.fill(local, model, options))
+
+    folder.write(args.output_dir, record, fill, args.overwrite)
+    print(f"step {model.step:,} exported to {args.output_dir}")
+    if not report:
+        return result
+    from bigbird_ja.export import parity
+
+    print("\n".join(parity.as_markdown(report).splitlines()[2:]))
+    return {**result, "parity": report}
 
 
-def _record(args: absl_flags.FlagValues, source: Source) -> dict[str, Any]:
+def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
+    """The data set that the model was trained on: for card and comparison.
+
+    Raises:
+        BadInput: it is another data set.
+    """
+    from bigbird_ja.data import manifest as manifest_lib
+
+    manifest, meta = manifest_lib.load(data_dir), model.meta
+    if meta and manifest.fingerprint != meta.data_fingerprint:
+        raise BadInput(
+            f"--data_dir {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
+            f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give that one,"
+            " or leave --data_dir out"
+        )
+    return manifest
+
+
+def _record(
+    args: absl_flags.FlagValues, model: TrainedModel, manifest: Manifest | None
+) -> dict[str, Any]:
     """What the export depends on."""
     from bigbird_ja import __version__
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    names = ("format", "max_position", "parity_sequences", "model_name", "license")
+    assert model.meta is not None
+    names = ("format", "parity_sequences", "model_name", "license")
     return {
         "format_version": FORMAT_VERSION,
         "bigbird_ja": __version__,
-        "step": source.meta.step,
-        "checkpoint": {name: file.crc32c for name, file in source.meta.files.items()},
+        "step": model.step,
+        "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
         # Not the folder's name: this record is published with the model.
-        "held_out_data": source.manifest.fingerprint if source.manifest else None,
+        "held_out_data": manifest.fingerprint if manifest else None,
         **{name: getattr(args, name) for name in names},
     }
-
-
-def _fill(local: str, source: Source, args: absl_flags.FlagValues) -> dict[str, Any]:
-    if args.format == "saved_model":
-        from bigbird_ja.export import saved_model
-
-        saved_model.fill(local, source)
-        return {}
-    from bigbird_ja.export import huggingface, model_card
-
-    options = model_card.Options(args.model_name, args.license, args.parity_sequences)
-    return huggingface.fill(local, source, options)
-
-
-def _summary(args: absl_flags.FlagValues, source: Source, report: dict[str, Any]) -> str:
-    lines = [f"step {source.meta.step:,} exported to {args.output_dir}"]
-    if report:
-        from bigbird_ja.export import parity
-
-        lines += parity.as_markdown(report).splitlines()[2:]
-    return "\n".join(lines)

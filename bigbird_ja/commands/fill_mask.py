@@ -11,15 +11,23 @@ takes a few seconds.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
 
+if TYPE_CHECKING:
+    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.text.tokenizer import Tokenizer
+
+MASK = "[MASK]"
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
@@ -44,22 +52,83 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the candidates at each mask."""
     text = _read_text(args.text, args.file)
-    from bigbird_ja.evaluation.mask_filling import MASK, fill_mask, filled_text
-
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     from bigbird_ja.evaluation.trained_model import load_model
 
     model = load_model(args.model_dir, args.step)
-    if model.tokenizer is None:
-        raise BadInput(f"{args.model_dir}: no tokenizer.model: its data set has none")
     from bigbird_ja.evaluation.forward import Forward
 
     masks = fill_mask(Forward(model.config, model.params), model.tokenizer, text, args.top_k)
-    print(_as_text(masks))
+    rows = [
+        (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
+        for number, candidates in enumerate(masks, start=1)
+        for place, candidate in enumerate(candidates)
+    ]
+    print(table(rows, ["mask", "token", "probability"]))
     if len(text) < 400:
         print(filled_text(text, masks))
     return {"step": model.step, "masks": masks}
+
+
+def fill_mask(
+    forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
+) -> list[list[dict[str, Any]]]:
+    """The `top_k` likeliest pieces at each `[MASK]` in the order of the text, best first: `token`,
+    `token_id` and `probability`.
+
+    Raises:
+        BadInput: more tokens than the model takes.
+    """
+    import numpy as np
+
+    special = tokenizer.special
+    ids = [special.cls, *encode_with_masks(text, tokenizer), special.sep]
+    positions = [place for place, i in enumerate(ids) if i == special.mask]
+    most = forward.config.model.max_position_embeddings or 0
+    if len(ids) > most:
+        raise BadInput(
+            f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
+        )
+    scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
+    return [
+        [
+            {
+                "token": tokenizer.pieces[i],
+                "token_id": int(i),
+                "probability": math.exp(float(row[i])),
+            }
+            for i in np.argsort(-row, kind="stable")[:top_k]
+        ]
+        for row in scores
+    ]
+
+
+def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
+
+    The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no space
+    is put after it, and spaces before it are removed. To that end each mask travels through
+    SentencePiece as a marker that is always one piece.
+    """
+    marker = "_NEWLINE_"
+    special = tokenizer.special
+    parts = text.split(MASK)
+    is_mask: list[bool] = []  # of each marker in the text, in order
+    for part in parts:
+        is_mask += [False] * part.count(marker) + [True]
+    joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
+    ids = tokenizer.encode(joined)
+    if len(parts) > 1 and not parts[0].strip() and tokenizer.pieces[ids[0]] == "▁":
+        ids = ids[1:]
+    markers = iter(is_mask)
+    return [special.mask if i == special.newline and next(markers) else i for i in ids]
+
+
+def filled_text(text: str, masks: list[list[dict[str, Any]]]) -> str:
+    """The text with the best candidate at each mask, in brackets."""
+    best = (candidates[0]["token"].replace("▁", " ") for candidates in masks)
+    return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)
 
 
 def _read_text(text: str | None, path: str | None) -> str:
@@ -91,14 +160,3 @@ def _as_utf_8(data: bytes, where: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{where}: not UTF-8 (byte {error.start})") from error
-
-
-def _as_text(masks: list[list[dict[str, Any]]]) -> str:
-    from bigbird_ja.process.console import table
-
-    rows = [
-        (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
-        for number, candidates in enumerate(masks, start=1)
-        for place, candidate in enumerate(candidates)
-    ]
-    return table(rows, ["mask", "token", "probability"])

@@ -73,14 +73,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
-    from bigbird_ja.data import build, workers
+    from bigbird_ja.data import build
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
 
     _check_length(config)
-    num_workers = args.num_workers or workers.available_cores()
+    num_workers = args.num_workers or build.available_cores()
     ours = Files(args.tokenizer.removesuffix(".model"))
     if args.tokenizer.endswith(".model") and ours.read_record() is not None:
         tokenizer = tokenizer_lib.load(args.tokenizer)

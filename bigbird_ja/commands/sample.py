@@ -75,18 +75,25 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
     from bigbird_ja.storage.lease import Lease, held
+    from bigbird_ja.storage.ownership import FILES, Owned
+
+    folder, name = storage.directory_of(path), storage.base_name(path)
+
+    def check() -> None:
+        """Refuses what cannot be written to, and, with `overwrite`, a file that is not ours."""
+        owned = Owned.load(folder)
+        is_ours = not overwrite or (owned is not None and owned.is_unchanged(name))
+        outputs.check_output_file(path, "--output", True, lambda _: is_ours, "sample")
 
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
-    outputs.check_output_file(path, "--output", True, _is_ours, "sample")
+    check()
     busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
-    folder = storage.directory_of(path)
-    lock = storage.join(folder, f".{storage.base_name(path)}.sample.lock")
+    lock = storage.join(folder, f".{name}.sample.lock")
     with outputs.new_folder(folder), held(Lease(lock, busy, log)):
-        # Again: another process may have written the file before this one had the lock.
-        outputs.check_output_file(path, "--output", True, _is_ours, "sample")
+        check()  # again: another process may have written the file before this one had the lock
         if overwrite or not storage.exists(path):
-            with storage.writing(path) as file:
+            with Owned.create(folder, FILES).writing(name) as file:
                 _encode(path, documents, file)
             return True
         wanted = _Digest()
@@ -97,22 +104,10 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
                 stored.write(chunk)
         if stored.sha256.digest() != wanted.sha256.digest():
             raise BadInput(
-                f"{path} holds something else: choose another --output, or replace it with"
-                " --overwrite"
+                f"{path} holds something else: choose another --output, or, if it is a generated"
+                " corpus, replace it with --overwrite"
             )
     return False
-
-
-def _is_ours(path: str) -> bool:
-    """Whether the first document of a file is one of our articles."""
-    from bigbird_ja.process.errors import BadInput
-    from bigbird_ja.text import articles
-    from bigbird_ja.text.file_source import FileSource
-
-    try:
-        return articles.is_generated(next(FileSource(path).texts(), ""))
-    except BadInput:
-        return False
 
 
 def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:

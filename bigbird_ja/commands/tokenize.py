@@ -44,14 +44,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     started = time.monotonic()
     settings = command_flags.resolve(args)[0].tokenize
     files = Files(args.output_prefix)
-    files.check()
+    files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = corpus_input.open_input(args)
     record = files.finished(settings, corpus.fingerprint, args.overwrite)
     if record is None:
         with files.held() as lease:
-            files.check()  # again: another process may have come first
+            # Again: another process may have come first.
             record = files.finished(settings, corpus.fingerprint, args.overwrite)
             if record is None:
+                files.check(replaces=True)
                 return _train(files, corpus, settings, lease, started)
     print(f"finished already: {files.model}")
     return _results(files, record)

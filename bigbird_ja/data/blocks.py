@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -160,6 +160,23 @@ def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: in
         choices = min(first_of, choices)
     draw = int(hashing.fold(hashing.seed_key(seed, purpose), run))
     return first + draw % choices
+
+
+_packer: dict[str, Any] = {}  # of a worker process
+
+
+def start_packer(tokenizer: Tokenizer, spec: DataSpec, path_of: Callable[[str], str]) -> None:
+    """Prepares a process for `pack_block`; `path_of` gives the path of a block by its name."""
+    marker = words.word_marker(spec.word_boundaries, tokenizer)
+    _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
+
+
+def pack_block(block: Block) -> tuple[str, int]:
+    """Packs and writes one block unless it is there; returns its split and its bytes of text."""
+    spec, path = _packer["spec"], _packer["path_of"](block.name)
+    if read_block(path, spec.row_dtype.itemsize, verify=True) is None:
+        write_block(path, *make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
+    return block.split, sum(len(text.encode()) for text in block.texts)
 
 
 def make_rows(

@@ -5,34 +5,45 @@
 3. When all shards are ready they are moved into place, and `manifest.json` is written, last.
 
 Each file appears whole or not at all, and depends on the corpus and the settings alone. So the next
-run of a killed command makes the same bytes, and repeats only what was in flight. `work` describes
-where unfinished work lies and what may be removed.
+run of a killed command makes the same bytes, and repeats only what was in flight.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import multiprocessing
 import os
-from collections.abc import Collection, Iterable, Mapping
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Work, exclusive, shards_to_replace
-from bigbird_ja.data.workers import Workers
+from bigbird_ja.data.work import Work, exclusive, load_owned, refuse_foreign
+from bigbird_ja.process import children, signals
 from bigbird_ja.process.console import Progress, log
-from bigbird_ja.process.errors import BadInput, Refused, StorageError
+from bigbird_ja.process.errors import BadInput, CommandError, Refused, StorageError
 from bigbird_ja.storage import outputs
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Document, Part
 from bigbird_ja.text.tokenizer import Tokenizer
 
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
+_IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with the corpus
 
 
 @dataclass(frozen=True)
@@ -75,9 +86,8 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 
 def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output, spec = request.output_dir, request.spec
-    listing = storage.list_stats(output)
-    has_data = manifest_lib.FILE_NAME in listing
-    if has_data and not request.overwrite:
+    owned, listing = load_owned(output), storage.list_files(output)
+    if manifest_lib.FILE_NAME in listing and not request.overwrite:
         manifest = _finished(request)
         with contextlib.suppress(BadInput):  # what stands there is not this command's
             if work.begun() == spec:
@@ -91,18 +101,13 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
                 f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None
-    owned = work.owned()
-    if has_data:
-        owned |= shards_to_replace(output)
+    refuse_foreign(output, listing, owned, request.tokenizer)
     if begun is None:
-        _refuse_foreign(request, listing, owned)
         work.remove()
     else:
         log(f"{output}: continuing what an earlier run began")
-    work.open(spec, owned)
+    work.open(spec)
     plans = _pack(request, work)
-    if begun is not None:
-        _refuse_foreign(request, listing, owned | _names(plans))
     made = _write_shards(request, work, plans)
     lease.check()
     return _finish(request, work, plans, made), False
@@ -124,71 +129,25 @@ def _finished(request: Request) -> Manifest:
     return verify.fast_check(output)
 
 
-def _refuse_foreign(
-    request: Request, listing: Mapping[str, storage.Stat], owned: Collection[str]
-) -> None:
-    """Refuses an output that holds a file of another make where ours would be.
-
-    Raises:
-        BadInput: naming it.
-    """
-    foreign = [n for n in listing if n.endswith(".tfrecord") and n not in owned]
-    name = manifest_lib.TOKENIZER_NAME
-    if not owned and name in listing:
-        data = storage.read_bytes(storage.join(request.output_dir, name))
-        foreign += [name] if data != request.tokenizer.model_bytes else []
-    if foreign:
-        raise BadInput(
-            f"{request.output_dir} holds {foreign[0]}, and nothing shows that make-data made it:"
-            " choose another --output_dir, or move it away yourself"
-        )
-
-
-def _names(plans: list[SplitPlan]) -> set[str]:
-    return {plan.name(shard) for plan in plans for shard in range(plan.num_shards)}
-
-
 # --- packing: documents to blocks ---
-
-_worker: dict[str, Any] = {}  # of a worker process
-
-
-def _start_packer(tokenizer: Tokenizer, spec: DataSpec, work: Work) -> None:
-    marker = words.word_marker(spec.word_boundaries, tokenizer)
-    _worker.update(tokenizer=tokenizer, marker=marker, spec=spec, work=work)
-
-
-def _pack_block(block: blocks.Block) -> tuple[str, int]:
-    """Packs and writes one block unless it is there; returns its split and its bytes of text."""
-    spec: DataSpec = _worker["spec"]
-    path = _worker["work"].block(block.name)
-    if blocks.read_block(path, spec.row_dtype.itemsize, verify=True) is None:
-        rows, stats = blocks.make_rows(block, _worker["tokenizer"], _worker["marker"], spec)
-        blocks.write_block(path, rows, stats)
-    return block.split, sum(len(text.encode()) for text in block.texts)
 
 
 def _pack(request: Request, work: Work) -> list[SplitPlan]:
-    """Packs the whole corpus (unless that was done) and plans the shards of both splits.
+    """Packs the corpus, but for the blocks that are there, and plans the shards of both splits.
 
     Raises:
         BadInput: the text or a setting is at fault; nothing of the work is left then.
         Refused: the bucket that the text lies on refuses; the work is kept.
     """
     try:
-        for _ in range(2):  # a block that was damaged since it was written is packed again
-            numbers = work.num_blocks() or _pack_blocks(request, work)
-            plans = _plan_shards(work, numbers, request.spec)
-            if plans is not None:
-                _check_plans(request, plans)
-                return plans
-            work.forget_blocks()
+        plans = _plan_shards(work, _pack_blocks(request, work), request.spec)
+        _check_plans(request, plans)
+        return plans
     except Refused:
         raise
     except BadInput:
         work.remove()
         raise
-    raise StorageError(f"{work.local}: the disk does not keep what is written: check it")
 
 
 def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
@@ -201,36 +160,36 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     numbers = dict.fromkeys(SPLITS, 0)
     total = int(sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts))
+    packer = (request.tokenizer, spec, work.block)
     with (
-        Workers(request.num_workers, _start_packer, (request.tokenizer, spec, work)) as workers,
+        Workers(request.num_workers, blocks.start_packer, packer) as workers,
         Progress(total, "B") as progress,
     ):
-        for split, size in workers.map(_pack_block, cut):
+        for split, size in workers.map(blocks.pack_block, cut):
             numbers[split] += 1
             progress.update(size)
-    work.note_blocks(numbers)
     return numbers
 
 
 def _text_bytes(part: Part) -> int:
     """Bytes of text in a part of the corpus, about."""
-    return sum(
-        storage.size(s) * (_GZIP_RATIO if s.endswith((".gz", ".zst", ".parquet")) else 1)
-        for s in (source.label for source in part.opened)
-        if not s.startswith("tfds:")
-    )
+    paths = [source.label for source in part.opened if not source.label.startswith("tfds:")]
+    packed = (".gz", ".zst", ".parquet")
+    return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
-def _plan_shards(work: Work, numbers: Mapping[str, int], spec: DataSpec) -> list[SplitPlan] | None:
-    """The shards of both splits, from the blocks that were written; None where one is damaged."""
+def _plan_shards(work: Work, numbers: Mapping[str, int], spec: DataSpec) -> list[SplitPlan]:
+    """The shards of both splits, from the blocks that were written."""
     plans = []
     for split in SPLITS:
-        names = [blocks.Block(split, number, ()).name for number in range(numbers[split])]
-        stored = [blocks.read_block(work.block(n), spec.row_dtype.itemsize) for n in names]
-        whole = [block for block in stored if block is not None]
-        if len(whole) < len(stored):
-            return None
-        plans.append(shards.plan_split(split, whole, spec))
+        stored = []
+        for number in range(numbers[split]):
+            path = work.block(blocks.Block(split, number, ()).name)
+            block = blocks.read_block(path, spec.row_dtype.itemsize)
+            if block is None:
+                raise StorageError(f"{path}: the disk does not keep what is written: check it")
+            stored.append(block)
+        plans.append(shards.plan_split(split, stored, spec))
     return plans
 
 
@@ -256,6 +215,8 @@ def _check_plans(request: Request, plans: list[SplitPlan]) -> None:
 
 
 # --- writing: blocks to shards ---
+
+_worker: dict[str, Any] = {}  # of a worker process
 
 
 def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
@@ -283,13 +244,9 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
 
 def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> list[list[MadeShard]]:
     """Writes the shards of each split, except those that an earlier run has finished."""
-    made = work.finished_shards(_names(plans))
-    tasks = [
-        (i, k)
-        for i, plan in enumerate(plans)
-        for k in range(plan.num_shards)
-        if plan.name(k) not in made
-    ]
+    every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
+    made = work.finished_shards([plans[i].name(k) for i, k in every])
+    tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
     num_workers = max(1, min(request.num_workers, len(tasks)))
     with (
         Workers(num_workers, _start_writer, (plans, request.spec, work)) as workers,
@@ -309,9 +266,122 @@ def _finish(
     manifest = shards.manifest_of(request.spec, request.corpus, plans, made)
     if tokenizer.changes:
         manifest.statistics["tokenizer_changes"] = tokenizer.changes
-    work.put_in_place(_names(plans))
-    storage.write_bytes(storage.join(output, manifest_lib.TOKENIZER_NAME), tokenizer.model_bytes)
+    owned = work.put_in_place(manifest.train_shards + manifest.eval_shards, request.spec)
+    owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)
-    manifest_lib.save(manifest, output)
+    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
     work.remove()
     return manifest
+
+
+# --- processes ---
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Runs `function(task)` in processes, or in this one for `num_workers=1`.
+
+    Args:
+        num_workers: processes.
+        initializer, arguments: called once in each process before its first task.
+    """
+
+    def __init__(
+        self, num_workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        self._num_workers = num_workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._open = contextlib.ExitStack()
+        if num_workers == 1:
+            initializer(*arguments)
+        else:
+            self._stderr = os.path.join(self._open.enter_context(scratch_directory()), "stderr")
+            self._pool = ProcessPoolExecutor(
+                num_workers,
+                # Not "fork": a fork of a process with threads (storage, progress) may hang.
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(os.getpid(), self._stderr, initializer, arguments),
+            )
+
+    def map(self, function: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
+        """Results in the order of the tasks, which are taken from their iterator as needed.
+
+        Raises:
+            CommandError: a worker ended; on Linux a kill is what running out of memory looks like.
+        """
+        if self._pool is None:
+            yield from map(function, tasks)
+            return
+        waiting: collections.deque[Future[Result]] = collections.deque()
+        try:
+            for task in tasks:
+                waiting.append(self._submit(function, task))
+                while len(waiting) >= _IN_FLIGHT * self._num_workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            raise self._worker_error() from error
+
+    def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+        """Hands a task over, and starts a process for it where one is lacking, which begins with
+        the thread's mask: Ctrl-C and a closed terminal are this process's to answer."""
+        assert self._pool is not None
+        with signals.uninterrupted():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+            try:
+                return self._pool.submit(function, task)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _worker_error(self) -> CommandError:
+        """How the first one ended; the executor has sent SIGTERM to the others."""
+        assert self._pool is not None
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=True)
+        statuses = [process.exitcode for process in processes if process.exitcode is not None]
+        first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
+        to_do = "use fewer --num_workers and run the same command again"
+        stderr = self._read_stderr().splitlines()
+        return children.error_from_exit(first, stderr, "a worker process", to_do)
+
+    def _read_stderr(self) -> str:
+        """What the workers, and libraries in them, have written to standard error; once."""
+        with contextlib.suppress(FileNotFoundError), open(self._stderr, "rb+") as file:
+            text = file.read().decode(errors="replace")
+            file.truncate(0)
+            return text
+        return ""
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the processes; tasks that have not begun are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            if text := self._read_stderr().rstrip():
+                log(text)
+        self._open.close()
+
+
+def _start_worker(
+    parent: int, stderr: str, initializer: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    descriptor = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+    initializer(*arguments)
+
+
+def _exit_with(parent: int) -> None:
+    """Ends a worker whose parent was killed; it would wait for its next task for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -2,7 +2,7 @@
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
-NumPy and TensorFlow. 32-bit arithmetic modulo 2**32 throughout.
+NumPy and TensorFlow (`pipeline.Tensors`). 32-bit arithmetic modulo 2**32 throughout.
 """
 
 from __future__ import annotations
@@ -45,20 +45,6 @@ def fold(key: Any, value: Any) -> UInt32:
         return mix(key * np.uint32(GOLDEN) + value + np.uint32(1))
 
 
-def fold_tensors(key: Any, value: Any) -> Any:
-    """`fold` of TensorFlow's tensors, or a Python integer as the key, or a NumPy array as value."""
-    import tensorflow as tf
-
-    def xor_shift(x: Any, bits: int) -> Any:
-        return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
-
-    key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
-    x = key * np.uint32(GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
-    x = xor_shift(x, 16) * np.uint32(MULTIPLIER_1)
-    x = xor_shift(x, 15) * np.uint32(MULTIPLIER_2)
-    return xor_shift(x, 16)
-
-
 def seed_key(seed: int, purpose: int) -> int:
     """The key of a seed (any integer of up to 64 bits) for one purpose."""
     seed &= 0xFFFFFFFFFFFFFFFF
@@ -75,10 +61,3 @@ def sort_keys(key: Any, ids: Any) -> npt.NDArray[np.int64]:
     """Unique sortable keys: the hash in the upper 32 bits, the id in the lower 31."""
     ids = np.asarray(ids, dtype=np.int64)
     return (fold(key, ids).astype(np.int64) << 31) | ids
-
-
-def tensor_permutation(key: Any, ids: Any) -> Any:
-    """`permutation` of an int64 tensor."""
-    import tensorflow as tf
-
-    return tf.argsort(tf.cast(fold_tensors(key, ids), tf.int64) * (1 << 31) + ids)

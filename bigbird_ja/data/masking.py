@@ -13,14 +13,15 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
   arXiv:1810.04805).
 
 The rule is written once, for arrays of NumPy (here: static records, whose copies count as epochs)
-and of TensorFlow (`masking_tf`: dynamic masks). `Arrays` holds what the two libraries do otherwise.
-Both give the same targets, bit for bit, for the same (seed, epoch, record).
+and of TensorFlow (`pipeline.Tensors`: dynamic masks). `Arrays` holds what the two libraries do
+otherwise. Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,20 +65,6 @@ class MaskingRule:
         return np.setdiff1d(np.arange(self.vocab_size), self.special_ids).astype(np.int32)
 
 
-@dataclass(frozen=True)
-class MaskRate:
-    """A share of predicted tokens that changes over the run, in a line, as in Yang et al. 2023
-    (arXiv:2305.15096). It takes the place of the rule's `prob`."""
-
-    first: float  # at step 0
-    last: float  # from step `steps` on
-    steps: int
-
-    def at(self, step: int) -> float:
-        """The share at a step, counted from 0; `masking_tf.rate_at` is its twin."""
-        return self.first + (self.last - self.first) * (min(step, self.steps) / self.steps)
-
-
 class Arrays:
     """What NumPy and TensorFlow do otherwise: here NumPy's, in a subclass TensorFlow's.
 
@@ -87,6 +74,19 @@ class Arrays:
     xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
     bits: Any = np  # has `right_shift`
     fold = staticmethod(hashing.fold)
+    permutation = staticmethod(hashing.permutation)
+    # [rows, columns] to [rows, 1].
+    any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
+    max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
+    min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
+
+    def concat(self, parts: Sequence[Array]) -> Array:
+        """One after the other."""
+        return np.concatenate(parts)
+
+    def select(self, values: Array, where: Array) -> Array:
+        """The values at which a mask is true."""
+        return values[where]
 
     def cast(self, values: Array, kind: str) -> Array:
         """The values in another type."""
@@ -104,18 +104,6 @@ class Arrays:
     def count(self, values: Array) -> Array:
         """int [rows, 1]: how many are true."""
         return values.sum(1, keepdims=True)
-
-    def any(self, values: Array) -> Array:
-        """bool [rows, 1]."""
-        return values.any(1, keepdims=True)
-
-    def max(self, values: Array) -> Array:
-        """[rows, 1]."""
-        return values.max(1, keepdims=True)
-
-    def min(self, values: Array) -> Array:
-        """[rows, 1]."""
-        return values.min(1, keepdims=True)
 
     def running_count(self, values: Array) -> Array:
         """int32: how many of a row are true up to each place, that one included."""
@@ -162,6 +150,21 @@ class Arrays:
 
 
 NUMPY = Arrays()
+
+
+@dataclass(frozen=True)
+class MaskRate:
+    """A share of predicted tokens that changes over the run, in a line, as in Yang et al. 2023
+    (arXiv:2305.15096). It takes the place of the rule's `prob`."""
+
+    first: float  # at step 0
+    last: float  # from step `steps` on
+    steps: int
+
+    def at(self, step: Any, arrays: Arrays = NUMPY) -> Array:
+        """float64: the share at a step (int64), counted from 0."""
+        done = arrays.cast(arrays.xp.minimum(step, self.steps), "float64") / float(self.steps)
+        return self.first + (self.last - self.first) * done
 
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: Arrays = NUMPY) -> Array:

@@ -10,18 +10,21 @@ order drawn for it, `window` at a time, mixing the records of a window by a stat
 Shards may differ by one record; the longer ones are dealt so that each reader holds exactly the
 records that its positions ask for.
 
-Nothing here reads a file. `pipeline` computes the same in TensorFlow (a test compares them).
+Nothing here reads a file. Where the order is needed inside TensorFlow's graph, so that no list of
+the future is, `pipeline` calls the same functions with TensorFlow's `Arrays`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja.data import hashing
+from bigbird_ja.data.masking import NUMPY, Arrays
 from bigbird_ja.process.errors import BadInput
 
 Int64 = npt.NDArray[np.int64]
@@ -106,41 +109,53 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: 
         )
 
 
-def taken_before(layout: Layout, position: int, reader: int) -> int:
+def taken_before(layout: Layout, position: Any, reader: Any) -> Any:
     """How many global positions below `position` belong to `reader`."""
     return (position + layout.num_readers - 1 - reader) // layout.num_readers
 
 
-def quota(layout: Layout, epoch: int, reader: int) -> int:
-    """Records that `reader` delivers in an epoch."""
+def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
+    """Records that `reader` delivers in an epoch; numbers, or arrays of either library."""
     n = layout.num_records
     return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
 
 
-def reader_shards(layout: Layout, epoch: int, reader: int) -> Int64:
+def window_shards(layout: Layout, window: Any, reader: Any, arrays: Arrays = NUMPY) -> Any:
+    """int64 [shards of the window]: those of a reader's window number `window`, from epoch 0 on."""
+    epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
+    return reader_shards(layout, epoch, reader, arrays)[_window_slice(layout, j)]
+
+
+def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: Arrays = NUMPY) -> Any:
     """int64 [shards_per_reader]: the shards of a reader in an epoch, in the order of its visits."""
-    mine = _dealt(layout, epoch, reader)
-    key = hashing.fold(hashing.seed_key(layout.seed, hashing.READER_ORDER), epoch)
-    return mine[hashing.permutation(key, mine)]
+    dealt = _dealt(layout, epoch, reader, arrays)
+    visits = permutation(layout, hashing.READER_ORDER, epoch, dealt, arrays)
+    return arrays.gather(dealt, visits)
 
 
-def _dealt(layout: Layout, epoch: int, reader: int) -> Int64:
-    counts = np.asarray(layout.counts)
+def permutation(layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: Arrays = NUMPY) -> Any:
+    """The order of `ids` (int64, unique) drawn for one purpose and epoch, as indices into them."""
+    key = arrays.fold(hashing.seed_key(layout.seed, purpose), epoch)
+    return arrays.permutation(key, ids)
+
+
+def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: Arrays) -> Any:
+    """int64 [shards_per_reader]: the shards that a reader gets in an epoch."""
+    every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
-        return np.arange(len(counts))
-    key = hashing.fold(hashing.seed_key(layout.seed, hashing.SHARD_ORDER), epoch)
-    order = hashing.permutation(key, np.arange(len(counts)))
-    shortest = counts.min()
-    longer, shorter = order[counts[order] > shortest], order[counts[order] == shortest]
+        return every
+    shuffled = permutation(layout, hashing.SHARD_ORDER, epoch, every, arrays)
+    is_longer = arrays.gather(counts, shuffled) > counts.min()
+    longer, shorter = arrays.select(shuffled, is_longer), arrays.select(shuffled, ~is_longer)
     each = layout.shards_per_reader
-    extra = [quota(layout, epoch, r) - each * int(shortest) for r in range(reader + 1)]
-    before = sum(extra[:-1])
-    mine = longer[before : before + extra[-1]]
-    first = reader * each - before
-    return np.concatenate([mine, shorter[first : first + each - extra[-1]]])
+    # How many of the longer shards each reader gets, and all readers before it.
+    extras = quota(layout, epoch, np.arange(layout.num_readers)) - each * counts.min()
+    before = arrays.gather(arrays.xp.cumsum(extras) - extras, reader)
+    extra, first = arrays.gather(extras, reader), reader * each - before
+    return arrays.concat([longer[before : before + extra], shorter[first : first + each - extra]])
 
 
-def _window_slice(layout: Layout, j: int) -> slice:
+def _window_slice(layout: Layout, j: Any) -> slice:
     each, windows = layout.shards_per_reader, layout.windows_per_epoch
     return slice(each * j // windows, each * (j + 1) // windows)
 

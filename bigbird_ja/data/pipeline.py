@@ -8,19 +8,121 @@ early without an error.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import hashing, masking_tf, order, parsing
+from bigbird_ja.data import hashing, order, tfrecords
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.masking import MaskingRule, MaskRate
+from bigbird_ja.data.masking import Arrays, MaskingRule, MaskRate, mask_arrays
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
 _READ_BUFFER_BYTES = 1 << 18
+_RUN = 32  # tokens that `running_count` sums at once
+
+
+class Tensors(Arrays):
+    """`Arrays` of TensorFlow: no Python callback, so they run wherever `tf.data` does."""
+
+    xp: Any = tf
+    bits: Any = tf.bitwise
+    any: Any = staticmethod(partial(tf.reduce_any, axis=1, keepdims=True))
+    max: Any = staticmethod(partial(tf.reduce_max, axis=1, keepdims=True))
+    min: Any = staticmethod(partial(tf.reduce_min, axis=1, keepdims=True))
+
+    def fold(self, key: Any, value: Any) -> tf.Tensor:
+        """`hashing.fold`; the key may be a Python integer, the value an array of NumPy."""
+
+        def xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
+            return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
+
+        key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
+        x = key * np.uint32(hashing.GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
+        x = xor_shift(x, 16) * np.uint32(hashing.MULTIPLIER_1)
+        x = xor_shift(x, 15) * np.uint32(hashing.MULTIPLIER_2)
+        return xor_shift(x, 16)
+
+    def permutation(self, key: Any, ids: Any) -> tf.Tensor:
+        """`hashing.permutation` of int64."""
+        keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
+        return tf.cast(tf.argsort(keys), tf.int64)
+
+    def concat(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat(parts, 0)
+
+    def select(self, values: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
+        return tf.boolean_mask(values, where)
+
+    def cast(self, values: tf.Tensor, kind: str) -> tf.Tensor:
+        return tf.cast(values, kind)
+
+    def gather(self, values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, index)
+
+    def count(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.cast(values, tf.int32), axis=1, keepdims=True)
+
+    def running_count(self, values: tf.Tensor) -> tf.Tensor:
+        """Sums short runs by a product with a triangle of ones, and the runs by a cumulative sum.
+
+        Several times as fast as `tf.cumsum` along the whole row. Integers below 2**24 are exact.
+        """
+        length = values.shape[1]
+        short = tf.cast(tf.pad(values, [[0, 0], [0, -length % _RUN]]), tf.float32)
+        triangle = tf.constant(np.triu(np.ones((_RUN, _RUN), np.float32)))
+        within = tf.matmul(tf.reshape(short, [-1, _RUN]), triangle)
+        within = tf.reshape(within, [-1, short.shape[1] // _RUN, _RUN])
+        before = tf.cumsum(within[:, :, -1], axis=1, exclusive=True)
+        counts = tf.reshape(within + before[:, :, None], [-1, short.shape[1]])[:, :length]
+        return tf.cast(counts, tf.int32)
+
+    def nth_highest(self, values: tf.Tensor, more: tf.Tensor, n: int) -> tf.Tensor:
+        both = tf.concat([values, more], axis=1)
+        return tf.raw_ops.NthElement(input=both, n=n - 1, reverse=True)[:, None]
+
+    def at_column(self, values: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, column, batch_dims=1)
+
+    def replace_rows(
+        self,
+        values: tf.Tensor,
+        where: tf.Tensor,
+        by: Callable[..., tf.Tensor],
+        arguments: Sequence[tf.Tensor],
+    ) -> tf.Tensor:
+        rows = tf.where(where[:, 0])[:, 0]
+        replaced = by(*(tf.gather(argument, rows) for argument in arguments))
+        return tf.tensor_scatter_nd_update(values, rows[:, None], replaced)
+
+    def nonzero(self, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        places = tf.where(values)  # int64 [places, 2]
+        return places[:, 0], places[:, 1]
+
+    def count_up(self, like: tf.Tensor) -> tf.Tensor:
+        return tf.range(tf.shape(like, tf.int64)[0])
+
+    def at(self, values: tf.Tensor, row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+        return tf.gather_nd(values, tf.stack([row, column], axis=1))
+
+    def replace(
+        self, values: tf.Tensor, row: tf.Tensor, column: tf.Tensor, by: tf.Tensor
+    ) -> tf.Tensor:
+        return tf.tensor_scatter_nd_update(values, tf.stack([row, column], axis=1), by)
+
+    def scatter(
+        self, row: tf.Tensor, column: tf.Tensor, values: tf.Tensor, like: tf.Tensor, n: int
+    ) -> tf.Tensor:
+        shape = tf.cast(tf.stack([tf.shape(like)[0], n]), tf.int64)
+        dense = tf.scatter_nd(tf.stack([row, column], axis=1), values, shape)
+        return tf.ensure_shape(dense, [like.shape[0], n])
+
+
+TENSORFLOW = Tensors()
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
@@ -69,7 +171,7 @@ def batches(
     def features(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        prob = None if mask_rate is None else masking_tf.rate_at(mask_rate, step)
+        prob = None if mask_rate is None else mask_rate.at(step, TENSORFLOW)
         features = to_features(manifest, rule, seed, *batch, prob, seq_length)
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features
@@ -134,7 +236,7 @@ def _window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """(records, epoch, record id), each [records of the window], in the order of delivery."""
-    shards = window_shards(layout, window, reader)
+    shards = order.window_shards(layout, window, reader, TENSORFLOW)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
     files = tf.data.Dataset.from_tensor_slices((tf.gather(tf.constant(paths), shards), counts))
@@ -145,61 +247,11 @@ def _window(
     is_there = tf.reshape(places < counts[:, None], [-1])
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
-    sequence = record_order(layout, epoch, ids)
+    sequence = order.permutation(layout, hashing.RECORD_ORDER, epoch, ids, TENSORFLOW)
     # Strings are copied once more, not twice: first the order, then the records.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)
     return records, tf.fill(tf.shape(ids), epoch), tf.gather(ids, sequence)
-
-
-# --- the order of `order` inside the graph, so that no list of the future is needed ---
-
-
-def window_shards(layout: order.Layout, window: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
-    """`order.window_shards`: int64 [shards of the window]."""
-    epoch = window // layout.windows_per_epoch
-    shards = reader_shards(layout, epoch, reader)
-    each, windows = layout.shards_per_reader, layout.windows_per_epoch
-    j = window % layout.windows_per_epoch
-    return shards[each * j // windows : each * (j + 1) // windows]
-
-
-def reader_shards(layout: order.Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
-    """`order.reader_shards`: int64 [shards_per_reader]."""
-    dealt = _dealt(layout, epoch, reader)
-    return tf.gather(dealt, _permutation(layout, hashing.READER_ORDER, epoch, dealt))
-
-
-def record_order(layout: order.Layout, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """The order in which the records of a window are delivered, as indices into `ids` (int64)."""
-    return _permutation(layout, hashing.RECORD_ORDER, epoch, ids)
-
-
-def _permutation(layout: order.Layout, purpose: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    key = hashing.fold_tensors(hashing.seed_key(layout.seed, purpose), epoch)
-    return hashing.tensor_permutation(key, ids)
-
-
-def _dealt(layout: order.Layout, epoch: tf.Tensor, reader: tf.Tensor) -> tf.Tensor:
-    num_shards, each = len(layout.counts), layout.shards_per_reader
-    every = tf.range(num_shards, dtype=tf.int64)
-    if layout.num_readers == 1:
-        return every
-    shuffled = _permutation(layout, hashing.SHARD_ORDER, epoch, every)
-    shortest = min(layout.counts)
-    is_longer = tf.gather(tf.constant(layout.counts, tf.int64), shuffled) > shortest
-    longer = tf.cast(tf.boolean_mask(shuffled, is_longer), tf.int64)
-    shorter = tf.cast(tf.boolean_mask(shuffled, ~is_longer), tf.int64)
-    readers = tf.range(layout.num_readers, dtype=tf.int64)
-    extra = order.quota(layout, epoch, readers) - each * shortest
-    before = tf.gather(tf.cumsum(extra, exclusive=True), reader)
-    extra = tf.gather(extra, reader)
-    first = reader * each - before
-    dealt = [longer[before : before + extra], shorter[first : first + each - extra]]
-    return tf.ensure_shape(tf.concat(dealt, 0), [each])
-
-
-# --- reading, parsing, masking ---
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
@@ -232,22 +284,21 @@ def to_features(
     seq_length: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
-    `prob` as of `masking_tf.mask`, `seq_length` as of `batches`."""
+    `prob` as of `mask_arrays`, `seq_length` as of `batches`."""
     if manifest.masking == "static":
-        features = parsing.parse_static(manifest, serialized)
+        features = tfrecords.parse_static(manifest, serialized)
     else:
-        parsed = parsing.parse_dynamic(manifest, serialized)
+        parsed = tfrecords.parse_dynamic(manifest, serialized)
         if seq_length is not None:
-            parsed = parsing.cut(manifest, parsed, seq_length)
+            parsed = tfrecords.cut(manifest, parsed, seq_length)
             epoch, record = _of_pieces(epoch, record, manifest.seq_length // seq_length)
-        features = masking_tf.mask(
-            parsed["tokens"], parsed["word_starts"], epoch, record, seed, rule, prob
-        )
+        tokens, starts = parsed["tokens"], parsed["word_starts"]
+        features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
         features["segment_ids"] = parsed["segment_ids"]
         for name in ("next_sentence_labels", "corpus_ids"):
             if name in parsed:
                 features[name] = parsed[name]
-    features["document_ids"] = parsing.document_ids(manifest, features["input_ids"])
+    features["document_ids"] = tfrecords.document_ids(manifest, features["input_ids"])
     return features
 
 

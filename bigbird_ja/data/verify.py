@@ -7,6 +7,7 @@ has failed. None of them parses a record: that is `check`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.console import human_bytes, log
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
+from bigbird_ja.text.tokenizer import Tokenizer
 
 _CHUNK = 1 << 20
 _LOG_FROM = 4 << 30  # bytes that take seconds to read
@@ -92,13 +94,17 @@ def content_problems(
         f"{shard.name} {_OTHER}"
         for split in splits
         for shard in manifest.shards(split)
-        if not (listing[shard.name].crc32c and shard.crc32c)
-        and not _is_content(storage.join(data_dir, shard.name), shard)
+        if not is_shard(storage.join(data_dir, shard.name), listing[shard.name], shard)
     ]
 
 
-def _is_content(path: str, shard: Shard) -> bool:
-    """Whether a file of the right size holds what the manifest states, as far as it does."""
+def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
+    """Whether a file holds what the manifest states of a shard, as far as it does; reads it where
+    its checksum is not in `info`."""
+    if _difference(shard, info):
+        return False
+    if info.crc32c and shard.crc32c:
+        return True
     if shard.crc32c and not storage.is_remote(path):
         return storage.crc32c_of_file(path)[0] == shard.crc32c
     if not shard.sha256:
@@ -120,6 +126,13 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
+    try:
+        tokenizer = Tokenizer(data, manifest_lib.TOKENIZER_NAME)
+    except BadInput as error:
+        return str(error)
+    ids = dataclasses.asdict(tokenizer.special)
+    if (tokenizer.vocab_size, ids) != (manifest.vocab_size, manifest.special_ids):
+        return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
     return None
 
 

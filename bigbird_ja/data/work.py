@@ -1,12 +1,12 @@
 """Unfinished work of `make-data`: where it lies, whose it is, how it becomes a data set.
 
-`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised; `owned.json`, which names
-the shards in OUTPUT_DIR that are ours; and `ready/`, where shards wait until all are finished.
-Packed blocks and notes on finished shards lie in a folder of this machine: the same one, or one in
-the user's cache for an output on gs://.
+`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, and `ready/`, where shards
+wait until all are finished. Packed blocks and notes on finished shards lie in a folder of this
+machine: the same one, or one in the user's cache for an output on gs://.
 
-Nothing is removed but what is named here, in folders whose `settings.json` shows that this program
-made them. A data set that is replaced stays whole until the new one is.
+Nothing is removed from these folders but files of the names below, where `settings.json` shows that
+this program made the folder. In OUTPUT_DIR the folder's mark (`storage.ownership`) proves what is
+ours. A data set that is replaced stays whole until the new one is.
 """
 
 from __future__ import annotations
@@ -15,30 +15,36 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import DataSpec
+from bigbird_ja.data import verify
+from bigbird_ja.data.manifest import DataSpec, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.lease import Lease, held
+from bigbird_ja.storage.ownership import FILES, Made, Owned
+from bigbird_ja.text.tokenizer import Tokenizer
 
+KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
-_SETTINGS, _BLOCKS, _OWNED = "settings.json", "blocks.json", "owned.json"
-# The files of ours in each part of a work folder.
+_SETTINGS = "settings.json"
+_SHARD_END = ".tfrecord"
+_SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
+# The names of our files in each part of a work folder.
 _OURS = {
-    "": (_SETTINGS, _BLOCKS, _OWNED),
-    "blocks": (".block",),
-    "shards": (".json", ".tfrecord"),  # notes; shards on their way to a bucket
-    "ready": (".tfrecord",),
+    "": _SETTINGS,
+    "blocks": r"(train|eval)-\d{6}\.block",
+    "shards": rf"{_SHARD}(\.json)?",  # shards on their way to a bucket; notes
+    "ready": _SHARD,
 }
 
 
@@ -82,21 +88,14 @@ class Work:
         local = _spec_in(self.local)
         return _spec_in(self._beside) or local  # the one beside the output is decisive
 
-    def open(self, spec: DataSpec, owned: Collection[str]) -> None:
-        """Creates the folders, or uses those that are there.
-
-        Args:
-            spec: what the shards depend on.
-            owned: shards of ours in the output, which stay until they are replaced.
-        """
+    def open(self, spec: DataSpec) -> None:
+        """Creates the folders, or uses those that are there."""
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: what is beside the output is of other settings
         settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
         text = json.dumps(settings, ensure_ascii=False, indent=1)
         for folder in dict.fromkeys((self._beside, self.local)):
             storage.make_directory(folder)
-            if folder == self._beside:
-                self._note_owned(owned)
             storage.write_text(storage.join(folder, _SETTINGS), text)
         for folder in (
             *(os.path.join(self.local, part) for part in ("blocks", "shards")),
@@ -117,20 +116,6 @@ class Work:
         """Path of a packed block."""
         return os.path.join(self.local, "blocks", name)
 
-    def num_blocks(self) -> dict[str, int] | None:
-        """Blocks of each split, once all are packed."""
-        with contextlib.suppress(FileNotFoundError, BadInput):
-            return decode.read_json(os.path.join(self.local, _BLOCKS), dict[str, decode.Count])
-        return None
-
-    def note_blocks(self, numbers: dict[str, int]) -> None:
-        """Notes that all blocks are packed."""
-        storage.write_text(os.path.join(self.local, _BLOCKS), json.dumps(numbers))
-
-    def forget_blocks(self) -> None:
-        """Makes the next packing check every block, and pack the damaged ones again."""
-        storage.delete(os.path.join(self.local, _BLOCKS))
-
     # --- shards ---
 
     def scratch(self, name: str) -> str:
@@ -144,48 +129,56 @@ class Work:
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
         """Those of the shards `names` that are noted and exist, ready or in place."""
-        listings = [storage.list_stats(self._output), storage.list_stats(self.ready)]
+        in_place, ready = storage.list_stats(self._output), storage.list_stats(self.ready)
         finished = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self.scratch(f"{name}.json"), MadeShard)
-                sizes = [listing[name].size for listing in listings if name in listing]
-                if made.shard.name == name and made.shard.bytes in sizes:
+                path = storage.join(self._output, name)
+                is_ready = name in ready and ready[name].size == made.shard.bytes
+                if is_ready or (
+                    name in in_place and verify.is_shard(path, in_place[name], made.shard)
+                ):
                     finished[name] = made
         return finished
 
-    # --- what is ours in the output ---
+    # --- the output ---
 
-    def owned(self) -> set[str]:
-        """The shards of ours in the output, as far as this work knows."""
-        try:
-            path = storage.join(self._beside, _OWNED)
-            return set(decode.read_json(path, list[str], "remove it"))
-        except FileNotFoundError:
-            return set()
-
-    def _note_owned(self, names: Collection[str]) -> None:
-        path = storage.join(self._beside, _OWNED)
-        storage.write_text(path, json.dumps(sorted(names)))
-
-    def put_in_place(self, names: Collection[str]) -> None:
-        """Moves the shards `names` from `ready` to the output, replacing shards of ours.
+    def put_in_place(self, shards: Collection[Shard], spec: DataSpec) -> Owned:
+        """Moves shards from `ready` to the output, replacing what is ours there.
 
         From here on the output holds no finished data set until a manifest is written. After a
-        kill at any instant the same command can continue.
+        kill at any instant the same command can continue. What is not ours, or was changed, is
+        kept under another name.
+
+        Returns:
+            The output by its mark, which names the data set by its spec: the same data set is the
+            same bytes.
         """
-        owned = self.owned() | set(names)
-        self._note_owned(owned)
-        storage.delete(storage.join(self._output, manifest_lib.FILE_NAME))
-        ready = set(storage.list_files(self.ready))
+        digest = hashlib.sha256(json.dumps(vars(spec), sort_keys=True).encode()).hexdigest()
+        owned = Owned.create(self._output, KIND, lambda: digest[:16])
+        names = {shard.name for shard in shards}
+        ready, there = set(storage.list_files(self.ready)), set(storage.list_files(self._output))
+        stale = [n for n in owned.files if n.endswith(_SHARD_END) and n not in names]
+        _remove_or_keep(owned, [manifest_lib.FILE_NAME])
+        for name in sorted(names & ready & there):
+            owned.make_room(name)
+        owned.note({s.name: Made(s.bytes, s.crc32c) for s in shards if s.name in ready})
         moves = [
             partial(storage.rename, storage.join(self.ready, n), storage.join(self._output, n))
-            for n in names
-            if n in ready
+            for n in names & ready
         ]
         storage.run_all(moves)
-        stale = (owned & set(storage.list_files(self._output))) - set(names)
-        storage.delete_many(storage.join(self._output, storage.check_inside(n)) for n in stale)
+        _remove_or_keep(owned, stale)
+        return owned
+
+
+def _remove_or_keep(owned: Owned, names: Collection[str]) -> None:
+    """Removes files of ours from the output; those that were changed are kept beside."""
+    changed = owned.remove(names)
+    for name in changed:
+        owned.make_room(name)
+    owned.forget(changed)
 
 
 def _spec_in(folder: str) -> DataSpec | None:
@@ -213,12 +206,12 @@ def _spec_in(folder: str) -> DataSpec | None:
 
 def _remove_ours(folder: str) -> None:
     """Removes our files; `settings.json` last, so that after a kill the folder is still ours."""
-    for part, endings in reversed(_OURS.items()):
+    for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
         if not storage.is_remote(directory) and os.path.islink(directory):
             continue
         storage.clean_temporary(directory)
-        names = [name for name in storage.list_files(directory) if name.endswith(endings)]
+        names = [name for name in storage.list_files(directory) if re.fullmatch(ours, name)]
         storage.delete_many(storage.join(directory, name) for name in names if name != _SETTINGS)
         if not part:
             storage.delete(storage.join(directory, _SETTINGS))
@@ -227,29 +220,44 @@ def _remove_ours(folder: str) -> None:
                 os.rmdir(directory)
 
 
-@dataclass(frozen=True)
-class _ShardName:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Claims:
-    """The part of a manifest, of this format or another, that says who made which shards."""
-
-    created_by: str
-    train_shards: list[_ShardName]
-    eval_shards: list[_ShardName]
-
-
-def shards_to_replace(data_dir: str) -> set[str]:
-    """The names of the shards that `make-data` wrote to a directory with a manifest.
+def load_owned(output_dir: str) -> Owned | None:
+    """The output by its mark; None where it has none.
 
     Raises:
-        BadInput: the data set there is not one that `make-data` made.
+        BadInput: another command made the folder, or the mark is damaged.
     """
-    path = storage.join(data_dir, manifest_lib.FILE_NAME)
-    advice = "nothing is replaced that make-data did not make: choose another --output_dir"
-    claims = decode.read_json(path, _Claims, advice)
-    if not claims.created_by.startswith("bigbird-ja"):
-        raise BadInput(f"{path}: the records were made elsewhere: {advice}")
-    return {storage.check_inside(s.name) for s in claims.train_shards + claims.eval_shards}
+    owned = Owned.load(output_dir)
+    if owned is not None and owned.kind not in (KIND, FILES):
+        raise BadInput(
+            f"{output_dir}: another command of bigbird-ja made this folder ({owned.kind}): choose"
+            " another --output_dir"
+        )
+    return owned
+
+
+def refuse_foreign(
+    output_dir: str, listing: Collection[str], owned: Owned | None, tokenizer: Tokenizer
+) -> None:
+    """Refuses an output that holds a file of another make where ours would be.
+
+    Args:
+        output_dir: of `make-data`.
+        listing: the names in it.
+        owned: the output by its mark.
+        tokenizer: whose model will be written there.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    ours = owned.files if owned else ()
+    foreign = [n for n in listing if n.endswith(_SHARD_END) and n not in ours]
+    foreign += {manifest_lib.FILE_NAME} & set(listing) - set(ours)
+    name = manifest_lib.TOKENIZER_NAME
+    if name in listing and name not in ours:
+        data = storage.read_bytes(storage.join(output_dir, name))
+        foreign += [name] if data != tokenizer.model_bytes else []
+    if foreign:
+        raise BadInput(
+            f"{output_dir} holds {foreign[0]}, and nothing shows that make-data made it:"
+            " choose another --output_dir, or move it away yourself"
+        )

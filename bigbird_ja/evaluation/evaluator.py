@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.evaluation import masked_lm, results
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.trained_model import TrainedModel, is_export, load_model
-from bigbird_ja.process.console import Progress, log
+from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -60,15 +60,13 @@ class Evaluator:
         steps = self._steps()
         if not steps:
             raise BadInput(f"{self.model_dir}: no checkpoint here: train first")
-        if wanted == "all":
-            return [*steps]
-        if wanted == "latest":
-            return [steps[-1]]
-        if not wanted.isdigit():
-            raise BadInput(f"--step={wanted}: a global step, 'latest' or 'all'")
-        if int(wanted) not in steps:
-            raise BadInput(f"{self.model_dir}: no checkpoint of step {wanted}; there are {steps}")
-        return [int(wanted)]
+        chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
+        if wanted not in chosen:
+            raise BadInput(
+                f"--step={wanted}: no checkpoint of step {wanted} in {self.model_dir}: give one of"
+                f" {', '.join(map(str, steps))}, 'latest' or 'all'"
+            )
+        return [*chosen[wanted]]
 
     def watch(self, stale_minutes: float) -> list[dict[str, Any]]:
         """Evaluates each checkpoint as it appears; the results.
@@ -100,7 +98,7 @@ class Evaluator:
             result = self._measure(model)
         else:
             log(f"checkpoint {step} was evaluated on this data before: see eval.jsonl")
-        print(results.as_text(result))
+        print(as_text(result))
         if self._probe is not None:
             result = {**result, "probe": self._run_probe(model or self._load(step), self._probe)}
         return dict(result)
@@ -135,13 +133,13 @@ class Evaluator:
                 f"{self._data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
                 f" {self.model_dir} takes {settings.max_position_embeddings:,}"
             )
-        trained, made = model.tokenizer_sha256, manifest.tokenizer_sha256
-        if trained and made and trained != made:
+        trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
+        if made and trained != made:
             raise BadInput(
                 f"{self._data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
                 f" model in {self.model_dir} ({trained[:12]}): give data made with that one"
             )
-        if model.data_fingerprint not in (None, manifest.fingerprint):
+        if model.meta and model.meta.data_fingerprint != manifest.fingerprint:
             log(
                 f"note: {self._data_dir} is not the data set that {self.model_dir} was trained on:"
                 " its held-out records may be among the training records of that one"
@@ -160,9 +158,10 @@ class Evaluator:
                 max_batches=self._max_batches,
                 tick=lambda: progress.update(1),
             )
+        assert measured is not None  # this process has all parts
         result = self._record(model, measured)
         if not self._is_export:
-            results.write_tensorboard(self.model_dir, model.step, result)
+            masked_lm.write_tensorboard(self.model_dir, model.step, result)
         return result
 
     def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:
@@ -174,40 +173,67 @@ class Evaluator:
 
     def _run_probe(self, model: TrainedModel, request: ProbeRequest) -> dict[str, Any]:
         from bigbird_ja.data import pipeline
-        from bigbird_ja.data.parsing import document_ids
+        from bigbird_ja.data.tfrecords import document_ids
         from bigbird_ja.evaluation import probe
         from bigbird_ja.evaluation.forward import Forward
 
-        if model.tokenizer is None:
-            raise BadInput(f"{self.model_dir}: no {TOKENIZER_NAME}, which --probe needs")
         log("probe: reading text")
-        manifest = self._manifest
+        manifest, tokenizer = self._manifest, model.tokenizer
         if request.corpus:
             texts = (document.text for document in request.corpus.documents())
-            records = probe.documents_as_ids(texts, model.tokenizer, manifest.seq_length)
+            records = probe.documents_as_ids(texts, tokenizer, manifest.seq_length)
         else:
             batches = pipeline.eval_batches(manifest, self._data_dir, batch_size=8)
             records = probe.records_as_ids(batches, manifest.pad_id)
-        found = probe.run(
+        measured = probe.run(
             Forward(model.config, model.params, functools.partial(document_ids, manifest)),
-            model.tokenizer,
+            tokenizer,
             list(records),
             probe.generated_names if request.names == "facts" else probe.repeated_names,
             max_cases=request.max_cases,
             batch_size=masked_lm.batch_size(manifest.seq_length),
         )
-        if not found["cases"]:
+        if not measured["cases"]:
             raise BadInput(
-                "--probe found no repeated name in this text: try --probe_names=rare, more text by"
+                "--probe: no repeated name in this text: try --probe_names=rare, more text by"
                 " --probe_input, or a larger --eval_fraction when making the data"
             )
-        self._record(model, {"probe": found})
-        print(results.probe_as_text(found))
+        self._record(model, {"probe": measured})
+        print(probe.as_text(measured))
         if request.plot:
-            title = f"Names filled in again, step {model.step:,}"
-            results.draw_probe(found, request.plot, title)
+            probe.draw(measured, request.plot, f"Names filled in again, step {model.step:,}")
             print(f"curve: {request.plot}")
-        return found
+        return measured
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """The tables that `evaluate` prints."""
+    rows = [
+        ("masked-LM loss (nats)", result["masked_lm_loss"]),
+        ("masked-LM accuracy (%)", masked_lm.percent(result["masked_lm_accuracy"])),
+        ("perplexity", result.get("perplexity")),
+        ("bits per character", result.get("bits_per_character")),
+    ]
+    if "next_sentence_accuracy" in result:
+        percent = masked_lm.percent(result["next_sentence_accuracy"])
+        rows.append(("next-sentence accuracy (%)", percent))
+    parts = [
+        f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
+        f" {result.get('sequences', 0):,} held-out sequences",
+        table(rows, ["measure", "value"]),
+    ]
+    for key, title in (
+        ("by_position", "position in the sequence"),
+        ("by_distance", "tokens to the nearest visible same piece"),
+        ("by_sub_corpus", "corpus"),
+    ):
+        cells = [
+            (masked_lm.row_name(row), row["loss"], masked_lm.percent(row["accuracy"]), row["count"])
+            for row in result.get(key, [])
+        ]
+        if cells:
+            parts += ["", table(cells, [title, "loss", "accuracy %", "predictions"])]
+    return "\n".join(parts)
 
 
 def follow(

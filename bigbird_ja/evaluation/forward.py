@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
-from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.settings.schema import Config
 
 
@@ -29,26 +28,15 @@ def padded_length(config: Config, num_tokens: int) -> int:
 
     Sequences that get full attention need no padding; longer ones are whole tiles of two blocks.
     """
-    most = config.model.max_position_embeddings
-    assert most is not None
-    if config.model.attention_type == "original_full":
+    model = config.model
+    assert model.max_position_embeddings is not None
+    is_full = model.attention_type == "original_full"
+    if is_full or num_tokens < pattern.shortest_sparse(model):
         return num_tokens
-    if num_tokens < pattern.shortest_sparse(config.model):
-        return num_tokens
-    tile = 2 * config.model.block_size
-    return min(-(-num_tokens // tile) * tile, most)
+    tile = 2 * model.block_size
+    return min(-(-num_tokens // tile) * tile, model.max_position_embeddings)
 
 
-@tf.autograph.experimental.do_not_convert
-def eval_metrics(
-    config: Config, params: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-    """`pretraining_metrics` of a batch, without dropout."""
-    params = {name: tf.convert_to_tensor(value) for name, value in params.items()}
-    return pretraining_metrics(params, config, batch)
-
-
-@tf.autograph.experimental.do_not_convert
 def masked_log_probabilities(
     config: Config,
     params: Mapping[str, tf.Tensor],
@@ -80,21 +68,20 @@ def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: longer than the model.
     """
-    length = padded_length(config, input_ids.shape[1])
+    given = input_ids.shape[1]
+    missing = padded_length(config, given) - given
     most = config.model.max_position_embeddings
     assert most is not None
-    if max(length, input_ids.shape[1]) > most:
-        raise ValueError(f"{input_ids.shape[1]} tokens; the model takes {most}")
-    result = np.zeros((len(input_ids), length), np.int32)
-    result[:, : input_ids.shape[1]] = input_ids
-    return result
+    if missing < 0 or given > most:
+        raise ValueError(f"{given} tokens; the model takes {most}")
+    return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)])
 
 
 class Model(Protocol):
     """What evaluation needs of a model on some device."""
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """`eval_metrics` of one batch."""
+        """`heads.pretraining_metrics` of one batch, without dropout."""
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """`masked_log_probabilities` of ids of any length."""
@@ -119,11 +106,11 @@ class Forward:
         self.config = inference_config(config)
         self._find_documents = find_documents
         self._params = {name: tf.constant(value) for name, value in params.items()}
-        self._metrics = tf.function(self._eval_metrics, reduce_retracing=False)
-        self._log_probabilities = tf.function(self._masked_lm, reduce_retracing=False)
+        self._metrics = tf.function(self._batch_metrics, autograph=False)
+        self._log_probabilities = tf.function(self._masked_lm, autograph=False)
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """`eval_metrics` of one batch."""
+        """As `Model.metrics`."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -139,14 +126,12 @@ class Forward:
         Raises:
             ValueError: longer than the model.
         """
-        found = self._log_probabilities(
-            tf.constant(padded(self.config, input_ids)),
-            tf.constant(np.asarray(positions, np.int32)),
-        )
-        return np.asarray(found.numpy())
+        ids = tf.constant(padded(self.config, input_ids))
+        scores = self._log_probabilities(ids, tf.constant(np.asarray(positions, np.int32)))
+        return np.asarray(scores.numpy())
 
-    def _eval_metrics(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return eval_metrics(self.config, self._params, batch)
+    def _batch_metrics(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return heads.pretraining_metrics(self._params, self.config, batch)
 
     def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         documents = self._find_documents(input_ids) if self._find_documents else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Model
@@ -48,7 +50,8 @@ def evaluate_model(
     manifest: Manifest,
     max_batches: int | None = None,
     tick: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+    part: Part | None = None,
+) -> dict[str, Any] | None:
     """Evaluates a model on the held-out records.
 
     Args:
@@ -57,6 +60,7 @@ def evaluate_model(
         manifest: of `data_dir`.
         max_batches: stops after so many batches of `batch_size(seq_length)` records.
         tick: called after each batch.
+        part: which batches this process evaluates; None: all.
 
     Returns:
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
@@ -64,28 +68,15 @@ def evaluate_model(
         `sequences`, `by_position`, `by_distance` (to the nearest visible token of the same piece),
         `by_sub_corpus` where several corpora are mixed, `next_sentence_loss` and
         `next_sentence_accuracy` where trained, `examples` (masked places with the model's guess),
-        `data_fingerprint`, `max_batches`, `seconds`.
+        `data_fingerprint`, `max_batches`, `seconds`. None in a process that does not put the parts
+        together.
 
     Raises:
         BadInput: no held-out records.
     """
-    result = evaluate_part(forward, data_dir, manifest, max_batches, tick, Part())
-    assert result is not None  # this process has all parts
-    return result
-
-
-def evaluate_part(
-    forward: Model,
-    data_dir: str,
-    manifest: Manifest,
-    max_batches: int | None,
-    tick: Callable[[], None],
-    part: Part,
-) -> dict[str, Any] | None:
-    """As `evaluate_model`, where several processes evaluate together; None in those that do not
-    put the parts together."""
     from bigbird_ja.data import pipeline, verify
 
+    part = part or Part()
     start = time.monotonic()
     size = batch_size(manifest.seq_length)
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
@@ -267,6 +258,20 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
     return rows
 
 
+def row_name(row: Mapping[str, Any]) -> str:
+    """What a row of `summarise` is about: a corpus, or a bucket's bounds, both inclusive."""
+    if "name" in row:
+        return str(row["name"])
+    if row["from"] is None or row["to"] is None:
+        return "nowhere else"
+    return f"{row['from']}-{row['to'] - 1}"
+
+
+def percent(share: float | None) -> float | None:
+    """A share for people."""
+    return None if share is None else 100.0 * share
+
+
 def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Some masked places of a batch's first record, always the same ones.
 
@@ -309,3 +314,25 @@ def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
     if not manifest.tokenizer_sha256 or not storage.exists(path):
         return None
     return tokenizer.load(path)
+
+
+def write_tensorboard(model_dir: str, step: int, result: Mapping[str, Any]) -> None:
+    """Adds the numbers of an evaluation, `eval/...`, to the event files of `MODEL_DIR/eval/`.
+
+    TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
+    nothing. Files are written locally and stored whole.
+    """
+    import tensorflow as tf
+
+    with scratch_directory() as scratch:
+        # The same name if the evaluation is repeated, another one for each step.
+        writer = tf.summary.create_file_writer(scratch, filename_suffix=f".step-{step}")
+        with writer.as_default(step=step):
+            for name, value in result.items():
+                if isinstance(value, (int, float)) and name not in ("step", "time", "max_batches"):
+                    tf.summary.scalar(f"eval/{name}", float(value))
+        writer.close()
+        folder = storage.join(model_dir, "eval")
+        storage.make_directory(folder)
+        for name in sorted(os.listdir(scratch)):
+            storage.upload(os.path.join(scratch, name), storage.join(folder, name))

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.evaluation.masked_lm import bucket_means, distance_edges
-from bigbird_ja.process.console import Progress
+from bigbird_ja.evaluation.masked_lm import bucket_means, distance_edges, percent, row_name
+from bigbird_ja.process.console import Progress, table
+from bigbird_ja.storage import plotting
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Forward
@@ -240,15 +241,10 @@ def run(
     return {"cases": len(cases), "window_tokens": window, **_summarise(cases, guesses)}
 
 
-def right_tokens(cases: Sequence[Case], guesses: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Which tokens of each case's name are filled in right: bool [tokens]."""
-    return [guess == case.ids for guess, case in zip(guesses, cases, strict=True)]
-
-
 def _summarise(cases: Sequence[Case], guesses: dict[str, list[np.ndarray]]) -> dict[str, Any]:
     columns: dict[str, np.ndarray] = {}
     for name, guessed in guesses.items():
-        right = right_tokens(cases, guessed)
+        right = [guess == case.ids for guess, case in zip(guessed, cases, strict=True)]
         columns[name] = np.array([r.mean() for r in right])
         columns[f"{name}_names"] = np.array([float(r.all()) for r in right])
     longest = max((len(case.input_ids) for case in cases), default=_FIRST_EDGE)
@@ -257,3 +253,39 @@ def _summarise(cases: Sequence[Case], guesses: dict[str, list[np.ndarray]]) -> d
         "by_distance": bucket_means(distance_edges(longest, _FIRST_EDGE), distances, columns),
         "overall": {k: float(v.mean()) if len(v) else None for k, v in columns.items()},
     }
+
+
+def as_text(probe: Mapping[str, Any]) -> str:
+    """A table of the results of `run`: the share of the names' tokens that each guess gets right,
+    in per cent."""
+    columns = ("model", "window", "unigram", "model_names")
+    rows = [
+        (row_name(row), row["count"], *(percent(row[key]) for key in columns))
+        for row in probe["by_distance"]
+    ]
+    window = f"{probe['window_tokens']} tokens %"
+    header = ["tokens back", "names", "model %", window, "constant %", "model, whole names %"]
+    return f"\nprobe: {probe['cases']:,} masked names\n" + table(rows, header)
+
+
+def draw(probe: Mapping[str, Any], path: str, title: str) -> None:
+    """Draws the results of `run`, accuracy against distance, as a PNG file, on disk or gs://."""
+    rows = probe["by_distance"]
+    figure = plotting.new_figure(7.5, 4.5)
+    axes = figure.add_subplot()
+    for key, label, colour, style in (
+        ("model", "whole sequence", "#1f6feb", "o-"),
+        ("window", f"same weights, {probe['window_tokens']} tokens", "#d1242f", "s--"),
+        ("unigram", "best constant guess", "#6e7781", "^:"),
+    ):
+        values = [100.0 * row[key] for row in rows]
+        axes.plot(range(len(rows)), values, style, color=colour, label=label, linewidth=2)
+    labels = [f"{row_name(row)}\nn={row['count']}" for row in rows]
+    axes.set_xticks(range(len(rows)), labels, fontsize=8)
+    axes.set_ylim(-2, 102)
+    axes.set_xlabel("distance to the nearest earlier mention (tokens)")
+    axes.set_ylabel("masked tokens of the name filled in (%)")
+    axes.set_title(title, fontsize=11)
+    axes.grid(alpha=0.3)
+    plotting.legend_below(figure)
+    plotting.save(figure, path, dpi=130)

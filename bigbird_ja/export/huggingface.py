@@ -7,10 +7,9 @@ import os
 import shutil
 from typing import Any
 
-from bigbird_ja.evaluation.trained_model import OURS, pattern_settings
+from bigbird_ja.evaluation.trained_model import OURS, TrainedModel, to_config_json
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
-from bigbird_ja.export.source import Source
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS, to_hugging_face
 from bigbird_ja.process.errors import BadInput
@@ -24,13 +23,13 @@ _TASKS = (
 )  # fmt: skip
 
 
-def model_config(source: Source) -> dict[str, Any]:
+def model_config(trained: TrainedModel) -> dict[str, Any]:
     """`config.json`: a `BigBirdConfig`."""
-    special, model = source.tokenizer.special, source.config.model
+    special, model = trained.tokenizer.special, trained.config.model
     is_sparse = model.attention_type != "original_full"
     return {
         "architectures": [
-            "BigBirdForPreTraining" if source.config.make_data.nsp else "BigBirdForMaskedLM"
+            "BigBirdForPreTraining" if trained.config.make_data.nsp else "BigBirdForMaskedLM"
         ],
         "model_type": "big_bird",
         "auto_map": {
@@ -61,11 +60,11 @@ def model_config(source: Source) -> dict[str, Any]:
         "eos_token_id": special.eos,
         "sep_token_id": special.sep,
         "torch_dtype": "float32",
-        OURS: pattern_settings(source.config),
+        OURS: to_config_json(trained),
     }
 
 
-def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
+def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
     """Writes the folder's files into an empty local directory.
 
     Returns:
@@ -80,22 +79,20 @@ def fill(directory: str, source: Source, options: Options) -> dict[str, Any]:
         raise BadInput(
             "--format=huggingface needs safetensors: pip install 'bigbird-ja[huggingface]'"
         ) from error
-    for name, data in hf_tokenizer.files(
-        source.tokenizer, source.config.model.max_position_embeddings or 0
-    ).items():
+    most = model.config.model.max_position_embeddings or 0
+    for name, data in hf_tokenizer.files(model.tokenizer, most).items():
         _write(directory, name, data)
-    _write(directory, "config.json", _json(model_config(source)))
+    _write(directory, "config.json", _json(model_config(model)))
     for name in _CODE_FILES:
         _write(directory, name, _code(name))
-    weights = to_hugging_face(source.params)
     path = os.path.join(directory, "model.safetensors")
-    save_file(weights, path, metadata={"format": "pt"})
+    save_file(to_hugging_face(model.params), path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.
     shutil.copymode(os.path.join(directory, "config.json"), path)
-    report = parity.compare(directory, source, options.parity_sequences)
+    report = parity.compare(directory, model, options)
     _write(directory, "parity_report.json", _json(report))
     _write(directory, "parity_report.md", parity.as_markdown(report).encode())
-    _write(directory, "README.md", model_card.text(source, options, report).encode())
+    _write(directory, "README.md", model_card.text(model, options, report).encode())
     return report
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import itertools
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from bigbird_ja.export.source import Source
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.evaluation.trained_model import TrainedModel
+from bigbird_ja.export.model_card import Options
 
 TOLERANCE = 1e-4  # of log-probabilities, absolute
 _ARTICLES = 20
@@ -32,16 +31,16 @@ _HARD_TEXTS = (
 )
 
 
-def compare(directory: str, source: Source, num_sequences: int) -> dict[str, Any]:
+def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
     """The parity report of a folder: what was compared, with figures, and what was not and why.
 
     Args:
         directory: the Hugging Face folder, complete but for report and card.
-        source: what it was made from; with a data set its held-out records are compared on, else
-            generated text.
-        num_sequences: how many records; 0 compares no model.
+        model: what it was made from.
+        options: how many sequences are compared, and the data set whose held-out records these are;
+            without one they are generated text.
     """
-    report: dict[str, Any] = {"tolerance": TOLERANCE, "step": source.meta.step, "versions": {}}
+    report: dict[str, Any] = {"tolerance": TOLERANCE, "step": model.step, "versions": {}}
     try:
         import transformers
     except ImportError:
@@ -49,39 +48,26 @@ def compare(directory: str, source: Source, num_sequences: int) -> dict[str, Any
         return report
     for name in ("transformers", "tokenizers", "sentencepiece"):
         report["versions"][name] = importlib.metadata.version(name)
-    with _quiet():
-        report["tokenizer"] = _compare_tokenizers(directory, source, transformers)
-        try:
-            import torch
-        except ImportError:
-            report["not_compared"] = "PyTorch is not installed: token ids alone were compared"
-            return report
-        report["versions"]["torch"] = torch.__version__
-        if num_sequences:
-            report.update(_compare_models(directory, source, num_sequences))
-        else:
-            report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
-    return report
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' warnings of what is meant: no pooler, short sequences."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    transformers.logging.set_verbosity_error()  # it warns of what is meant: no pooler
+    report["tokenizer"] = _compare_tokenizers(directory, model, transformers)
     try:
-        yield
-    finally:
-        logger.setLevel(level)
+        import torch
+    except ImportError:
+        report["not_compared"] = "PyTorch is not installed: token ids alone were compared"
+        return report
+    report["versions"]["torch"] = torch.__version__
+    if not options.parity_sequences:
+        report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
+        return report
+    return {**report, **_compare_scores(directory, model, options)}
 
 
-def _compare_tokenizers(directory: str, source: Source, transformers: Any) -> dict[str, Any]:
+def _compare_tokenizers(directory: str, model: TrainedModel, transformers: Any) -> dict[str, Any]:
     from bigbird_ja.text import articles
 
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
     texts = [*_HARD_TEXTS, *articles.documents(_ARTICLES, seed=2)]
-    our_ids = source.tokenizer.encode_batch(texts)
+    our_ids = model.tokenizer.encode_batch(texts)
     their_ids = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
     same = [mine == other for mine, other in zip(our_ids, their_ids, strict=True)]
     return {
@@ -93,9 +79,10 @@ def _compare_tokenizers(directory: str, source: Source, transformers: Any) -> di
     }
 
 
-def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[str, Any]:
-    batch = masked_records(source, num_sequences)
-    ours, theirs = our_scores(source, batch), their_scores(directory, source, batch)
+def _compare_scores(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
+    batch = masked_records(model, options)
+    ours = our_scores(model, batch, options.manifest)
+    theirs = their_scores(directory, model, batch)
     counted = batch["masked_lm_weights"] > 0
     gap = np.abs(ours - theirs)[counted]
     ids = batch["masked_lm_ids"].astype(np.int64)[..., None]
@@ -106,7 +93,7 @@ def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[
     return {
         "sequences": len(batch["input_ids"]),
         "sequence_length": batch["input_ids"].shape[1],
-        "text": "held-out records" if source.manifest else "generated articles",
+        "text": "held-out records" if options.manifest else "generated articles",
         "scores": {
             "predictions": int(counted.sum()),
             "largest_difference": float(gap.max()),
@@ -117,13 +104,15 @@ def _compare_models(directory: str, source: Source, num_sequences: int) -> dict[
     }
 
 
-def our_scores(source: Source, batch: dict[str, np.ndarray]) -> np.ndarray:
+def our_scores(
+    model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
+) -> np.ndarray:
     """The trained model's log-probabilities at the masked places: float32 [b, P, vocabulary]."""
-    from bigbird_ja.data.parsing import document_ids
+    from bigbird_ja.data.tfrecords import document_ids
     from bigbird_ja.evaluation.forward import Forward
 
-    documents = functools.partial(document_ids, source.manifest) if source.manifest else None
-    forward = Forward(source.config, source.params, documents)
+    documents = functools.partial(document_ids, manifest) if manifest else None
+    forward = Forward(model.config, model.params, documents)
     ids, places = batch["input_ids"], batch["masked_lm_positions"]
     rows = range(len(ids))  # one at a time: base models at 4,096 are large
     return np.concatenate(
@@ -132,51 +121,49 @@ def our_scores(source: Source, batch: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def their_scores(
-    directory: str, source: Source, batch: dict[str, np.ndarray], **loading: Any
+    directory: str, model: TrainedModel, batch: dict[str, np.ndarray], **loading: Any
 ) -> np.ndarray:
     """The same by the exported folder's code; `loading` goes to its `from_pretrained`."""
     import torch
 
     from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
-    model = BigBirdJaForMaskedLM.from_pretrained(directory, **loading).eval()
-    special = source.tokenizer.special
+    loaded = BigBirdJaForMaskedLM.from_pretrained(directory, **loading).eval()
+    special = model.tokenizer.special
     scores = []
     for row, places in zip(batch["input_ids"], batch["masked_lm_positions"], strict=True):
         ids = torch.from_numpy(row[None].astype(np.int64))
         mask = (ids != special.pad).long()
-        if not source.config.model.attend_across_documents:
+        if not model.config.model.attend_across_documents:
             mask = document_numbers(ids, special.sep, special.pad)
         with torch.no_grad():
-            logits = model(input_ids=ids, attention_mask=mask).logits[0, places.astype(np.int64)]
+            logits = loaded(input_ids=ids, attention_mask=mask).logits[0, places.astype(np.int64)]
         scores.append(torch.log_softmax(logits, dim=-1).numpy())
     return np.stack(scores)
 
 
-def masked_records(source: Source, count: int) -> dict[str, np.ndarray]:
-    """Masked records: held-out ones, or generated text masked here."""
-    if source.manifest and source.data_dir:
+def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarray]:
+    """`options.parity_sequences` masked records: held-out ones, or generated text with every eighth
+    token masked."""
+    count = options.parity_sequences
+    if options.manifest and options.data_dir:
         from bigbird_ja.data import pipeline
 
-        count = min(count, source.manifest.eval.sequences)
-        batches = pipeline.eval_batches(source.manifest, source.data_dir, batch_size=count)
+        count = min(count, options.manifest.eval.sequences)
+        batches = pipeline.eval_batches(options.manifest, options.data_dir, batch_size=count)
         return {name: value.numpy() for name, value in next(iter(batches)).items()}
     from bigbird_ja.text import articles
 
-    special = source.tokenizer.special
-    length = source.config.make_data.seq_length or source.config.model.max_position_embeddings
-    assert length is not None
+    special, length = model.tokenizer.special, model.config.make_data.seq_length
     texts = itertools.chain.from_iterable(
         articles.documents(50, seed=seed) for seed in itertools.count(3)
     )
-    ids = itertools.chain.from_iterable(map(source.tokenizer.encode, texts))
+    ids = itertools.chain.from_iterable(map(model.tokenizer.encode, texts))
     rows = np.array([list(itertools.islice(ids, length)) for _ in range(count)], np.int32)
     used = length * 2 // 3
     rows[:, 0], rows[:, -1] = special.cls, special.sep
     rows[0, used:] = special.pad  # one row that ends early
-    random = np.random.Generator(np.random.PCG64(0))
-    drawn = [np.sort(random.permutation(used - 2)[: max(1, length // 8)]) + 1 for _ in rows]
-    places = np.array(drawn, np.int32)
+    places = np.tile(np.arange(1, used, 8, dtype=np.int32), (count, 1))
     truth = np.take_along_axis(rows, places, axis=1)
     np.put_along_axis(rows, places, special.mask, axis=1)
     return {

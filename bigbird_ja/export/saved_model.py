@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import inference_config, padded_length
-from bigbird_ja.export.source import Source
+from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.params import PAD_ID
@@ -25,9 +25,9 @@ _IDS = tf.TensorSpec([None, None], tf.int32)
 _SHORTEST = 64  # tokens of the shortest branch
 
 
-def fill(directory: str, source: Source) -> None:
+def fill(directory: str, trained: TrainedModel) -> None:
     """Writes the SavedModel and its tokenizer into an empty local directory."""
-    model = ServedModel(inference_config(source.config), source.params)
+    model = ServedModel(inference_config(trained.config), trained.params)
     tf.saved_model.save(
         model,
         directory,
@@ -40,7 +40,7 @@ def fill(directory: str, source: Source) -> None:
     assets = os.path.join(directory, "assets.extra")
     os.makedirs(assets)
     with open(os.path.join(assets, "tokenizer.model"), "wb") as file:
-        file.write(source.tokenizer.model_bytes)
+        file.write(trained.tokenizer.model_bytes)
 
 
 class ServedModel(tf.Module):

@@ -10,7 +10,6 @@ registered here, and `clean_up` removes what is left, from any thread.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import re
@@ -29,19 +28,16 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
+_STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 _paths: set[str] = set()
 _children: set[subprocess.Popen] = set()
 
 
 def be_a_child() -> None:
-    """First call in a child: it ignores Ctrl-C, which the parent answers, and dies with it."""
+    """First call in a child: it ignores Ctrl-C, which the parent answers, and dies with it, where
+    Linux offers that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent()
-
-
-def die_with_parent() -> None:
-    """In a child: SIGKILL when the parent ends, where Linux offers that."""
     if sys.platform == "linux":
         import ctypes
 
@@ -123,33 +119,23 @@ def error_from_exit(
 
 def _cause(lines: list[str]) -> str:
     """The line in which a library states what was wrong."""
-    marks = ("what():", "Check failed", "CHECK", "Fatal", "Error", "error:", "F0", "F1")
-    for mark in marks:
-        for line in reversed(lines):
-            if mark in line:
-                return line[:300]
-    return lines[-1][:300] if lines else "no message"
+    stated = [line for line in lines if _STATED.search(line)]
+    return (stated or lines or ["no message"])[-1][:300]
 
 
 # Under `ulimit -v`, TensorFlow, LLVM and the C library abort or exit when a thread or a page is
 # refused: no exception reaches Python. So where such a limit is set, the command runs in a child,
 # and the parent, which needs next to no memory, turns its end into a line and a status.
 
-_LIMITS = {resource.RLIMIT_AS: "ulimit -v", resource.RLIMIT_DATA: "ulimit -d"}
+_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA)  # `ulimit -v`, `ulimit -d`
 # A thread's first allocation asks for an arena of this size.
 _NEAR_BYTES = 128 << 20
 _ENDED_BY_LIBC = 127  # "cannot allocate memory for thread-local data: ABORT"
-_FAILED_CHECK = re.compile(r"Check failed|CHECK failed|Assertion")
 
 
-def memory_limits() -> list[str]:
-    """The limits of memory that are set for this process, in words."""
-    limits = []
-    for kind, name in _LIMITS.items():
-        soft, _ = resource.getrlimit(kind)
-        if soft != resource.RLIM_INFINITY:
-            limits.append(f"{soft >> 20:,} MiB by `{name}`")
-    return limits
+def is_memory_limited() -> bool:
+    """Whether this process has a limit of memory that its user has set."""
+    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in _LIMITS)
 
 
 def is_near_memory_limit() -> bool:
@@ -162,49 +148,25 @@ def is_near_memory_limit() -> bool:
     return False
 
 
-def fork_under_limits(limits: list[str]) -> tuple[int, CommandError | None] | None:
+def fork_command() -> tuple[int, CommandError | None] | None:
     """Forks while the process has one thread. The child, which runs the command, gets None.
-
-    Args:
-        limits: as of `memory_limits`.
 
     Returns:
         In the parent, once the child has ended: its status, and the error where the child could
         not report one.
     """
-    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reader)
-        os.dup2(writer, 2)
-        os.close(writer)
-        die_with_parent()
+        be_a_child()
         return None
-    os.close(writer)
-    signals.set_handlers(lambda number, frame: _pass_on(child, number))
-    lines = _copy_stderr(reader).decode(errors="replace").splitlines()
+    signals.set_handlers(lambda number, frame: _forward(child, number))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status >= 0 and status != _ENDED_BY_LIBC:
         return status, None
-    error = error_from_exit(status, lines, "a library", "")
-    is_check = any(_FAILED_CHECK.search(line) for line in lines)
-    if isinstance(error, OutOfMemory) or (error.reason == "bug" and not is_check):
-        error = OutOfMemory(f"out of memory, which is limited to {', '.join(limits)}: raise that")
-    return error.status, error
+    words = "a library ended the command, as they do without memory, which is limited here: raise"
+    return OutOfMemory.status, OutOfMemory(f"{words} `ulimit -v`")
 
 
-def _copy_stderr(reader: int) -> bytes:
-    """Copies the child's standard error to ours until it ends; returns the last of it."""
-    last: collections.deque[bytes] = collections.deque(maxlen=16)
-    with contextlib.suppress(OSError):  # nobody reads: the child will notice
-        while data := os.read(reader, 1 << 14):
-            last.append(data)
-            while data:
-                data = data[os.write(2, data) :]
-    os.close(reader)
-    return b"".join(last)
-
-
-def _pass_on(child: int, number: int) -> None:
+def _forward(child: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, number)

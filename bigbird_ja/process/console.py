@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import sys
 import threading
 import time
@@ -40,9 +38,7 @@ class LiveLine:
         """What fits in one line; None where it is no terminal."""
         if not self.is_terminal:
             return None
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            return max(os.get_terminal_size(self._stream.fileno()).columns - 1, 1)
-        return max(shutil.get_terminal_size().columns - 1, 1)
+        return max(os.get_terminal_size(self._stream.fileno()).columns - 1, 1)
 
     def show(self, text: str) -> None:
         """Writes the text in place of the one before."""

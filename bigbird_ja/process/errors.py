@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from bigbird_ja.process.redaction import redact
 
@@ -95,63 +95,50 @@ _FAILED = {
     errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH,
     errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
 }  # fmt: skip
-# What to do about a path that somebody named and that the system refuses; else "check the path".
-_PATH_ADVICE = {
-    errno.EACCES: "check the path and your permissions",
-    errno.EPERM: "check the path and your permissions",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EILSEQ: "rename it",
-    errno.EBUSY: "name another place",
-}
+_NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
+_CLIENTS = ("requests.", "urllib3.")
+_OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
-# Messages of native libraries, in any exception, where the disk is full or memory runs out.
-_DISK_WORDS = re.compile("No space left|Disk quota exceeded|File too large")
-_MEMORY_WORDS = re.compile(
+
+class _Rule(NamedTuple):
+    """What an exception of a library stands for; the first rule that fits counts."""
+
+    names: str  # of classes, so that nothing imports TensorFlow to ask; empty: any
+    pattern: str  # in the message
+    kind: type[CommandError]
+    what: str
+    advice: str
+    is_brief: bool = False  # the first sentence is enough: the others are links and advice
+
+
+_NO_MEMORY = (
     "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
     "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
     "|pthread_create|memory for thread-local data"
     "|terminate called without an active exception"  # C++ that could start no further thread
 )
-
-
-# Exceptions of libraries: names of the class (any, where none is given), so that nothing imports
-# TensorFlow to ask; a pattern in the message; the error, what it is, what to do. The first match
-# counts.
-_RULES: tuple[tuple[str, re.Pattern[str] | None, type[CommandError], str, str], ...] = (
-    ("", _DISK_WORDS, StorageError, "disk full", "free some space and run again"),
-    (
-        "ResourceExhaustedError", None, OutOfMemory, "out of memory",
-        "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
-        " training.gradient_checkpointing",
-    ),
-    ("", _MEMORY_WORDS, OutOfMemory, "out of memory", "free some, or use a larger machine"),
-    (
-        "PermissionDeniedError", None, BadInput, "permission denied",
-        "check the path and your credentials",
-    ),
-    (
-        "AbortedError UnavailableError DataLossError DeadlineExceededError", None, StorageError,
-        "storage failed", "run the same command again",
-    ),
+_RULES = [_Rule(*rule) for rule in (
+    ("", "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
+     "free some space and run again"),
+    ("ResourceExhaustedError", "", OutOfMemory, "out of memory",
+     "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
+     " training.gradient_checkpointing"),
+    ("", _NO_MEMORY, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    ("PermissionDeniedError", "", BadInput, "permission denied",
+     "check the path and your credentials"),
+    ("AbortedError UnavailableError DataLossError DeadlineExceededError", "", StorageError,
+     "storage failed", "run the same command again"),
     # TensorFlow's words for a reply of the bucket that is complete but too short.
-    (
-        "InternalError", re.compile("File contents are inconsistent"), StorageError, "short reply",
-        "run the same command again",
-    ),
-    (
-        "DefaultCredentialsError RefreshError", None, BadInput, "no valid credentials",
-        "run `gcloud auth application-default login`",
-    ),
-    ("TransportError", None, StorageError, "the network failed", "run again"),
-    (
-        "UnicodeEncodeError", re.compile("surrogates not allowed"), BadInput,
-        "a name or text that is not UTF-8", "rename or convert it",
-    ),
-    (
-        "ValueError", re.compile("embedded null (byte|character)"), BadInput,
-        "a name with a zero byte in it", "check the paths",
-    ),
-)  # fmt: skip
+    ("InternalError", "File contents are inconsistent", StorageError, "short reply",
+     "run the same command again"),
+    ("DefaultCredentialsError RefreshError", "", BadInput, "no valid credentials",
+     "run `gcloud auth application-default login`", True),
+    ("TransportError", "", StorageError, "the network failed", "run again"),
+    ("UnicodeEncodeError", "surrogates not allowed", BadInput,
+     "a name or text that is not UTF-8", "rename or convert it"),
+    ("ValueError", "embedded null (byte|character)", BadInput, "a name with a zero byte in it",
+     "check the paths"),
+)]  # fmt: skip
 
 
 # Packages that pip does not install with ours, since some machines bring their own.
@@ -182,12 +169,11 @@ def classify(error: BaseException) -> CommandError | None:
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
-    for names, pattern, kind, what, advice in _RULES:
-        if (not names or name in names.split()) and (pattern is None or pattern.search(text)):
+    for rule in _RULES:
+        if (not rule.names or name in rule.names.split()) and re.search(rule.pattern, text):
             line = telling_line(error)
-            if "credentials" in what:  # google-auth's further sentences are links and advice
-                line = line.partition(". ")[0]
-            return kind(f"{what}: {line.rstrip('.')}: {advice}")
+            line = line.partition(". ")[0] if rule.is_brief else line
+            return rule.kind(f"{rule.what}: {line.rstrip('.')}: {rule.advice}")
     return None
 
 
@@ -225,24 +211,15 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         return OutOfMemory(f"out of memory on this machine: {about}: free some and run again")
     if number in (errno.EMFILE, errno.ENFILE):
         return BadInput(f"{about}: raise the limit with `ulimit -n`")
-    if number in _FAILED or _is_network(error):
+    kind = type(error)
+    if number in _FAILED or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
         return StorageError(f"storage failed: {about}: run the same command again")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
         return BadInput(f"{name or error}: something else of that name is in the way: move it")
-    if isinstance(error, _USERS_ERRORS) or (name and number not in (None, errno.EBADF)):
-        advice = _PATH_ADVICE.get(number or 0, "check the path")
-        return BadInput(f"{name or error}: {why}: {advice}")
+    if isinstance(error, _OF_A_PATH) or (name and number not in (None, errno.EBADF)):
+        permissions = " and your permissions" if isinstance(error, PermissionError) else ""
+        return BadInput(f"{name or error}: {why}: check the path{permissions}")
     return None
-
-
-_USERS_ERRORS = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-
-def _is_network(error: OSError) -> bool:
-    kind = type(error)
-    return kind.__name__ in ("gaierror", "herror", "SSLError") or kind.__module__.startswith(
-        ("requests.", "urllib3.")
-    )
 
 
 def _printable(path: object) -> str:

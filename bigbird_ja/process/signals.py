@@ -18,19 +18,15 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 from bigbird_ja.process.errors import interrupted
 
-# Seconds until the listening thread ends the process: while no Python code of the main thread
-# runs, or the exception is swallowed again and again; and while the main thread unwinds (a lock on
-# a bucket is released, a worker finishes what it is writing).
-STUCK_SECONDS = 3.0
-UNWINDING_SECONDS = 15.0
-_POLL_SECONDS = 0.05
+# Seconds from the first signal until the listening thread ends the process, where the main thread
+# did not: native code does not return, a library swallowed the exception, a thread is waited for.
+LEAVE_SECONDS = 5.0
 # After this, the same signal again is a person who does not want to wait. Closing a terminal may
 # send two at once.
 _AGAIN_SECONDS = 0.3
@@ -103,18 +99,13 @@ class Listener:
                     self._receive(number)
 
 
-class Interruption(KeyboardInterrupt):
-    """Raised in the main thread; unlike its parent it can be watched by a weak reference, which
-    tells whether somebody still holds it."""
-
-
 class CommandSignals:
     """Ends a command at the first signal, whatever the libraries under it do, from `install` to
     the end of the process.
 
     KeyboardInterrupt is the clean way out, and it fails in two ways: a library catches it (in a
-    callback, in `except:`), or the main thread sits in native code. So a thread raises it again
-    where it was swallowed, and where nothing helps it cleans up and ends the process itself.
+    callback, in `except:`), or the main thread sits in native code. So a thread cleans up and ends
+    the process where the main thread has not done so in time.
 
     Args:
         leave: cleans up, prints the message and ends the process; called in another thread.
@@ -125,8 +116,6 @@ class CommandSignals:
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
         self._first_time = 0.0  # of a signal, in monotonic seconds
-        self._raised: weakref.ref[Interruption] | None = None
-        self._echoes = 0  # signals that this class sends itself
         self._blocks = 0  # nested blocks that must not be left in the middle
         self._held_back = 0  # the signal that came during such a block
         self._leaving = threading.Lock()
@@ -134,7 +123,7 @@ class CommandSignals:
         self.number = 0  # of the first signal
 
     def install(self) -> CommandSignals:
-        """Sets the handlers (main thread): from here on the caller must expect `Interruption`."""
+        """Sets the handlers (main thread); from here on they may raise KeyboardInterrupt."""
         sys.unraisablehook = _without_interruptions(sys.unraisablehook)
         CommandSignals._installed = self
         Listener(self._receive, self._handle).__enter__()
@@ -158,38 +147,17 @@ class CommandSignals:
         if self._blocks:
             self._held_back = number
         else:
-            raise self._new(number)
-
-    def _new(self, number: int) -> Interruption:
-        # Not in `_handle`: its frame is part of the traceback and would hold the exception alive.
-        error = Interruption(name_of(number))
-        self._raised = weakref.ref(error)
-        return error
+            raise KeyboardInterrupt(name_of(number))
 
     def _receive(self, number: int) -> None:
-        if self._echoes:
-            self._echoes -= 1
-        elif not self._first_time:
+        if not self._first_time:
             self.number, self._first_time = self.number or number, time.monotonic()
-            threading.Thread(target=self._watch_main_thread, daemon=True).start()
+            message = interrupted(self.name)
+            timer = threading.Timer(LEAVE_SECONDS, self._leave_once, (message,))
+            timer.daemon = True
+            timer.start()
         elif time.monotonic() - self._first_time > _AGAIN_SECONDS:
             self._leave_once(f"interrupted again ({name_of(number)}): left at once")
-
-    def _watch_main_thread(self) -> None:
-        """Waits for the main thread to end the process, reminds it, and at last ends it here."""
-        main = threading.main_thread().ident
-        while True:
-            time.sleep(_POLL_SECONDS)
-            waited = time.monotonic() - self._first_time
-            is_unwinding = self._raised is not None and self._raised() is not None
-            is_handled = is_unwinding or bool(self._held_back)
-            is_handled = is_handled or (self.is_settled and self._raised is not None)
-            if waited > (UNWINDING_SECONDS if is_handled else STUCK_SECONDS):
-                self._leave_once(interrupted(self.name))
-            elif self._raised is not None and not is_handled and main is not None:
-                self._raised = None  # swallowed
-                self._echoes += 1
-                signal.pthread_kill(main, self.number)
 
     def _leave_once(self, message: str) -> None:
         with self._leaving:
@@ -215,11 +183,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Python prints the traceback of an exception that a destructor or a callback cannot pass on;
-    an `Interruption` is raised again by other means."""
+    """A hook without tracebacks of interruptions that a destructor or callback cannot pass on."""
 
     def quiet(unraisable: Any) -> None:
-        if not isinstance(unraisable.exc_value, Interruption):
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             hook(unraisable)
 
     return quiet

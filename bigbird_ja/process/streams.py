@@ -19,8 +19,6 @@ from bigbird_ja.process.redaction import redact
 
 # The pipe has no reader any more, or the terminal is gone.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
-# What an encoding must take, as escapes if need be, for tables and messages to be printable.
-_PROBE = "bigbird-ja: é 東京 \U0001f426 \udc80\n" * 3
 
 
 class _Named(io.TextIOWrapper):
@@ -114,13 +112,6 @@ class Results:
             while line:
                 line = line[os.write(self._descriptor, line) :]
 
-    def write_at_once(self, line: bytes) -> None:
-        """As `write`, for a line that is encoded already, where no memory is left to do more."""
-        if not self._is_written and self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._descriptor, line)
-        self._is_written = True
-
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[Results]:
@@ -129,8 +120,9 @@ def results_apart() -> Iterator[Results]:
     stream = sys.stdout
     with contextlib.suppress(ValueError, AttributeError):
         stream.flush()
-    saved = os.dup(1)
-    is_real = _number(stream) == 1
+    saved, is_real = os.dup(1), False
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        is_real = stream.fileno() == 1
     results = Results(stream, saved if is_real else None)
     before, Results._current = Results._current, results
     os.dup2(2, 1)
@@ -198,9 +190,6 @@ class LogStream:
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
     """Standard error is a `LogStream` while the block runs."""
     before = sys.stderr
-    if before is None:  # closed by the parent
-        yield
-        return
     sys.stderr = LogStream(before, on_gone)
     try:
         yield
@@ -236,12 +225,8 @@ def _plain(value: Any) -> Any:
 
 
 def _text(stream: TextIO | None, number: int) -> TextIO:
-    """A text stream over a descriptor, encoded as `stream` was where that takes every text."""
+    """A text stream over a descriptor, encoded as `stream` was; what does not fit is escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    try:
-        _PROBE.encode(encoding, "backslashreplace")
-    except (UnicodeError, LookupError, ValueError):
-        encoding = "utf-8"
     os.set_blocking(number, True)  # or a write may take a part only
     raw = io.FileIO(number, "w", closefd=False)
     is_prompt = number == 2 or raw.isatty()
@@ -264,13 +249,6 @@ def _is_open(number: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _number(stream: TextIO) -> int | None:
-    try:
-        return stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 def _silence(number: int) -> None:

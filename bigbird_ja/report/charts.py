@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from bigbird_ja.report.collect import Run
 
 NUM_COLOURS = 6
-_MOST_POINTS = 500  # of a line, and checkpoints of a run's time line
-_SMOOTHING = 20  # logged steps
+_MOST_POINTS = 250  # of a line, and checkpoints of a run's time line
 
 # What matplotlib draws in -> the style sheet's variable, which differs by light and dark.
 _VARIABLES = {
@@ -51,7 +50,6 @@ class Series:
     points: Sequence[tuple[float, float]]
     colour: int  # 0, 1, ...: of the run
     is_dots: bool = False
-    is_smoothed: bool = False
 
 
 def colour(number: int) -> str:
@@ -59,16 +57,13 @@ def colour(number: int) -> str:
     return _COLOURS[f"--c{number % NUM_COLOURS}"]
 
 
-def line_chart(
-    title: str, series: Sequence[Series], is_share: bool = False, from_zero: bool = True
-) -> str:
+def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
     """Lines over the step; a note where there is nothing to draw.
 
     Args:
         title: of the chart.
         series: what is drawn.
         is_share: whether the values are shown as per cent.
-        from_zero: whether the axis begins at 0.
     """
     series = [s for s in series if len(s.points)]
     if not series:
@@ -78,17 +73,12 @@ def line_chart(
     def draw(axes: Axes) -> None:
         for s in series:
             steps, values = thin(s.points)
-            look: dict[str, Any] = {"color": colour(s.colour), "markersize": 4}
-            if s.is_smoothed and len(values) > 2 * _SMOOTHING:
-                axes.plot(steps, values, alpha=0.25, linewidth=1, **look)
-                values = smooth(values, _SMOOTHING)
-            axes.plot(steps, values, "o" if s.is_dots else "-", label=s.label, **look)
+            style = "o" if s.is_dots else "-"
+            axes.plot(steps, values, style, label=s.label, color=colour(s.colour), markersize=4)
         axes.set_xlabel("step")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if is_share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if from_zero:
-            axes.set_ylim(bottom=0)
 
     return _draw(title, draw)
 
@@ -156,14 +146,6 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any
         parts = np.array_split(rows[:-1], most - 1)
         rows = np.array([*(part.mean(axis=0) for part in parts), rows[-1]])
     return rows.T
-
-
-def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Means over `window` neighbours on both sides together: no lag, narrower at the ends."""
-    sums = np.cumsum(np.insert(values, 0, 0.0))
-    place = np.arange(len(values))
-    reach = np.minimum(window // 2, np.minimum(place, place[::-1]))
-    return (sums[place + reach + 1] - sums[place - reach]) / (2 * reach + 1)
 
 
 def _draw(

@@ -81,13 +81,6 @@ class Run:
         """What the supervisor has counted; None where there was none."""
         return run_log.counted_usd(self.events)
 
-    @property
-    def planned_usd(self) -> float | None:
-        """What the whole run will cost at this pace."""
-        if self.cost_usd is None or not self.total_steps or not self.step:
-            return None
-        return self.cost_usd * self.total_steps / self.step
-
     def times_of(self, *names: str) -> list[float]:
         """When the events of these names were, UNIX seconds."""
         return [event["time"] for event in self.events if event["event"] in names]

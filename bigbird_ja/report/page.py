@@ -73,7 +73,6 @@ def _card(run: Run, index: int) -> str:
     }
     if run.cost_usd is not None:
         facts["cost so far"] = f"${run.cost_usd:,.2f}"
-        facts["cost at the end"] = "-" if run.planned_usd is None else f"${run.planned_usd:,.2f}"
     if run.evaluations:
         facts["held-out loss"] = number(run.evaluations[-1]["masked_lm_loss"], ".4f")
     cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
@@ -106,14 +105,14 @@ def _training(runs: Sequence[Run]) -> list[str]:
         for index, run in enumerate(runs):
             name = f"{run.name}, held out"
             lines += [
-                Series(run.name, _points(run.metrics, key), index, is_smoothed=bool(held_out)),
+                Series(run.name, _points(run.metrics, key), index),
                 Series(name, _points(run.evaluations, held_out), index, is_dots=True),
             ]
         return lines
 
     accuracy = series("masked_lm_accuracy", "masked_lm_accuracy")
     return [
-        line_chart("Loss", series("loss", "masked_lm_loss"), from_zero=False),
+        line_chart("Loss", series("loss", "masked_lm_loss")),
         line_chart("Masked-LM accuracy", accuracy, is_share=True),
         line_chart("Learning rate", series("learning_rate")),
         line_chart("Tokens per second", series("tokens_per_second")),

@@ -183,7 +183,7 @@ def is_json_with(*keys: str) -> IsOurs:
     """A recogniser of JSON files whose object has all of `keys`."""
 
     def is_ours(path: str) -> bool:
-        if storage.size(path) > _MOST_JSON:
+        if storage.stat(path).size > _MOST_JSON:
             return False
         try:
             content = msgspec.json.decode(storage.read_bytes(path), type=dict[str, Any])

@@ -64,10 +64,9 @@ def documents(
     seed: int,
     mean_length: int = DEFAULT_MEAN_LENGTH,
     facts: float = DEFAULT_FACTS,
-    start: int = 0,
 ) -> Iterator[str]:
-    """Articles `start` to `start + count - 1` of a seed; see `document`."""
-    for index in range(start, start + count):
+    """The first articles of a seed; see `document`."""
+    for index in range(count):
         yield document(index, seed, mean_length, facts)
 
 
@@ -100,22 +99,6 @@ def restated_facts(text: str) -> list[tuple[Span, Span]]:
         else:
             first[key] = match.span(2)
     return pairs
-
-
-def is_generated(text: str) -> bool:
-    """Whether a text is one of these articles: much of it stands between slots of the sentences."""
-    head = text[:2000]
-    return sum(len(match[0]) for match in _literals().finditer(head)) > len(head) / 20
-
-
-@functools.cache
-def _literals() -> re.Pattern[str]:
-    kinds = _SENTENCES["kinds"].values()
-    sentences = [s for kind in kinds for s in kind["openings"] + kind["sentences"]]
-    sentences += _SENTENCES["generic"] + _SENTENCES["fact_first"] + _SENTENCES["fact_again"]
-    literals = {literal for sentence in sentences for literal, _ in _parts_of(sentence)}
-    longest_first = sorted((x for x in literals if len(x) >= 7), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
 
 
 @functools.cache

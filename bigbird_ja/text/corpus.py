@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
-from bigbird_ja.text import arrow_source, file_source, tfds_source
-from bigbird_ja.text.arrow_source import ArrowSource
-from bigbird_ja.text.file_source import BLANK_LINE, TEXT_FIELD, FileSource
+from bigbird_ja.text import file_source, tfds_source
+from bigbird_ja.text.file_source import BLANK_LINE, SUFFIXES, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
 
-Source = FileSource | ArrowSource | TfdsSource
-SUFFIXES = (*file_source.SUFFIXES, *arrow_source.SUFFIXES)
+Source = FileSource | TfdsSource
 
 WEIGHT = Option(
     "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
@@ -167,7 +165,9 @@ def open_corpus(
         isinstance(source, FileSource) and source.is_text for source in opened
     ):
         raise BadInput(f"--txt_documents={txt_documents}: no --input is a .txt file: leave it out")
-    if text_field != TEXT_FIELD and not any(map(_has_fields, opened)):
+    if text_field != TEXT_FIELD and not any(
+        isinstance(source, FileSource) and not source.is_text for source in opened
+    ):
         raise BadInput(f"--text_field={text_field}: no --input has fields: leave it out")
     if not any(map(_has_text, opened)):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
@@ -218,7 +218,7 @@ def _open(
 ) -> tuple[Source, ...]:
     if source.startswith(tfds_source.PREFIX):
         return tuple(tfds_source.open_source(source, tfds_data_dir))
-    return tuple(_open_file(path, txt_documents, text_field) for path in _paths(source))
+    return tuple(FileSource(path, txt_documents, text_field) for path in _paths(source))
 
 
 def _has_text(source: Source) -> bool:
@@ -232,23 +232,12 @@ def _has_text(source: Source) -> bool:
     return source.num_documents > 0
 
 
-def _open_file(path: str, txt_documents: str, text_field: str) -> Source:
-    if path.endswith(arrow_source.SUFFIXES):
-        return ArrowSource(path, text_field)
-    return FileSource(path, txt_documents, text_field)
-
-
-def _has_fields(source: Source) -> bool:
-    return isinstance(source, ArrowSource) or (
-        isinstance(source, FileSource) and not source.is_text
-    )
-
-
 def _paths(source: str) -> list[str]:
     """The files that a source names: itself, those of a folder, or those that match a pattern."""
-    if (paths := _files_of_folder(source)) is not None:
-        pass
-    elif _is_file(source) or not any(c in source for c in "*?["):
+    is_remote = storage.is_remote(source)
+    if source.endswith("/") if is_remote else os.path.isdir(source):
+        paths = _files_of_folder(source.rstrip("/"))
+    elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
         paths = [source]  # or a file whose name holds [ or *
     else:
         paths = storage.glob(source)
@@ -263,19 +252,11 @@ def _paths(source: str) -> list[str]:
     return paths
 
 
-def _is_file(source: str) -> bool:
-    return not storage.is_remote(source) and storage.exists(source)
-
-
-def _files_of_folder(source: str) -> list[str] | None:
-    """The files of a folder in the order of their names; None where it is none."""
-    is_folder = source.endswith("/") if storage.is_remote(source) else os.path.isdir(source)
-    if not is_folder:
-        return None
-    folder = source.rstrip("/")
-    if (saved := arrow_source.files_of(folder)) is not None:
+def _files_of_folder(folder: str) -> list[str]:
+    """The files of a folder in the order of their names, or of the data set saved in it."""
+    if (saved := file_source.files_of_data_set(folder)) is not None:
         return saved
     names = [name for name in storage.list_tree(folder) if name.endswith(SUFFIXES)]
     if not names:
-        raise BadInput(f"--input {source}: a folder without files of {', '.join(SUFFIXES)}")
+        raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")
     return [storage.join(folder, name) for name in names]

@@ -1,8 +1,13 @@
-"""Documents out of one `.jsonl` or `.txt` file, also as `.gz` or `.zst`, in constant memory.
+"""Documents out of one file of lines or of rows, in constant memory.
 
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
 `.txt`: documents with a blank line between them, the line breaks inside one kept as "\\n"; or,
 with `txt_documents=line`, each line is a document. Line breaks may be \\n, \\r\\n or \\r, mixed.
+Both also as `.gz` or `.zst`.
+
+`.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
+column of text, read by pyarrow (extra `arrow`), one group of rows at a time. Rows without text are
+left out.
 """
 
 from __future__ import annotations
@@ -13,14 +18,19 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any, TypedDict, cast
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import paths
+from bigbird_ja.storage import decode, paths
 
-SUFFIXES = tuple(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst"))
+ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
+SUFFIXES = (
+    *(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst")),
+    *ARROW_SUFFIXES,
+)
 TEXT_FIELD = "text"
 BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
 
@@ -28,6 +38,8 @@ BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
+_MOST_BLANK_LINES = 1 << 20  # in a row; reading on would take hours for a file of nothing else
+_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,8 @@ class FileSource:
     """A file of documents; picklable."""
 
     path: str
-    txt_documents: str = BLANK_LINE
-    text_field: str = TEXT_FIELD  # of a .jsonl file
+    txt_documents: str = BLANK_LINE  # of a .txt file
+    text_field: str = TEXT_FIELD  # of other files
 
     @property
     def label(self) -> str:
@@ -45,20 +57,28 @@ class FileSource:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a .txt file, not a .jsonl one."""
+        """Whether it is a .txt file."""
         return self.path.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether it has columns."""
+        return self.path.endswith(ARROW_SUFFIXES)
 
     @property
     def is_by_line(self) -> bool:
         """Whether each line is a document."""
-        return not self.is_text or self.txt_documents == BY_LINE
+        return not self.is_arrow and (not self.is_text or self.txt_documents == BY_LINE)
 
     def texts(self) -> Iterator[str]:
         """The documents in order.
 
         Raises:
-            BadInput: naming the file and the line.
+            BadInput: naming the file, and the line or the column.
         """
+        if self.is_arrow:
+            yield from _rows(self.path, self.text_field)
+            return
         records = _lines(self.path) if self.is_by_line else _paragraphs(self.path)
         for line, record in records:
             if not record or record.isspace():
@@ -73,7 +93,11 @@ class FileSource:
 
     def digest(self) -> bytes:
         """SHA-256 of how the file is read and of its bytes."""
-        how = f"txt={self.txt_documents}" if self.is_text else f"jsonl={self.text_field}"
+        how = f"jsonl={self.text_field}"
+        if self.is_arrow:
+            how = f"column={self.text_field}"
+        elif self.is_text:
+            how = f"txt={self.txt_documents}"
         digest = hashlib.sha256(f"{how}\0".encode())
         with storage.open_read(self.path) as stream:
             while chunk := stream.read(_CHUNK):
@@ -143,9 +167,15 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         _open(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
-        number = 0
+        number = blank = 0
         while line := _read_line(path, text):
             number += 1
+            blank = blank + 1 if line.isspace() else 0
+            if blank > _MOST_BLANK_LINES:
+                raise BadInput(
+                    f"{path} line {number}: {_MOST_BLANK_LINES:,} blank lines before it: is this"
+                    " the file you mean?"
+                )
             try:
                 is_long = len(line) > MAX_DOCUMENT_BYTES or len(line.encode()) > MAX_DOCUMENT_BYTES
             except UnicodeEncodeError as error:
@@ -221,3 +251,106 @@ def _text_of_json(content: str, field: str) -> str:
                 f"a lone surrogate \\u{ord(text[error.start]):x} is no character: correct the line"
             ) from error
     return text
+
+
+# --- columns of text ---
+
+
+class _Splits(TypedDict):
+    """`dataset_dict.json` of a `datasets` folder."""
+
+    splits: list[str]
+
+
+class _DataFile(TypedDict):
+    filename: str
+
+
+class _State(TypedDict):
+    """`state.json` of such a folder."""
+
+    _data_files: list[_DataFile]
+
+
+def files_of_data_set(folder: str) -> list[str] | None:
+    """The files of a data set that `datasets` saved in a folder; None where it is none.
+
+    Raises:
+        BadInput: several splits, and none of them `train`; or not as `datasets` writes it.
+    """
+    splits_path = storage.join(folder, "dataset_dict.json")
+    if storage.exists(splits_path):
+        splits = decode.read_json(splits_path, _Splits)["splits"]
+        if "train" not in splits:
+            places = ", ".join(storage.join(folder, split) for split in splits) or "its folders"
+            raise BadInput(f"{folder}: no split `train`: give one of {places}")
+        folder = storage.join(folder, "train")
+    state_path = storage.join(folder, "state.json")
+    if not storage.exists(state_path):
+        return None
+    files = decode.read_json(state_path, _State)["_data_files"]
+    return [storage.join(folder, storage.check_inside(file["filename"])) for file in files]
+
+
+def _rows(path: str, field: str) -> Iterator[str]:
+    """The texts of a column.
+
+    Raises:
+        BadInput: not such a file, damaged, or without that column of text.
+    """
+    pyarrow = _import_pyarrow(path)
+    with _arrow_errors(pyarrow, path), storage.open_read(path) as stream:
+        for batch in _batches(pyarrow, stream, path, field):
+            batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
+            column = batch.column(field)
+            for start in range(0, len(column), _ROWS):
+                for text in column.slice(start, _ROWS).to_pylist():
+                    if text:
+                        yield text
+
+
+@contextmanager
+def _arrow_errors(pyarrow: Any, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of the library
+            raise
+        why = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path}: cannot be read ({why}): fetch or write it again") from error
+
+
+def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
+    """Record batches with the column `field` of any of the three forms of such a file."""
+    if path.endswith(".parquet"):
+        from pyarrow import parquet
+
+        file = parquet.ParquetFile(stream)
+        _check_column(pyarrow, file.schema_arrow, path, field)
+        yield from file.iter_batches(_ROWS, columns=[field])
+        return
+    is_file = stream.read(6) == b"ARROW1"
+    stream.seek(0)
+    if is_file:
+        reader = pyarrow.ipc.open_file(stream)
+        batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+    else:  # as `datasets` writes them
+        reader = batches = pyarrow.ipc.open_stream(stream)
+    _check_column(pyarrow, reader.schema, path, field)
+    for batch in batches:
+        yield batch.select([field])
+
+
+def _check_column(pyarrow: Any, schema: Any, path: str, field: str) -> None:
+    if schema.names.count(field) != 1:
+        raise BadInput(
+            f"{path}: no column {field}: name one of {', '.join(schema.names[:20])} with"
+            " --text_field"
+        )
+    kind = schema.field(field).type
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    if str(kind) not in ("string", "large_string", "string_view", "null"):
+        raise BadInput(
+            f"{path}: {field} holds no text but {kind}: name another column with --text_field"
+        )

@@ -1,16 +1,41 @@
-"""A SentencePiece `.model` file as the protocol buffer it is: pieces, scores, settings.
+"""A SentencePiece `.model` file as the protocol buffer it is; another project's, made to be ours.
 
 The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
 messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
+
+Everything here finds special pieces by name. So another project's model that calls them otherwise,
+or has none, is rewritten (`adapt`): its own special pieces are renamed where they stand, missing
+ones are added behind the last piece, and padding is put at id 0, in exchange with the piece that
+was there. All other ids stay. Changes are logged, and recorded in the manifest of the data.
+
+Which piece plays which part: what a Hugging Face folder states (`special_tokens_map.json`,
+`tokenizer_config.json`), else its name.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+
+MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+# Our name -> the part in Hugging Face's files, and names by which others call it.
+_PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "<unk>": ("unk_token", ("[UNK]",)),
+    "<pad>": ("pad_token", ("[PAD]",)),
+    "[CLS]": ("cls_token", ("<cls>",)),
+    "[SEP]": ("sep_token", ("<sep>",)),
+    "[MASK]": ("mask_token", ("<mask>", "<MASK>", "[mask]")),
+    "<s>": ("bos_token", ("[BOS]", "<bos>")),
+    "</s>": ("eos_token", ("[EOS]", "<eos>")),
+}
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
@@ -122,3 +147,106 @@ def round_scores(model: bytes) -> bytes:
         if piece.HasField("score"):
             piece.score = round(piece.score / SCORE_STEP) * SCORE_STEP
     return bytes(parsed.SerializeToString())
+
+
+# --- another project's model ---
+
+
+def read_folder(folder: str) -> tuple[bytes, str, dict[str, str]] | None:
+    """A Hugging Face folder's SentencePiece model, its path, and the parts of its special pieces.
+
+    Returns:
+        None where the folder holds no such model; parts are named as in Hugging Face's files.
+
+    Raises:
+        BadInput: a file of the folder is not what it should be.
+    """
+    for name in MODEL_NAMES:
+        path = storage.join(folder, name)
+        if storage.exists(path):
+            return storage.read_bytes(path), path, _parts(folder)
+    return None
+
+
+def _parts(folder: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            stated = decode.read_json(storage.join(folder, name), dict[str, Any])
+        except FileNotFoundError:
+            continue
+        for part, _ in _PARTS.values():
+            token = stated.get(part)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                parts[part] = token
+    return parts
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Another project's model with our special pieces."""
+
+    model: bytes
+    changes: dict[str, str]  # our name -> how it came about
+    old_ids: list[int | None]  # for each id the model's own; None for an added piece
+
+
+def adapt(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], source: str) -> Adapted:
+    """Gives a model our special pieces.
+
+    Args:
+        model: a serialised SentencePiece model.
+        parts: Hugging Face's name of a part (`cls_token`) -> the piece that plays it.
+        markers: pieces of their own wherever text holds them.
+        source: the model's path, for messages.
+
+    Raises:
+        BadInput: neither unigram nor BPE.
+    """
+    if settings(model).model_type not in (UNIGRAM, BPE):
+        raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
+    ours = pieces(model)
+    count = len(ours)
+    changes: dict[str, str] = {}
+    for name, (part, others) in _PARTS.items():
+        kind = UNKNOWN if name == "<unk>" else CONTROL
+        place = _find(ours, name, parts.get(part), others)
+        if place is None:
+            ours.append(Piece(name, 0.0, kind))
+            changes[name] = f"added with id {len(ours) - 1}"
+            continue
+        if ours[place].name != name:
+            changes[name] = f"{ours[place].name} renamed, id {place}"
+        ours[place] = Piece(name, ours[place].score, kind)
+    known = {piece.name: place for place, piece in enumerate(ours)}
+    for name in markers:
+        if name not in known:
+            ours.append(Piece(name, 0.0, USER_DEFINED))
+            changes[name] = f"added with id {len(ours) - 1}"
+        else:
+            ours[known[name]] = Piece(name, ours[known[name]].score, USER_DEFINED)
+    ids = [place if place < count else None for place in range(len(ours))]
+    pad = next(i for i, piece in enumerate(ours) if piece.name == "<pad>")
+    if pad:
+        changes["<pad>"] = f"at id 0; {ours[0].name}, which was there, has id {pad}"
+        ours[0], ours[pad] = ours[pad], ours[0]
+        ids[0], ids[pad] = ids[pad], ids[0]
+    return Adapted(with_pieces(model, ours), changes, ids)
+
+
+def _find(
+    pieces: list[Piece], name: str, stated: str | None, others: tuple[str, ...]
+) -> int | None:
+    """The id of the piece that plays a part."""
+    if name == "<unk>":
+        return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
+    places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}
+    ours = _PARTS.keys() - {name}
+    for candidate in (name, stated, *others):
+        # One piece cannot play two parts: <s> that is also [CLS] keeps the first of them.
+        if candidate in places and candidate not in ours:
+            return places[candidate]
+    if name in ("[CLS]", "[SEP]") and stated in places:
+        return places[stated]
+    return None

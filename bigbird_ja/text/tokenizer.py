@@ -17,7 +17,7 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import foreign_tokenizer, model_proto
+from bigbird_ja.text import model_proto
 from bigbird_ja.text.sentences import MARKERS
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
@@ -25,8 +25,6 @@ from bigbird_ja.text.sentences import MARKERS
 CONTROL_PIECES: tuple[str, ...] = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 USER_PIECES: tuple[str, ...] = MARKERS
 SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
-
-_SPACE = "▁"  # how SentencePiece writes a space inside pieces
 
 
 @dataclass(frozen=True)
@@ -56,16 +54,10 @@ class Tokenizer:
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         self.model_bytes = model
         self.source = source
-        self.changes: dict[str, str] = {}  # of another project's model; see `load_any`
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            if not model:
-                raise RuntimeError("empty file")
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise BadInput(
-                f"{source} is not a SentencePiece model: give the .model file that `tokenize` wrote"
-            ) from error
+        # Of another project's model: `changes` and `old_ids` of `model_proto.Adapted`.
+        self.changes: dict[str, str] = {}
+        self.old_ids: list[int | None] | None = None
+        self._processor = _processor_of(model, source)
         self.special = self._special_ids()
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
@@ -166,17 +158,6 @@ class Tokenizer:
         check_encodable([text])
         return self._processor.Normalize(text)
 
-    def normalize(self, text: str) -> str:
-        """`text` as this model sees it, and as `decode(encode(text))` gives it back."""
-        surface = self.surface(text)
-        if surface.startswith(_SPACE) and not self._keeps_first_space:
-            surface = surface[1:]
-        return surface.replace(_SPACE, " ")
-
-    @functools.cached_property
-    def _keeps_first_space(self) -> bool:
-        return not self._processor.Normalize("a").startswith(_SPACE)
-
     @functools.cached_property
     def piece_lengths(self) -> np.ndarray:
         """int32 [vocab_size]: characters of each piece as written in text; an unknown one is 0."""
@@ -197,6 +178,24 @@ class Tokenizer:
                 raise ValueError("the ids are not those of this text")
             lengths = np.array([len(piece) for piece in pieces])
         return np.cumsum(lengths, dtype=np.int64) - lengths
+
+
+def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
+    """SentencePiece with a model whose pieces are all text."""
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        if not model:
+            raise RuntimeError("empty file")
+        processor.LoadFromSerializedProto(model)
+        for piece in range(processor.GetPieceSize()):
+            processor.IdToPiece(piece)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{source}: piece {piece} is not UTF-8: give a whole model") from error
+    except RuntimeError as error:
+        raise BadInput(
+            f"{source} is not a SentencePiece model: give the .model file that `tokenize` wrote"
+        ) from error
+    return processor
 
 
 def load(path: str) -> Tokenizer:
@@ -226,23 +225,23 @@ def load_any(path: str) -> Tokenizer:
         BadInput: no SentencePiece model is there.
     """
     parts: dict[str, str] = {}
-    stored = None if path.endswith(".model") else foreign_tokenizer.read_folder(path)
-    if stored is None and not storage.is_remote(path) and os.path.isdir(path):
-        raise BadInput(
-            f"{path}: no SentencePiece model in this folder"
-            f" ({', '.join(foreign_tokenizer.MODEL_NAMES)}): other tokenizers cannot be used"
-        )
+    stored = None if path.endswith(".model") else model_proto.read_folder(path)
     if stored is not None:
         model, path, parts = stored
+    elif not storage.is_remote(path) and os.path.isdir(path):
+        raise BadInput(
+            f"{path}: no SentencePiece model in this folder"
+            f" ({', '.join(model_proto.MODEL_NAMES)}): other tokenizers cannot be used"
+        )
     else:
         model = _read(path)
-    if not _is_model(model):
-        return Tokenizer(model, path)  # says what is wrong
-    if _has_ours(model):
+    _processor_of(model, path)  # refuses what is no model
+    names = [piece.name for piece in model_proto.pieces(model)]
+    if set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>":
         return Tokenizer(model, path)
-    adapted, changes = foreign_tokenizer.adapt(model, parts, USER_PIECES, path)
-    tokenizer = Tokenizer(adapted, path)
-    tokenizer.changes = changes
+    adapted = model_proto.adapt(model, parts, USER_PIECES, path)
+    tokenizer = Tokenizer(adapted.model, path)
+    tokenizer.changes, tokenizer.old_ids = adapted.changes, adapted.old_ids
     return tokenizer
 
 
@@ -257,26 +256,11 @@ def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
         None for an id that the folder's does not have; and None where there is nothing to map: the
         folder holds no SentencePiece model, or the tokenizer in use is not made of it.
     """
-    stored = foreign_tokenizer.read_folder(folder)
-    if stored is None or not _is_model(stored[0]) or _has_ours(stored[0]):
-        return None
-    model, path, parts = stored
-    adapted, _ = foreign_tokenizer.adapt(model, parts, USER_PIECES, path)
-    if hashlib.sha256(adapted).hexdigest() != adapted_sha256:
-        return None
-    return foreign_tokenizer.old_ids(model, parts, USER_PIECES)
-
-
-def _is_model(model: bytes) -> bool:
     try:
-        return bool(model) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(model)
-    except RuntimeError:
-        return False
-
-
-def _has_ours(model: bytes) -> bool:
-    names = [piece.name for piece in model_proto.pieces(model)]
-    return set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>"
+        tokenizer = load_any(folder)
+    except BadInput:
+        return None
+    return tokenizer.old_ids if tokenizer.sha256 == adapted_sha256 else None
 
 
 def check_encodable(texts: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """PREFIX.model, PREFIX.vocab and PREFIX.json: a tokenizer as `tokenize` writes it.
 
 PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
-It is written before the model, so a model without one is somebody else's.
+The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
-from bigbird_ja.text.tokenizer import SPECIAL_PIECES, Tokenizer
+from bigbird_ja.storage.ownership import FILES, Owned
+from bigbird_ja.text.tokenizer import Tokenizer
 
 _FLAG = "--output_prefix"
 
@@ -42,7 +43,6 @@ class Record:
     longest_piece: str
     seconds: decode.Amount
     format_version: str
-    replaces: str = ""  # SHA-256 of our model that stood there before
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,23 @@ class Files:
         except BadInput:
             return None
 
-    def check(self) -> None:
-        """Refuses places that are not free or ours; changes nothing.
+    def check(self, replaces: bool) -> None:
+        """Refuses places that cannot be written to, and files of another make; changes nothing.
+
+        Args:
+            replaces: whether what is there will be replaced, and so has to be ours.
 
         Raises:
-            BadInput: at one of the three is a file that `tokenize` did not make, a link, a folder
-                or something special, or nothing can be written there.
+            BadInput: at one of the three is a file that `tokenize` did not make or that was
+                changed, a link, a folder or something special, or nothing can be written there.
         """
-        ours = {self.record: self._is_our_record, self.model: self._is_our_model}
+        owned = Owned.load(self._folder)
+
+        def is_ours(path: str) -> bool:
+            name = storage.base_name(path)
+            return not replaces or (owned is not None and owned.is_unchanged(name))
+
         for path in (self.record, self.model, self.vocab):
-            is_ours = ours.get(path, self._is_our_vocab)
             outputs.check_output_file(path, _FLAG, True, is_ours, "tokenize")
 
     def finished(
@@ -124,12 +131,15 @@ class Files:
             special_ids=dataclasses.asdict(tokenizer.special),
             normalization=tokenizer.normalization,
             model_sha256=tokenizer.sha256,
-            replaces=self._sha256(),
         )
         text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
-        outputs.write(self.record, text.encode())
-        outputs.write(self.vocab, tokenizer.vocabulary_text().encode())
-        outputs.write(self.model, tokenizer.model_bytes)
+        owned = Owned.create(self._folder, FILES)
+        for path, content in (
+            (self.record, text.encode()),
+            (self.vocab, tokenizer.vocabulary_text().encode()),
+            (self.model, tokenizer.model_bytes),
+        ):
+            owned.write(storage.base_name(path), content)
         return made
 
     def check_model(self, tokenizer: Tokenizer) -> None:
@@ -155,29 +165,16 @@ class Files:
             f"{self.prefix}: {{owner}} is training a tokenizer there: wait for it to end, or choose"
             f" another {_FLAG}"
         )
-        folder, base = storage.directory_of(self.prefix), storage.base_name(self.prefix)
-        with outputs.new_folder(folder):
-            lock = storage.join(folder, f".{base}.tokenize.lock")
-            with held(Lease(lock, busy, log)) as lease:
-                yield lease
+        lock = storage.join(self._folder, f".{storage.base_name(self.prefix)}.tokenize.lock")
+        with outputs.new_folder(self._folder), held(Lease(lock, busy, log)) as lease:
+            yield lease
+
+    @property
+    def _folder(self) -> str:
+        return storage.directory_of(self.prefix)
 
     def _sha256(self) -> str:
         """Of the model; empty where there is none."""
         if not storage.exists(self.model):
             return ""
         return hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
-
-    def _is_our_record(self, _: str) -> bool:
-        return self.read_record() is not None
-
-    def _is_our_model(self, _: str) -> bool:
-        there = self.read_record()
-        # A process that was killed may have written the record of a model that is to come.
-        return there is not None and self._sha256() in (there.model_sha256, there.replaces)
-
-    def _is_our_vocab(self, _: str) -> bool:
-        if self.read_record() is None:
-            return False
-        lines = storage.read_bytes(self.vocab).decode("utf-8", "replace").split("\n")
-        head = lines[: len(SPECIAL_PIECES)]
-        return tuple(line.split("\t")[0] for line in head) == SPECIAL_PIECES

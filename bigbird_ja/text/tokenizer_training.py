@@ -23,7 +23,7 @@ from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings.schema import TokenizeConfig
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
@@ -33,14 +33,12 @@ _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
 # SentencePiece leaves out lines that hold these; as a space the rest of the line counts.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
-# Share of the candidate pieces that unigram training keeps from round to round; it stops at 1.1
-# times the vocabulary, with two steps of expectation maximisation in each round.
-_SHRINKING, _MARGIN, _STEPS_PER_ROUND = 0.75, 1.1, 2
 
 _CHILD = "bigbird_ja.text.tokenizer_training"
 _REFUSED_STATUS = 3  # of a child that has written SentencePiece's refusal to its path + ".error"
 
-_EM = re.compile(r"EM sub_iter=\d+ size=(\d+)")
+# SentencePiece's log: a step of unigram's expectation maximisation, and the size that BPE has.
+_EM = re.compile(r"EM sub_iter=")
 _MERGES = re.compile(r"Added: .* size=(\d+)")
 
 
@@ -235,8 +233,8 @@ def _show_progress(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]
     for raw in stderr:
         line = raw.decode(errors="replace").rstrip()
         last.append(line)
-        if match := _EM.search(line):
-            progress = progress or Progress(_em_steps(int(match[1]), settings), "EM steps")
+        if _EM.search(line):
+            progress = progress or Progress(0, "EM steps")
             progress.update()
         elif match := _MERGES.search(line):
             progress = progress or Progress(settings.vocab_size, "pieces")
@@ -244,14 +242,6 @@ def _show_progress(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]
             done = int(match[1])
     if progress:
         progress.close()
-
-
-def _em_steps(candidates: int, settings: TokenizeConfig) -> int:
-    steps = _STEPS_PER_ROUND
-    while candidates > settings.vocab_size * _MARGIN:
-        candidates = int(candidates * _SHRINKING)
-        steps += _STEPS_PER_ROUND
-    return steps
 
 
 def _train_as_child() -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -112,11 +112,9 @@ def _mecab_parser() -> Callable[[str], str]:
     return fugashi.Tagger("-Owakati").parse
 
 
-class WordMarker(Protocol):
-    """Says for each token of encoded texts whether it starts a word."""
-
-    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """bool [tokens] for each text, from its int32 [tokens] ids as `Tokenizer` gave them."""
+# Says of the tokens of encoded texts whether each starts a word: bool [tokens] for each text, from
+# its int32 [tokens] ids as `Tokenizer` gave them.
+WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
@@ -154,29 +152,20 @@ class ScriptMarker:
         if not ids:
             return []
         lengths = np.array([len(x) for x in ids])
-        flat = self.flat(np.concatenate(ids), lengths)
-        return np.split(flat, np.cumsum(lengths)[:-1])
-
-    def flat(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """bool [tokens] for texts laid end to end; the first token of each starts a word.
-
-        Args:
-            ids: int [tokens].
-            lengths: int [texts], tokens of each; their sum is `len(ids)`.
-        """
-        starts = np.ones(len(ids), bool)
-        if len(ids) > 1:
-            last = self._last[ids[:-1]]
+        flat = np.concatenate(ids)  # texts laid end to end
+        starts = np.ones(len(flat), bool)
+        if len(flat) > 1:
+            last = self._last[flat[:-1]]
             marks = np.flatnonzero(last == MARK)
             if len(marks):  # "ー" alone ends in the class of what it follows
                 source = np.arange(len(last))
                 source[marks] = 0
                 source = np.maximum.accumulate(source)[marks]
                 last[marks] = last[source] % self._INNER
-            starts[1:] = self._starts[last * np.uint8(_NUM_CLASSES + 1) + self._first[ids[1:]]]
-        heads = np.cumsum(lengths) - lengths
-        starts[heads[np.asarray(lengths) > 0]] = True
-        return starts
+            starts[1:] = self._starts[last * np.uint8(_NUM_CLASSES + 1) + self._first[flat[1:]]]
+        ends = np.cumsum(lengths)
+        starts[(ends - lengths)[lengths > 0]] = True  # the first token of each text
+        return np.split(starts, ends[:-1])
 
 
 def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

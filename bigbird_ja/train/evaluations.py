@@ -85,7 +85,7 @@ class Evaluations:
             self._thread.join()
 
     def _run(self, step: int, forward: Model, outcome: dict[str, Any]) -> None:
-        from bigbird_ja.evaluation import masked_lm, results
+        from bigbird_ja.evaluation import masked_lm
 
         def poll() -> None:
             if self._stop.is_set():
@@ -101,11 +101,11 @@ class Evaluations:
         )
         most = job.config.training.eval_max_batches
         try:
-            result = masked_lm.evaluate_part(
+            result = masked_lm.evaluate_model(
                 forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
-                results.write_tensorboard(job.model_dir, step, result)
+                masked_lm.write_tensorboard(job.model_dir, step, result)
             outcome["result"] = result
         except _Abandoned:
             pass

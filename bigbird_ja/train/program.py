@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from bigbird_ja.evaluation import forward
+from bigbird_ja.model import heads
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import SLOTS, slot_name
@@ -162,7 +163,7 @@ class Program:
 
 
 def evaluation(config: Config, sequences: int) -> Traced:
-    """`evaluation.forward.eval_metrics` of a batch of that many sequences; parameters come first.
+    """`heads.pretraining_metrics` of a batch of that many sequences; parameters come first.
 
     Args:
         config: of evaluation: float32, no recomputation.
@@ -175,7 +176,7 @@ def evaluation(config: Config, sequences: int) -> Traced:
 
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
-        results = forward.eval_metrics(config, params, {name: values[name] for name in batch})
+        results = heads.pretraining_metrics(params, config, {name: values[name] for name in batch})
         return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)

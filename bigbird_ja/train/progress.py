@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bigbird_ja import storage
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config

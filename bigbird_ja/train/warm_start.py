@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.evaluation.trained_model import read_safetensors
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
@@ -41,11 +42,10 @@ from bigbird_ja.run.checkpoints import (
 from bigbird_ja.run.model import CONFIG, load_parameters
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
 
 _WEIGHTS = "model.safetensors"
-_MOST_WEIGHTS = 32 << 30  # bytes; read whole, and the largest BigBird has 2.3 GB
 _INITIAL = "random first value"
 _BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
@@ -297,19 +297,7 @@ def _hugging_face_config(source: str) -> _HuggingFaceConfig:
 
 
 def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-    except ImportError as error:
-        raise BadInput(
-            "--init_from a Hugging Face folder needs safetensors: pip install"
-            " 'bigbird-ja[huggingface]'"
-        ) from error
-    path = storage.join(source, _WEIGHTS)
-    try:
-        state = load(storage.read_bytes(path, _MOST_WEIGHTS))
-    except (SafetensorError, KeyError) as error:
-        raise BadInput(f"{path}: not a safetensors file of numbers: {error}") from error
+    state = read_safetensors(storage.join(source, _WEIGHTS), "save the model again")
     config = _hugging_face_config(source)
     if config.model_type not in ("big_bird", "bert"):
         raise BadInput(

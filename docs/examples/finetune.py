@@ -55,10 +55,10 @@ def main() -> None:
         compute_metrics=accuracy,
     )
     trainer.train()
-    found = trainer.evaluate()
+    results = trainer.evaluate()
     trainer.save_model(args.output)
     tokenizer.save_pretrained(args.output)
-    print(json.dumps({key: found[key] for key in ("eval_loss", "eval_accuracy")}))
+    print(json.dumps({key: results[key] for key in ("eval_loss", "eval_accuracy")}))
 
 
 def classification(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
@@ -75,14 +75,14 @@ def classification(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) -> t
         for row in rows
     ]
 
-    def accuracy(found: Any) -> dict[str, float]:
-        return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+    def accuracy(outputs: Any) -> dict[str, float]:
+        return {"accuracy": float((outputs.predictions.argmax(-1) == outputs.label_ids).mean())}
 
     return model, examples, accuracy
 
 
 def question_answering(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """The model, examples with the first and last token of the answer, and the share found."""
+    """The model, examples with the first and last token of the answer, and the share right."""
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
     examples = []
     for row in rows:
@@ -94,9 +94,9 @@ def question_answering(folder: str, tokenizer: Any, rows: list[dict[str, Any]]) 
             continue
         examples.append({**encoded, "start_positions": first, "end_positions": last})
 
-    def accuracy(found: Any) -> dict[str, float]:
-        guesses = [np.asarray(part).argmax(-1) for part in found.predictions[:2]]
-        right = [guess == truth for guess, truth in zip(guesses, found.label_ids, strict=True)]
+    def accuracy(outputs: Any) -> dict[str, float]:
+        guesses = [np.asarray(part).argmax(-1) for part in outputs.predictions[:2]]
+        right = [guess == truth for guess, truth in zip(guesses, outputs.label_ids, strict=True)]
         return {"accuracy": float((right[0] & right[1]).mean())}
 
     return model, examples, accuracy

@@ -11,17 +11,17 @@ import pytest
 from bigbird_ja.cli import main
 from bigbird_ja.commands import demo
 from bigbird_ja.process import errors
+from bigbird_ja.storage import ownership
 from testkit.command_line import run_cli
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("thesis.tex", "years of work", "no demo made"),
-        (".bigbird-ja-demo", "This folder was made by a demo.\n", "an unreleased version"),
-        (".bigbird-ja-demo", '{"format_version": "9.0"}', "has format '9.0'"),
+        ("thesis.tex", "years of work", "such as thesis.tex"),
+        (ownership.MARK, "This folder was made by a demo.\n", "not JSON"),
     ],
-    ids=["foreign", "unreleased", "later"],
+    ids=["foreign", "damaged"],
 )
 def test_a_folder_that_no_demo_of_this_version_made_is_left_alone(
     name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -28,16 +28,13 @@ def test_saved_model_and_the_same_again(small_run, tmp_path, capsys):
     assert status == 0 and found["step"] == 4
 
 
-def test_hugging_face_with_more_positions(small_run, tmp_path, capsys):
+def test_hugging_face(small_run, tmp_path, capsys):
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
     status, found, captured = _run(
         capsys, f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/hf",
-        "--max_position=512", "--parity_sequences=0", "--license=cc-by-sa-4.0",
+        "--parity_sequences=0", "--license=cc-by-sa-4.0",
     )  # fmt: skip
     assert status == 0, captured.err
-    assert "the copies are not trained" in captured.err
-    config = json.loads((tmp_path / "hf/config.json").read_text())
-    assert config["max_position_embeddings"] == 512
     card = (tmp_path / "hf/README.md").read_text(encoding="utf-8")
     assert "license: cc-by-sa-4.0" in card
     assert found["parity"]["tokenizer"]["agrees"]
@@ -46,10 +43,7 @@ def test_hugging_face_with_more_positions(small_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--output_dir=OUT"], "--model_dir is needed"),
         (["--model_dir=nowhere", "--output_dir=OUT"], "no checkpoint here"),
-        (["--model_dir=MODEL", "--output_dir=OUT", "--max_position=100"], "it can be extended"),
-        (["--model_dir=MODEL", "--output_dir=OUT", "--format=onnx"], "--format"),
         (["--model_dir=MODEL", "--output_dir=MODEL/hf"], "overlaps with --model_dir"),
     ],
 )

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from bigbird_ja.cli import main
+from bigbird_ja.commands.fill_mask import encode_with_masks
+from bigbird_ja.text import tokenizer as tokenizer_lib
 
 
 def _run(capsys, *arguments):
@@ -49,7 +51,6 @@ def test_long_text_from_a_file_and_standard_input_agree(small_run, capsys, tmp_p
     [
         (["--text=何もない"], "holds no [MASK]"),
         (["--text=" + "漢字" * 400 + "[MASK]"], "the model takes 256"),
-        (["--text=[MASK]", "--file=x"], "give one of them"),
         (["--file=nowhere.txt"], "nowhere.txt"),
         (["--text=[MASK]", "--step=5"], "no checkpoint of step 5"),
     ],
@@ -77,3 +78,37 @@ def test_bytes_that_are_no_text(small_run, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff[MASK]")))
     assert main.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}"]) == 2
     assert "not UTF-8" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_path):
+    return tokenizer_lib.load(tokenizer_path)
+
+
+def _pieces(text, tokenizer):
+    return [tokenizer.pieces[i] for i in encode_with_masks(text, tokenizer)]
+
+
+def test_text_without_a_mask_is_encoded_as_always(tokenizer):
+    text = "_START_ARTICLE_ 題_NEWLINE_ 二行目 です"
+    assert encode_with_masks(text, tokenizer) == tokenizer.encode(text)
+
+
+def test_no_space_appears_after_a_mask(tokenizer):
+    pieces = _pieces("日本の[MASK]は東京です。", tokenizer)
+    after = pieces[pieces.index("[MASK]") + 1]
+    assert not after.startswith("▁")
+
+
+def test_markers_stay_markers_beside_masks(tokenizer):
+    pieces = _pieces("_NEWLINE_[MASK]_NEWLINE_[MASK][MASK]", tokenizer)
+    assert [p for p in pieces if p != "▁"] == [
+        "_NEWLINE_", "[MASK]", "_NEWLINE_", "[MASK]", "[MASK]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["[MASK]で始まる", "  [MASK] x", "終わり[MASK]", "[MASK]"])
+def test_masks_at_the_ends(tokenizer, text):
+    pieces = _pieces(text, tokenizer)
+    assert pieces.count("[MASK]") == 1
+    assert (pieces[0] == "[MASK]") == text.strip().startswith("[MASK]")

@@ -111,7 +111,7 @@ def test_to_a_bucket_and_from_it(bucket, fake_gcs, inputs, run_cli, tmp_path):
     )  # fmt: skip
     assert ended.status == 0, ended.stderr
     names = storage.list_files(output)
-    assert "manifest.json" in names and len(names) == 2 + ended.json["shards"]
+    assert "manifest.json" in names and len(names) == 3 + ended.json["shards"]
     assert list(tmp_path.rglob("*.block")) == []
 
 
@@ -146,7 +146,7 @@ def test_parquet_and_a_tokenizer_of_ones_own_make_what_jsonl_makes(
     pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
     from pyarrow import parquet
 
-    from tests.text.test_foreign_tokenizer import train
+    from tests.text.test_model_proto import train
 
     tokenizer = tmp_path / "own.model"
     tokenizer.write_bytes(train(sample_corpus, pad_id=3))  # <unk>, <s>, </s>, <pad>, no mask

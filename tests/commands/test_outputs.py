@@ -17,7 +17,6 @@ from tests.storage import odd_paths
 FILES = (
     "report --model_dir={m} --output={o}",
     "plan --plot={o}",
-    "status --bucket={m} --name=x --plot={o}",
     "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
     "preflight --output={o}",
 )

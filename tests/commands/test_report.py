@@ -71,20 +71,6 @@ def test_a_foreign_file_is_refused_by_key(name, data, key, tmp_path, capsys):
     assert not (tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--model_dir is needed"),
-        (["--model_dir=nowhere"], "holds no run"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_line(arguments, message, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main.run_command_line(["report", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_without_matplotlib_it_says_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main.run_command_line(["report", f"--model_dir={tmp_path}"]) == 2

@@ -67,11 +67,11 @@ def digests(directory: str) -> dict[str, str]:
 
 def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
     """int32 [S] of every dynamic record of a split, shard after shard."""
-    from bigbird_ja.data import parsing
+    from bigbird_ja.data import tfrecords
 
     for shard in manifest.shards(split):
         for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
-            yield from parsing.parse_dynamic(manifest, batch)["tokens"].numpy()
+            yield from tfrecords.parse_dynamic(manifest, batch)["tokens"].numpy()
 
 
 def fragments_of(tokens: np.ndarray, special: Any) -> list[list[int]]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import blocks, packing
+from bigbird_ja.data import blocks
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text import words
@@ -102,13 +102,3 @@ def test_a_block_on_disk_is_whole_or_not_there(tmp_path, pack):
     for damaged in (data[:-1], data[:3], b"", data[:-5] + b"xxxxx"):
         path.write_bytes(damaged)
         assert blocks.read_block(str(path), size, verify=True) is None
-
-
-def test_documents_are_kept_apart_and_long_ones_continue(pack):
-    texts = ["吾輩は猫である。" * 400, "名前はまだ無い。"]
-    rows, _, _, tokenizer = pack(texts)
-    parts = [p for row in rows for p in making.fragments_of(row["tokens"], tokenizer.special)]
-    long, short = tokenizer.encode_batch(texts)
-    assert short in parts
-    assert [t for part in parts if part != short for t in part] == long
-    assert packing.pack([len(long), len(short)], 128)[-1][-1].document == 1

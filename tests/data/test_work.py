@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -21,7 +20,8 @@ from bigbird_ja.data import blocks, build, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.lease import LeaseLost
-from testkit import ROOT, synthetic
+from bigbird_ja.storage.ownership import MARK, Owned
+from testkit import ROOT
 from tests.data import making
 
 
@@ -69,8 +69,9 @@ def stopped(monkeypatch, request, place=shards, name="write_shard", after=1, err
 # --- interrupted work is resumed ---
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-@pytest.mark.parametrize("survives", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("place", "survives"), [("disk", 0), ("disk", 5), ("bucket", 3), ("bucket", 8)]
+)
 def test_stopped_after_any_file_it_continues_with_the_same_bytes(
     tmp_path, bucket, request_of, monkeypatch, place, survives
 ):
@@ -129,8 +130,10 @@ def test_sigkill_at_random_instants_then_the_same_bytes(
     assert not os.path.exists(os.path.join(output, work.NAME))
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-@pytest.mark.parametrize("after,overwrite_again", [(0, True), (1, False), (2, True)])
+@pytest.mark.parametrize(
+    ("place", "after", "overwrite_again"),
+    [("disk", 0, True), ("disk", 2, False), ("bucket", 1, True)],
+)
 def test_a_kill_while_shards_are_moved_into_place(
     tmp_path, bucket, request_of, monkeypatch, place, after, overwrite_again
 ):
@@ -147,7 +150,7 @@ def test_a_kill_while_shards_are_moved_into_place(
     whole, _ = build.make_data(request_of(tmp_path / "whole", num_shards=2, seed=5))
     assert whole.fingerprint == new.fingerprint
     names = {shard.name for shard in new.train_shards + new.eval_shards}
-    assert set(storage.list_tree(output)) == names | {"manifest.json", "tokenizer.model"}
+    assert set(storage.list_tree(output)) == names | {"manifest.json", "tokenizer.model", MARK}
 
 
 def test_unfinished_work_of_other_settings_or_another_version_is_refused(
@@ -181,7 +184,7 @@ def test_a_failing_disk_is_reported(tmp_path, request_of, monkeypatch):
         build.make_data(request_of(tmp_path / "data"))
 
 
-@pytest.mark.parametrize("refused", ["shard", "place", "tokenizer", "manifest"])
+@pytest.mark.parametrize("refused", ["shard", "place", "manifest"])
 def test_a_bucket_that_refuses_at_the_end_costs_no_finished_work(
     bucket, fake_gcs, request_of, tmp_path, monkeypatch, refused
 ):
@@ -190,7 +193,7 @@ def test_a_bucket_that_refuses_at_the_end_costs_no_finished_work(
     if refused == "place":
         fake_gcs.fault("rewriteTo", "status", code=400, times=-1)
     else:
-        passing = {"shard": 6, "tokenizer": uploads - 2, "manifest": uploads - 1}[refused]
+        passing = {"shard": 6, "manifest": uploads - 1}[refused]
         fake_gcs.fault("/upload/", "status", code=400, times=-1, skip=passing)
     request = request_of(f"{bucket}/data")
     with pytest.raises(BadInput, match="refuses the request"):
@@ -209,58 +212,43 @@ def test_a_bucket_that_refuses_at_the_end_costs_no_finished_work(
 # --- one process at a time ---
 
 
-def hold(directory: str, ready, release) -> None:
-    with work.exclusive(directory):
-        ready.set()
-        release.wait(60)
-
-
-def test_two_at_once_and_the_second_is_refused_until_the_first_dies(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
-    first = context.Process(target=hold, args=(str(tmp_path), ready, release), daemon=True)
-    first.start()
-    assert ready.wait(60)
+def test_two_at_once_and_the_second_is_refused(tmp_path):
     with (
-        pytest.raises(BadInput, match=f"process {first.pid}.* is making data"),
+        work.exclusive(str(tmp_path)),
+        pytest.raises(BadInput, match="is making data"),
         work.exclusive(str(tmp_path)),
     ):
-        pass
-    first.kill()
-    first.join()
-    with work.exclusive(str(tmp_path)):
         pass
     assert os.listdir(tmp_path) == []
 
 
 def test_no_manifest_is_written_after_the_lease_was_lost(tmp_path, request_of, monkeypatch):
     output = tmp_path / "data"
-    whole = build._write_shards
 
-    def robbed(*arguments):
-        made = whole(*arguments)
+    def robbed():
         path = output / work.LOCK_NAME
-        path.write_text(
-            json.dumps({**json.loads(path.read_text()), "host": "elsewhere", "id": "x"})
-        )
-        return made
+        taken = {**json.loads(path.read_text()), "host": "elsewhere", "id": "x"}
+        path.write_text(json.dumps(taken))
 
-    monkeypatch.setattr(build, "_write_shards", robbed)
+    after_writing(monkeypatch, robbed)
     with pytest.raises(LeaseLost, match="on host elsewhere has taken over"):
         build.make_data(request_of(output))
     assert not (output / "manifest.json").exists() and (output / work.LOCK_NAME).exists()
 
 
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path, request_of):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "mine").write_text("mine")
-    (tmp_path / "data" / work.LOCK_NAME).symlink_to(tmp_path / "mine")
-    with pytest.raises(BadInput, match="not a lock file of ours"):
-        build.make_data(request_of(tmp_path / "data"))
-    assert (tmp_path / "mine").read_text() == "mine"
-
-
 # --- only what make-data made is replaced or removed ---
+
+
+def after_writing(monkeypatch, act):
+    """Calls `act` when all shards are written and none is in place."""
+    whole = build._write_shards
+
+    def then_act(*arguments):
+        made = whole(*arguments)
+        act()
+        return made
+
+    monkeypatch.setattr(build, "_write_shards", then_act)
 
 
 @pytest.mark.parametrize("what", ["folder", "link", "file"])
@@ -285,21 +273,90 @@ def test_a_folder_of_the_users_in_the_place_of_ours_is_refused(tmp_path, request
 def test_files_that_the_user_put_into_our_folder_stay(tmp_path, request_of, monkeypatch):
     output = tmp_path / "data"
     stopped(monkeypatch, request_of(output))
-    (output / work.NAME / "notes.txt").write_text("mine")
+    mine = {"notes.txt": b"mine", "blocks/mine.block": b"mine"}
+    for name, content in mine.items():
+        (output / work.NAME / name).write_bytes(content)
     build.make_data(request_of(output))
-    assert tree(output / work.NAME) == {"notes.txt": b"mine"}
+    assert tree(output / work.NAME) == mine
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-@pytest.mark.parametrize("name", ["train-00000-of-00002.tfrecord", "tokenizer.model"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("disk", "train-00000-of-00002.tfrecord"),
+        ("bucket", "train-00000-of-00002.tfrecord"),
+        ("disk", "tokenizer.model"),
+        ("disk", "manifest.json"),
+    ],
+)
 def test_foreign_files_are_refused(bucket, request_of, tmp_path, place, name):
     output = str(tmp_path / "data") if place == "disk" else f"{bucket}/data"
     storage.make_directory(output)
     storage.write_bytes(f"{output}/{name}", b"mine")
-    for overwrite in (False, True):
-        with pytest.raises(BadInput, match=f"{name}, and nothing shows that make-data made it"):
-            build.make_data(request_of(output, overwrite=overwrite))
+    with pytest.raises(BadInput, match=f"{name}, and nothing shows that make-data made it"):
+        build.make_data(request_of(output, overwrite=True))
+    with pytest.raises(BadInput, match=name):
+        build.make_data(request_of(output))
     assert storage.list_tree(output) == [name] and storage.read_bytes(f"{output}/{name}") == b"mine"
+
+
+def test_what_another_command_made_is_refused(tmp_path, request_of):
+    Owned.create(str(tmp_path), "run")
+    with pytest.raises(BadInput, match=r"another command of bigbird-ja made this folder \(run\)"):
+        build.make_data(request_of(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_foreign_files_that_come_during_the_run_are_kept(
+    tmp_path, bucket, request_of, monkeypatch, place
+):
+    output = str(tmp_path / "data") if place == "disk" else f"{bucket}/data"
+    request = request_of(output, num_shards=2)
+    names = ("train-00001-of-00002.tfrecord", "tokenizer.model", "manifest.json")
+
+    def come():
+        for name in names:
+            storage.write_bytes(f"{output}/{name}", b"mine")
+
+    after_writing(monkeypatch, come)
+    manifest, _ = build.make_data(request)
+    assert verify.fast_check(output) == manifest
+    for name in names:
+        assert storage.read_bytes(f"{output}/{name}.yours-1") == b"mine"
+
+
+def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(tmp_path, request_of):
+    output = tmp_path / "data"
+    request = request_of(output, num_shards=4)
+    made, _ = build.make_data(request)
+    changed, lost = (output / shard.name for shard in made.train_shards[:2])
+    mine = changed.read_bytes()[::-1]
+    changed.write_bytes(mine)
+    lost.unlink()
+    with pytest.raises(BadInput, match=r"is missing"):
+        build.make_data(request)
+    edited = (output / "manifest.json").read_text().replace('"seed": 12345', '"seed": 1')
+    (output / "manifest.json").write_text(edited)
+    with pytest.raises(BadInput, match="changed after it was written"):
+        build.make_data(request)
+    new, _ = build.make_data(request_of(output, num_shards=2, overwrite=True))
+    assert verify.fast_check(str(output)) == new
+    assert (output / f"{changed.name}.yours-1").read_bytes() == mine
+    assert (output / "manifest.json.yours-1").read_text() == edited
+    again, _ = build.make_data(dataclasses.replace(request, overwrite=True))
+    assert again == made and len(list(output.glob("*.yours-*"))) == 2
+
+
+def test_an_edited_mark_removes_nothing(tmp_path, request_of):
+    output = tmp_path / "data"
+    build.make_data(request_of(output, num_shards=4))
+    (output / "mine.txt").write_text("mine")
+    text = (output / MARK).read_text()
+    (output / MARK).write_text(text.replace("tokenizer.model", "mine.txt"))
+    before = tree(output)
+    with pytest.raises(BadInput, match="edited or damaged"):
+        build.make_data(request_of(output, num_shards=2, overwrite=True))
+    assert tree(output) == before
 
 
 @pytest.mark.parametrize("place,name", [(shards, "write_shard"), (blocks, "make_rows")])
@@ -333,34 +390,6 @@ def test_bad_text_leaves_what_was_there(tmp_path, request_of, tokenizer_path, is
         build.make_data(making.request(str(bad), tokenizer_path, str(output), overwrite=True))
     bad.unlink()
     assert tree(tmp_path) == before and output.exists() != is_new
-
-
-@pytest.mark.parametrize("kind", ["foreign", "broken"])
-def test_overwrite_replaces_only_what_make_data_made(tmp_path, request_of, kind):
-    output = tmp_path / "data"
-    made = synthetic.write(output, (4, 4))
-    if kind == "broken":
-        (output / "manifest.json").write_text('{"format_version": ')
-    else:
-        manifest_lib.save(dataclasses.replace(made, created_by="another tool"), str(output))
-    before = tree(output)
-    with pytest.raises(BadInput, match="nothing is replaced that make-data did not make"):
-        build.make_data(request_of(output, overwrite=True))
-    assert tree(output) == before
-
-
-def test_a_data_set_that_was_edited_or_lost_a_shard_can_be_replaced(tmp_path, request_of):
-    output = tmp_path / "data"
-    made, _ = build.make_data(request_of(output))
-    lost = output / made.train_shards[0].name
-    lost.unlink()
-    with pytest.raises(BadInput, match="is missing"):
-        build.make_data(request_of(output))
-    path = output / "manifest.json"
-    path.write_text(path.read_text().replace('"seed": 12345', '"seed": 1'))
-    with pytest.raises(BadInput, match="changed after it was written"):
-        build.make_data(request_of(output))
-    assert build.make_data(request_of(output, overwrite=True))[0] == made
 
 
 def test_an_output_that_overlaps_with_the_input_is_refused(tmp_path, corpus, tokenizer_path):

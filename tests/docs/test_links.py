@@ -1,7 +1,8 @@
-"""Every link of a page to a file or a heading of the project leads somewhere."""
+"""What pages point at is there: files and headings, modules by name, messages of the code."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -33,3 +34,35 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert there.exists(), target
         if anchor and there.suffix == ".md":
             assert anchor in anchors(there), target
+
+
+def test_modules_that_pages_name_are_there() -> None:
+    folders = ("bigbird_ja", "docs", "scripts", "testkit", "tests")
+    there = [f"/{path.relative_to(ROOT)}" for f in folders for path in (ROOT / f).rglob("*.py")]
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w/]+\.py)", text):
+            assert any(path.endswith(f"/{name}") for path in there), f"{page}: {name}"
+
+
+def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
+    texts = "\n".join(
+        text
+        for path in (ROOT / "bigbird_ja").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (text := constant(node))
+    )
+    for page in ("docs/troubleshooting.md", "docs/cloud-setup.md"):
+        for row in re.findall(r"(?m)^\| (`.*)$", (ROOT / page).read_text(encoding="utf-8")):
+            first = row.split(" | ")[0]
+            for message in re.findall("`([^`]+)`", "" if "(transformers)" in first else first):
+                assert all(part in texts for part in re.split(r"…|\bN\b", message)), message
+
+
+def constant(node: ast.AST) -> str:
+    """The text of a string in the code; "\0" where a value is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(constant, node.values))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return "\0" if isinstance(node, ast.FormattedValue) else ""

@@ -33,11 +33,11 @@ class World:
         self.now += seconds
 
     def follow(self, stale_minutes: float = 60.0) -> list[int]:
-        found = evaluator.follow(
+        steps = evaluator.follow(
             self.steps, self.heartbeat, stale_minutes=stale_minutes, clock=lambda: self.now,
             sleep=self.sleep,
         )  # fmt: skip
-        return list(found)
+        return list(steps)
 
 
 def _beat(time: float, state: str = "training", reason: str | None = None, step: int = 0) -> dict:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import masked_lm, results
+from bigbird_ja.evaluation import evaluator, masked_lm
 from bigbird_ja.evaluation.forward import Forward, padded_length
 from bigbird_ja.run.model import load_parameters
 from tests.data import making
@@ -20,10 +20,15 @@ from tests.model.tiny import tiny_config
 
 
 @pytest.fixture(scope="module")
-def result(small_run):
+def forward(small_run):
     config, params, _ = load_parameters(small_run.model_dir)
+    return Forward(config, params)
+
+
+@pytest.fixture(scope="module")
+def result(forward, small_run):
     manifest = manifest_lib.load(small_run.data_dir)
-    return masked_lm.evaluate_model(Forward(config, params), small_run.data_dir, manifest)
+    return masked_lm.evaluate_model(forward, small_run.data_dir, manifest)
 
 
 def test_every_held_out_prediction_is_counted_once(result, small_run):
@@ -35,19 +40,6 @@ def test_every_held_out_prediction_is_counted_once(result, small_run):
         assert mean == pytest.approx(result["masked_lm_loss"], rel=1e-5)
     assert result["perplexity"] == pytest.approx(math.exp(result["masked_lm_loss"]))
     assert 0 < result["bits_per_character"] < 20
-
-
-def test_the_same_again_and_less_with_max_batches(result, small_run):
-    config, params, _ = load_parameters(small_run.model_dir)
-    manifest = manifest_lib.load(small_run.data_dir)
-    forward, ticks = Forward(config, params), []
-    again = masked_lm.evaluate_model(forward, small_run.data_dir, manifest)
-    assert {**again, "seconds": 0} == {**result, "seconds": 0}
-    first = masked_lm.evaluate_model(
-        forward, small_run.data_dir, manifest, 1, tick=lambda: ticks.append(1)
-    )
-    assert len(ticks) == 1
-    assert first["sequences"] == min(masked_lm.batch_size(256), manifest.eval.sequences)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +58,10 @@ def mixed(small_run, tmp_path_factory):
     return build.make_data(request)[0], str(folder / "data")
 
 
-def test_mixed_corpora_are_told_apart(small_run, mixed):
-    config, params, _ = load_parameters(small_run.model_dir)
+def test_mixed_corpora_are_evaluated_apart(forward, mixed):
     manifest, directory = mixed
-    forward = Forward(config, params)
-    found = masked_lm.evaluate_model(forward, directory, manifest)
-    rows = found["by_sub_corpus"]
+    measured = masked_lm.evaluate_model(forward, directory, manifest)
+    rows = measured["by_sub_corpus"]
     assert [row["name"] for row in rows] == ["news.jsonl", "novels.jsonl"]
     # By hand, record after record: which corpus it is of, what its predictions cost.
     sums = np.zeros((2, 3))
@@ -88,10 +78,8 @@ def test_mixed_corpora_are_told_apart(small_run, mixed):
         assert row["count"] == count
         assert row["loss"] == pytest.approx(loss / count, rel=1e-4)
         assert row["accuracy"] == pytest.approx(correct / count, rel=1e-4)
-    text = results.as_text({"step": 1, **found})
+    text = evaluator.as_text({"step": 1, **measured})
     assert "news.jsonl" in text and f"{rows[1]['loss']:.4g}" in text
-    scalars = results.scalars(found)
-    assert scalars["eval/by_corpus/news.jsonl"] == rows[0]["loss"]
 
 
 def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, result):
@@ -103,36 +91,30 @@ def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, resu
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }  # fmt: skip
-    found = masked_lm.summarise(collected, mixed[0], np.full(mixed[0].vocab_size, 2))
-    assert [(r["name"], r["count"]) for r in found["by_sub_corpus"]] == [("novels.jsonl", 3)]
-    assert found["by_sub_corpus"][0]["loss"] == pytest.approx(7 / 3)
-    assert found["next_sentence_accuracy"] == pytest.approx(2 / 3)
-    assert found["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
+    measured = masked_lm.summarise(collected, mixed[0], np.full(mixed[0].vocab_size, 2))
+    assert [(r["name"], r["count"]) for r in measured["by_sub_corpus"]] == [("novels.jsonl", 3)]
+    assert measured["by_sub_corpus"][0]["loss"] == pytest.approx(7 / 3)
+    assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)
+    assert measured["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
 
 
-def test_tensorboard_reads_scalars_and_texts(result, tmp_path):
+def test_tensorboard_reads_what_was_measured(result, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    results.write_tensorboard(str(tmp_path), 4, result)
+    masked_lm.write_tensorboard(str(tmp_path), 4, result)
     events = EventAccumulator(str(tmp_path / "eval"))
     events.Reload()
-    tags = events.Tags()["tensors"]
-    assert {"eval/masked_lm_loss", "eval/examples", "eval/by_position/00000"} <= set(tags)
     assert events.Tensors("eval/masked_lm_loss")[0].step == 4
     assert 0 < len(result["examples"]) <= 8
-    table = results.examples_as_markdown(result["examples"])
-    assert len(table.splitlines()) == 2 + len(result["examples"])
 
 
-def test_padding_changes_no_prediction(small_run):
-    config, params, _ = load_parameters(small_run.model_dir)
-    forward = Forward(config, params)
+def test_padding_changes_no_prediction(forward):
     ids = np.random.default_rng(0).integers(11, 500, (1, 200))
     positions = np.array([[3, 100, 199]])
-    found = forward.log_probabilities(ids, positions)
-    assert np.exp(found).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
-    padded = np.pad(ids, [(0, 0), (0, padded_length(config, 200) - 200)])
-    np.testing.assert_allclose(forward.log_probabilities(padded, positions), found, atol=1e-5)
+    scores = forward.log_probabilities(ids, positions)
+    assert np.exp(scores).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
+    padded = np.pad(ids, [(0, 0), (0, padded_length(forward.config, 200) - 200)])
+    np.testing.assert_allclose(forward.log_probabilities(padded, positions), scores, atol=1e-5)
     with pytest.raises(ValueError, match="the model takes 256"):
         forward.log_probabilities(np.ones((1, 300), int), positions)
 
@@ -150,8 +132,8 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
     ids[:, 100] = sep
     ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
     positions = np.tile([150, 200, 255], (2, 1))
-    found = Forward(config, params, find_documents).log_probabilities(ids, positions)
-    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+    measured = Forward(config, params, find_documents).log_probabilities(ids, positions)
+    np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
     mixed = Forward(config, params).log_probabilities(ids, positions)
     assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
 
@@ -170,14 +152,14 @@ def test_distances_equal_a_search_by_hand():
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
-    found = masked_lm.distances_to_same_piece(ids, positions, targets)
+    measured = masked_lm.distances_to_same_piece(ids, positions, targets)
     for row in range(4):
         for place in range(7):
             at = positions[row, place]
             gaps = [
                 abs(i - at) for i in range(40) if i != at and ids[row, i] == targets[row, place]
             ]
-            assert found[row, place] == (min(gaps) if gaps else masked_lm.NO_DISTANCE)
+            assert measured[row, place] == (min(gaps) if gaps else masked_lm.NO_DISTANCE)
 
 
 def test_buckets_cover_and_count_everything_once():

@@ -66,16 +66,16 @@ def test_right_tokens_are_counted_by_distance(records, tokenizer):
     cases = probe.find_cases(records, tokenizer, probe.generated_names)
     piece = np.bincount(np.concatenate([case.ids for case in cases])).argmax()
     model = Constant(piece, tokenizer.vocab_size)
-    found = probe.run(model, tokenizer, records, probe.generated_names)
-    assert found["cases"] == len(cases) == sum(row["count"] for row in found["by_distance"])
-    shares = {row["from"]: [] for row in found["by_distance"]}
+    measured = probe.run(model, tokenizer, records, probe.generated_names)
+    assert measured["cases"] == len(cases) == sum(row["count"] for row in measured["by_distance"])
+    shares = {row["from"]: [] for row in measured["by_distance"]}
     for case in cases:
         start = max(start for start in shares if start <= case.distance)
         shares[start].append((case.ids == piece).mean())
-    assert {row["from"]: row["model"] for row in found["by_distance"]} == {
+    assert {row["from"]: row["model"] for row in measured["by_distance"]} == {
         start: pytest.approx(np.mean(share)) for start, share in shares.items()
     }
-    overall = found["overall"]
+    overall = measured["overall"]
     assert 0 < overall["model"] == overall["window"] <= overall["unigram"] < 0.3
     assert probe.run(model, tokenizer, [], probe.generated_names)["cases"] == 0
 
@@ -90,14 +90,3 @@ def test_rare_names_of_any_text():
     (first, later) = pairs[0][0]
     assert texts[0][slice(*first)] == texts[0][slice(*later)] == "ナポレオン"
     assert pairs[1] == []  # two texts have it: not rare
-
-
-def test_rare_names_of_real_text(real_text_path, tokenizer):
-    from bigbird_ja.text.corpus import open_corpus
-
-    documents = open_corpus([real_text_path]).documents()
-    texts = [document.text for document, _ in zip(documents, range(200), strict=False)]
-    records = list(probe.documents_as_ids(texts, tokenizer, 2048))
-    cases = probe.find_cases(records, tokenizer, probe.repeated_names)
-    assert len(cases) > 50
-    assert max(case.distance for case in cases) > 512

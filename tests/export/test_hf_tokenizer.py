@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from bigbird_ja.evaluation.mask_filling import encode_with_masks
+from bigbird_ja.commands.fill_mask import encode_with_masks
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
@@ -59,30 +59,15 @@ def test_it_has_our_special_tokens(theirs, ours):
     assert pair == [*one, *ours.encode("東京"), special.sep]
 
 
-@pytest.mark.parametrize("text", HARD)
-def test_hard_texts(theirs, ours, text):
-    assert _ids(theirs, [text])[0] == ours.encode(text)
-
-
-def test_the_generated_corpus(theirs, ours, sample_corpus):
-    texts = [document.text for document in open_corpus([sample_corpus]).documents()]
-    assert _ids(theirs, texts) == ours.encode_batch(texts)
-
-
-def test_saved_again_it_is_the_same(theirs, ours, tmp_path):
-    theirs.save_pretrained(tmp_path)
-    again = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    assert _ids(again, HARD) == ours.encode_batch(HARD)
+def test_hard_texts_and_the_generated_corpus(theirs, ours, sample_corpus):
+    texts = [*HARD, *(document.text for document in open_corpus([sample_corpus]).documents())]
+    for mine, other, text in zip(ours.encode_batch(texts), _ids(theirs, texts), texts, strict=True):
+        assert mine == other, text[:100]
 
 
 def test_some_of_the_real_text(theirs, ours, real_text_path):
     texts = [document.text for document in open_corpus([real_text_path]).documents()][::100]
     assert _ids(theirs, texts) == ours.encode_batch(texts)
-
-
-def test_decoding_gives_the_text_back(theirs, ours):
-    text = "東京です。_NEWLINE_次の 行"
-    assert theirs.decode(ours.encode(text)).strip() == ours.decode(ours.encode(text))
 
 
 @pytest.mark.parametrize(

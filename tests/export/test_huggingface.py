@@ -6,15 +6,18 @@ import dataclasses
 import json
 import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pytest
 
+from bigbird_ja.commands.fill_mask import fill_mask
+from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.evaluation.mask_filling import fill_mask
-from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.evaluation.trained_model import load_model, load_run
+from bigbird_ja.export import huggingface, model_card, parity
+from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.train.warm_start import load_initial
-from testkit import runs
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -23,10 +26,11 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module")
 def exported(small_run, tmp_path_factory):
-    """(folder, parity report, source)"""
+    """(folder, parity report, model)"""
     folder = tmp_path_factory.mktemp("hf")
-    trained = source.with_data_set(source.load(small_run.model_dir), small_run.data_dir)
-    options = model_card.Options(name="tiny", parity_sequences=3)
+    trained = load_run(small_run.model_dir)
+    manifest = manifest_lib.load(small_run.data_dir)
+    options = model_card.Options("tiny", "other", 3, small_run.data_dir, manifest)
     return folder, huggingface.fill(str(folder), trained, options), trained
 
 
@@ -86,29 +90,18 @@ def test_without_pytorch_the_report_says_so(exported, tmp_path, monkeypatch):
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
     monkeypatch.setitem(sys.modules, "transformers", None)
-    report = parity.compare(str(tmp_path), trained, 2)
+    report = parity.compare(str(tmp_path), trained, model_card.Options("x"))
     assert "neither token ids nor scores" in parity.as_markdown(report)
 
 
 def test_generated_records_where_there_is_no_data(exported):
     _, _, trained = exported
-    batch = parity.masked_records(dataclasses.replace(trained, manifest=None), 2)
+    batch = parity.masked_records(trained, model_card.Options("x", parity_sequences=2))
     assert batch["input_ids"].shape == (2, 256)
     truth, places = batch["masked_lm_ids"], batch["masked_lm_positions"]
     special = trained.tokenizer.special
     assert (np.take_along_axis(batch["input_ids"], places, 1) == special.mask).all()
     assert (truth != special.mask).all() and (truth != special.pad).all()
-
-
-def test_positions_are_extended_as_stated(exported, tmp_path):
-    _, _, trained = exported
-    longer = source.extend_positions(trained, 600)
-    values = longer.params[source.POSITIONS]
-    assert values.shape[0] == 600
-    np.testing.assert_array_equal(values[256:512], trained.params[source.POSITIONS])
-    assert "copies of the trained ones" in model_card._limits(longer, model_card.Options("x"))
-    assert huggingface.model_config(longer)["max_position_embeddings"] == 600
-    assert source.extend_positions(trained, 256) is trained
 
 
 def test_round_trip_through_init_from(exported):
@@ -121,28 +114,17 @@ def test_round_trip_through_init_from(exported):
     assert "bert.embeddings.word_embeddings.weight" in table
 
 
-@pytest.mark.nightly
-def test_next_sentence_models_load_as_for_pretraining(
-    tmp_path, sample_corpus, tokenizer_path, run_cli
-):
-    data, model = tmp_path / "data", tmp_path / "model"
-    for arguments in (
-        ["make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--nsp",
-         f"--output_dir={data}", "--seq_length=256", "--max_predictions_per_seq=40",
-         "--eval_fraction=0.1", "--num_shards=2"],
-        ["pretrain", f"--data_dir={data}", f"--model_dir={model}", "--num_train_steps=2",
-         runs.ENGINE, *runs.SETTINGS],
-    ):  # fmt: skip
-        ended = run_cli(*arguments)
-        assert ended.status == 0, ended.stderr
-    folder = tmp_path / "hf"
-    ended = run_cli("export", f"--model_dir={model}", f"--output_dir={folder}")
-    assert ended.status == 0, ended.stderr
-    theirs = transformers.BigBirdForPreTraining.from_pretrained(str(folder))
-    trained = source.load(str(model))
-    np.testing.assert_array_equal(
-        theirs.cls.seq_relationship.weight.detach().numpy(),
-        trained.params["cls/seq_relationship/output_weights"],
+def test_next_sentence_models_load_as_for_pretraining(exported, tmp_path):
+    _, _, trained = exported
+    config = deepcopy(trained.config)
+    config.make_data.nsp = True
+    pair_model = dataclasses.replace(
+        trained, config=config, params=initial_parameters(config, seed=0)
     )
-    ended = run_cli("evaluate", f"--model_dir={model}", f"--data_dir={data}", "--json")
-    assert 0 <= ended.json["next_sentence_accuracy"] <= 1
+    huggingface.fill(str(tmp_path), pair_model, model_card.Options("x", parity_sequences=0))
+    theirs = transformers.BigBirdForPreTraining.from_pretrained(str(tmp_path))
+    name = "cls/seq_relationship/output_weights"
+    np.testing.assert_array_equal(
+        theirs.cls.seq_relationship.weight.detach().numpy(), pair_model.params[name]
+    )
+    np.testing.assert_array_equal(load_model(str(tmp_path)).params[name], pair_model.params[name])

@@ -10,12 +10,15 @@ import pickle
 import subprocess
 import sys
 from copy import deepcopy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bigbird_ja.data import parsing
-from bigbird_ja.export import huggingface, model_card, parity, source
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import tfrecords
+from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import set_value
 
@@ -23,15 +26,12 @@ torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 pytestmark = pytest.mark.both
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
 from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
-from scripts.bench_export_memory import WAYS, build  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def trained(small_run):
-    return source.with_data_set(source.load(small_run.model_dir), small_run.data_dir)
+    return load_run(small_run.model_dir)
 
 
 def exported(trained, folder, **settings):
@@ -50,8 +50,6 @@ def settings_of(**model):
         "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
         "num_attention_heads": 2, "num_layers": 2, "random_pattern": "rolled", "pattern_seed": 3,
     }  # fmt: skip
-    from types import SimpleNamespace
-
     return SimpleNamespace(
         model=SimpleNamespace(**{**defaults, **model}), data=SimpleNamespace(seq_length=None)
     )
@@ -116,17 +114,19 @@ def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
     ],
     ids=["rolled", "independent", "documents apart"],
 )
-def test_logits_are_the_trainers(trained, tmp_path, settings):
+def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    batch = parity.masked_records(changed, 3)
+    manifest = manifest_lib.load(small_run.data_dir)
+    options = model_card.Options("x", "other", 3, small_run.data_dir, manifest)
+    batch = parity.masked_records(changed, options)
     if not changed.config.model.attend_across_documents:
         special = changed.tokenizer.special
         batch["input_ids"][:, 100] = special.sep  # two documents
         ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
         numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-        expected = parsing.document_ids(changed.manifest, batch["input_ids"]).numpy()
+        expected = tfrecords.document_ids(manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers, expected)
-    ours = parity.our_scores(changed, batch)
+    ours = parity.our_scores(changed, batch, manifest)
     for way in ({}, {"attn_implementation": "flex_attention"}):
         theirs = parity.their_scores(folder, changed, batch, **way)
         np.testing.assert_allclose(theirs, ours, atol=parity.TOLERANCE)
@@ -168,31 +168,6 @@ def test_any_length_checkpointing_and_gradients(trained, tmp_path):
     torch.testing.assert_close(*gradients)
     with pytest.raises(ValueError, match="this model takes 256"):
         model(torch.ones(1, 300, dtype=torch.long))
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the most elements that any tensor has which is made meanwhile."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), named=None):
-        found = function(*arguments, **(named or {}))
-        for tensor in found if isinstance(found, (tuple, list)) else [found]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return found
-
-
-def test_memory_grows_with_the_length_and_not_with_its_square():
-    largest = {}
-    for way in WAYS[0], WAYS[2]:
-        for length in (1024, 4096):
-            model = build(way, length)
-            with _Largest() as seen:
-                model(torch.ones(1, length, dtype=torch.long)).last_hidden_state.sum().backward()
-            largest[way, length] = seen.elements
-    ours, full = ([largest[way, n] for n in (1024, 4096)] for way in (WAYS[0], WAYS[2]))
-    assert ours[1] < 4.6 * ours[0] and full[1] > 15 * full[0]
 
 
 _LOAD = """

@@ -18,13 +18,13 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
-from bigbird_ja.data.manifest import Manifest, Shard, Split, save
+from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.launch import compute, tpu_nodes
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.services import Rest
 from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.tpu_nodes import TpuNodes
-from testkit import prepared
+from testkit import prepared, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -38,7 +38,7 @@ def write_manifest(directory: str, masking: str = "dynamic") -> str:
     """A data set's manifest; the fake trainer reads no shards."""
     os.makedirs(directory, exist_ok=True)
     counts = Split(documents=10, tokens=5000, sequences=12, used_positions=6000, predictions=900)
-    save(
+    synthetic.save(
         Manifest(
             seq_length=512,
             max_predictions_per_seq=77,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.process.signals import CommandSignals, Interruption
+from bigbird_ja.process.signals import CommandSignals
 from testkit import ROOT, any_command, prepared
 from testkit.runs import SmallRun
 from testkit.zygote import Zygote
@@ -23,36 +23,40 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start(
-    *words: str,
-    program: str = "testkit.any_command",
-    ignored: tuple[int, ...] = (),
-    group: bool = False,
+    *words: str, program: str = "testkit.any_command", ignored: tuple[int, ...] = ()
 ) -> subprocess.Popen:
-    """Starts a command with signals as a terminal gives them, whatever this process ignores.
-
-    Args:
-        words: of the command line.
-        program: a module.
-        ignored: signals that the parent ignores.
-        group: whether it gets a process group of its own.
-    """
+    """Starts a module as a command in a process group of its own, with signals as a terminal gives
+    them but for those that its parent ignores."""
     return subprocess.Popen(
         [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        start_new_session=group,
+        start_new_session=True,
     )  # fmt: skip
 
 
-def stop_when_ready(process: subprocess.Popen, number: int) -> tuple[list[str], str, str]:
-    """Sends a signal once the command is ready; its lines before, and its output after."""
+def until_ready(process: subprocess.Popen) -> list[str]:
+    """Waits for a command of `any_command`; the lines that it printed before."""
     before = []
     assert process.stderr is not None
     while (line := process.stderr.readline().strip()) != any_command.READY:
         assert line or process.poll() is None, before
         before.append(line)
+    return before
+
+
+def stop(process: subprocess.Popen, number: int) -> tuple[str, str]:
+    """Sends a signal; what it prints until its end, which must be 75 with one line."""
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    return before, out, err
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and err.count("interrupted (") == 1, err
+    return out, err
+
+
+def wait_for_children(process: subprocess.Popen, count: int) -> None:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < count:
+        assert process.poll() is None
 
 
 def wait_until_gone(group: int) -> None:
@@ -69,24 +73,11 @@ def wait_until_gone(group: int) -> None:
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
 def test_a_signal_ends_it_with_one_line_and_75(number: int) -> None:
     process = start("wait", "--json")
-    _, out, err = stop_when_ready(process, number)
-    assert process.returncode == 75
+    until_ready(process)
+    out, err = stop(process, number)
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     assert len(err.splitlines()) == 1 and err.startswith(f"bigbird-ja: interrupted ({name}): ")
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
-
-
-def test_a_signal_at_the_very_start_is_75_too(tmp_path: Path) -> None:
-    process = start("pretrain", f"--data_dir={tmp_path}", "--json", program="bigbird_ja")
-    caught = 0
-    while not caught & 1 << (signal.SIGTERM - 1):  # Python itself has set none for SIGTERM
-        assert process.poll() is None
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = int(status.split("SigCgt:")[1].split()[0], 16)
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 75, err
-    assert len(err.splitlines()) == 1 and json.loads(out)["reason"] == "interrupted"
 
 
 def test_a_signal_while_the_command_is_being_imported_is_75_too() -> None:
@@ -110,13 +101,11 @@ cli.main(["plan", "--json"])
     assert json.loads(ended.stdout)["reason"] == "interrupted"
 
 
-@pytest.mark.parametrize(
-    "what", ["swallow", "swallow_always", "in_destructor", "translate", "native", "thread"]
-)
+@pytest.mark.parametrize("what", ["swallow", "in_destructor", "translate", "native", "thread"])
 def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
     process = start(what, "--json")
-    before, out, err = stop_when_ready(process, signal.SIGINT)
-    assert process.returncode == 75
+    before = until_ready(process)
+    out, err = stop(process, signal.SIGINT)
     assert len(err.strip().splitlines()) == 1 and "interrupted (Ctrl-C)" in err
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
     for path in " ".join(before).split():
@@ -126,49 +115,38 @@ def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
 def test_the_signal_is_known_before_its_exception_arrives() -> None:
     # Not only once the listening thread had its turn: on a busy machine that comes too late.
     signals = CommandSignals(leave=lambda message: None)
-    with pytest.raises(Interruption):
+    with pytest.raises(KeyboardInterrupt):
         signals._handle(signal.SIGINT, None)
     assert signals.name == "Ctrl-C"
 
 
 def test_a_second_ctrl_c_does_not_wait() -> None:
     process = start("native")
-    assert process.stderr is not None
-    while process.stderr.readline().strip() != any_command.READY:
-        pass
+    until_ready(process)
     process.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 75
-    assert "interrupted again (Ctrl-C)" in process.stderr.read()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "interrupted again (Ctrl-C)" in err
 
 
-def test_ctrl_c_works_where_the_parent_ignored_it() -> None:
-    process = start("wait", ignored=(signal.SIGINT,))
-    stop_when_ready(process, signal.SIGINT)
-    assert process.returncode == 75
-
-
-def test_nohup_is_respected() -> None:
-    process = start("wait", ignored=(signal.SIGHUP,))
-    assert process.stderr is not None and process.stderr.readline().strip() == any_command.READY
+def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected() -> None:
+    process = start("wait", ignored=(signal.SIGINT, signal.SIGHUP))
+    until_ready(process)
     process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and "SIGTERM" in err
+    _, err = stop(process, signal.SIGINT)
+    assert "Ctrl-C" in err
 
 
 def test_an_interrupted_sample_leaves_nothing(tmp_path: Path) -> None:
-    process = start("sample", f"--output={tmp_path}/x.jsonl", "--documents=3000000",
-                    program="bigbird_ja")  # fmt: skip
+    words = ["sample", f"--output={tmp_path}/x.jsonl", "--documents=3000000"]
+    process = start(*words, program="bigbird_ja")
     while not any(tmp_path.iterdir()):  # the first that is there is the lock
         assert process.poll() is None
-    process.send_signal(signal.SIGHUP)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and "interrupted (SIGHUP)" in err
+    stop(process, signal.SIGHUP)
     assert os.listdir(tmp_path) == []
 
 
@@ -179,11 +157,9 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too(
     process = start(
         "make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}",
         f"--output_dir={tmp_path}/data", "--seq_length=256", "--num_workers=2",
-        program="bigbird_ja", group=True,
+        program="bigbird_ja",
     )  # fmt: skip
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while len(children.read_text().split()) < 2:
-        assert process.poll() is None
+    wait_for_children(process, 2)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
@@ -191,13 +167,9 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too(
     wait_until_gone(process.pid)
 
 
-def test_the_demo_takes_its_step_along(tmp_path: Path) -> None:
-    process = start(
-        "demo", f"--work_dir={tmp_path}/demo", "--json", program="bigbird_ja", group=True
-    )
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while not children.read_text():
-        assert process.poll() is None
+def test_the_demo_ends_its_running_step(tmp_path: Path) -> None:
+    process = start("demo", f"--work_dir={tmp_path}/demo", "--json", program="bigbird_ja")
+    wait_for_children(process, 1)
     process.send_signal(signal.SIGTERM)  # to the demo alone
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
@@ -206,10 +178,8 @@ def test_the_demo_takes_its_step_along(tmp_path: Path) -> None:
     wait_until_gone(process.pid)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["evaluate", *(pytest.param(x, marks=pytest.mark.nightly) for x in ("export", "check-data"))],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["evaluate", "export", "check-data"])
 def test_ctrl_c_at_any_time(
     command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path
 ) -> None:

@@ -87,17 +87,14 @@ def test_a_credential_is_masked(text: str) -> None:
     assert S not in embedded and embedded.startswith("RuntimeError: could not open gs://b/o: ")
 
 
-def test_other_text_is_left_alone() -> None:
+def test_other_text_names_and_addresses_are_left_alone() -> None:
+    text = f"GET https://me@x/o?X-Goog-Signature={S}&alt=media with MY_TOKEN={S} gave 403"
+    assert redact(text) == f"GET https://{MASK}@x/o?{MASK} with MY_TOKEN={MASK} gave 403"
     assert [redact(text) for text in INNOCENT] == INNOCENT
     for pattern in ("bigbird_ja/**/*.yaml", "bigbird_ja/**/*.sh"):
         for path in ROOT.glob(pattern):
             text = path.read_text(encoding="utf-8")
             assert redact(text) == text, path
-
-
-def test_names_and_addresses_stay() -> None:
-    text = f"GET https://me@x/o?X-Goog-Signature={S}&alt=media with MY_TOKEN={S} gave 403"
-    assert redact(text) == f"GET https://{MASK}@x/o?{MASK} with MY_TOKEN={MASK} gave 403"
 
 
 def test_long_text_takes_no_longer_than_its_length() -> None:
@@ -108,7 +105,7 @@ def test_long_text_takes_no_longer_than_its_length() -> None:
 
 
 PROGRAM = """
-import logging, sys, threading, warnings
+import logging, sys, threading
 from bigbird_ja.process.streams import Streams
 Streams()
 secret = sys.argv[1]
@@ -116,33 +113,15 @@ what = sys.argv[2]
 if what == "log":
     logging.basicConfig(stream=sys.stderr)
     logging.getLogger("a.library").warning("sent %s", secret)
-elif what == "log-exception":
-    logging.basicConfig(stream=sys.stderr)
-    try:
-        raise RuntimeError(secret)
-    except RuntimeError:
-        logging.getLogger("a.library").exception("failed")
-elif what == "log-misfit":
-    logging.basicConfig(stream=sys.stderr)
-    logging.getLogger("a.library").warning("%d of %d", "x")
-    print("[redacted] and went on", file=sys.stderr)
 elif what == "thread":
     def fail(): raise RuntimeError(secret)
     thread = threading.Thread(target=fail); thread.start(); thread.join()
-elif what == "destructor":
-    class Resource:
-        def __del__(self): raise RuntimeError(secret)
-    Resource()
-elif what == "warning":
-    warnings.warn(secret)
 else:
     raise RuntimeError(secret)
 """
 
 
-@pytest.mark.parametrize(
-    "what", ["log", "log-exception", "log-misfit", "thread", "destructor", "uncaught", "warning"]
-)
+@pytest.mark.parametrize("what", ["log", "thread", "uncaught"])
 def test_nothing_that_python_prints_by_itself_holds_a_credential(what: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, SECRETS[0], what],

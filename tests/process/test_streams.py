@@ -24,33 +24,26 @@ def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "status", "said"),
+    ("line", "status", "words"),
     [
         ("$RUN work >&-", 2, "standard output is closed"),
-        ("$RUN work --json >&-", 2, "standard output is closed"),
-        ("$RUN work 2>&-", 2, "standard error is closed"),
         ("$RUN work --json 2>&-", 2, "standard error is closed"),
-        ("$RUN work >&- 2>&-", 2, ""),
         ("$RUN work >&- 2>&- <&-", 2, ""),
         ("$RUN work <&-", 0, ""),
-        ("$RUN work >/dev/full", 74, "standard output: No space left on device"),
         ("$RUN work --json >/dev/full", 74, "standard output: No space left on device"),
-        ("$RUN work 2>/dev/full", 74, ""),
         ("$RUN work --json 2>/dev/full", 74, "standard error: No space left on device"),
         ("$RUN work >/dev/full 2>/dev/full", 74, ""),
         ("$RUN work 1</dev/null", 74, "standard output: Bad file descriptor"),
-        ("$BIGBIRD --version >/dev/full", 74, "standard output: No space left on device"),
         ("$BIGBIRD plan --help >/dev/full", 74, "standard output: No space left on device"),
-        ("$BIGBIRD plan >/dev/full", 74, "standard output: No space left on device"),
         ("$BIGBIRD >&-", 2, "standard output is closed"),
     ],
 )
-def test_a_stream_that_takes_nothing(line: str, status: int, said: str) -> None:
+def test_a_stream_that_takes_nothing(line: str, status: int, words: str) -> None:
     ended = shell(line)
-    told = ended.stdout + ended.stderr
-    assert ended.returncode == status, told
-    assert "Traceback" not in told and "Exception ignored" not in told
-    assert said in told
+    printed = ended.stdout + ended.stderr
+    assert ended.returncode == status, printed
+    assert "Traceback" not in printed and "Exception ignored" not in printed
+    assert words in printed
 
 
 def test_a_reader_that_goes_away_ends_a_command() -> None:
@@ -60,9 +53,7 @@ def test_a_reader_that_goes_away_ends_a_command() -> None:
         assert ended.stderr in ("", "bigbird-ja: standard output: its reader went away\n")
 
 
-@pytest.mark.parametrize(
-    "arguments", ["--help", "plan --help", "plan", "plan --json", "sample --help", "nonsense"]
-)
+@pytest.mark.parametrize("arguments", ["--help", "plan --help", "plan --json", "nonsense"])
 def test_nobody_reads_a_real_command(arguments: str) -> None:
     ended = shell(f"$BIGBIRD {arguments} | true; exit ${{PIPESTATUS[0]}}")
     assert ended.returncode in ((2,) if arguments == "nonsense" else (0, 74))
@@ -81,27 +72,23 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None
     assert (tmp_path / "f").read_text() == "whole"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp932", "utf-16", "idna", "utf-7"])
+@pytest.mark.parametrize("encoding", ["ascii", "cp932", "utf-16"])
 def test_any_encoding_can_be_printed_in(encoding: str) -> None:
     ended = shell("$RUN chatter | head -1; exit ${PIPESTATUS[0]}", PYTHONIOENCODING=encoding)
     assert ended.returncode == 74 and "Traceback" not in ended.stderr, ended.stderr
     assert ended.stdout
 
 
-def test_an_ascii_locale_escapes_and_its_json_is_utf_8(tmp_path: Path) -> None:
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    output = tmp_path / "東京.txt"
-    ended = shell(f"$BIGBIRD sample --documents=1 --output={output}", **ascii_only)
-    assert ended.returncode == 0 and output.is_file(), ended.stderr
-    assert ended.stdout.isascii() and "articles" in ended.stdout
-    ended = shell(f"$BIGBIRD sample --documents=1 --json --output={output}", **ascii_only)
-    assert ended.returncode == 0 and ended.stdout.count("\n") == 1
-
-
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def test_fill_mask_in_an_ascii_locale(small_run: SmallRun) -> None:
+def test_an_ascii_locale_escapes_text_and_takes_names_of_files(
+    small_run: SmallRun, tmp_path: Path
+) -> None:
+    output = tmp_path / "東京.txt"
+    ended = shell(f"$BIGBIRD sample --documents=1 --json --output={output}", **ASCII)
+    assert ended.returncode == 0 and output.is_file(), ended.stderr
+    assert ended.stdout.count("\n") == 1
     ended = shell(
         f"$BIGBIRD fill-mask --model_dir={small_run.model_dir} --text='日本の[MASK]です。'", **ASCII
     )
@@ -110,19 +97,17 @@ def test_fill_mask_in_an_ascii_locale(small_run: SmallRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (r"--text=$'\xff[MASK]'", "--text: not UTF-8"),
         (r"<<< $'\xff[MASK]'", "standard input: not UTF-8"),
-        ("0> /dev/null", "standard input: "),
         ("<&-", "[MASK]"),
-        ("< /dev/null", "[MASK]"),
     ],
 )
-def test_a_text_that_cannot_be_read(arguments: str, said: str) -> None:
+def test_a_text_that_cannot_be_read(arguments: str, words: str) -> None:
     for env in ({}, ASCII):
         ended = shell(f"$BIGBIRD fill-mask --model_dir=none {arguments}", **env)
-        assert ended.returncode == 2 and said in ended.stderr, ended.stderr
+        assert ended.returncode == 2 and words in ended.stderr, ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 

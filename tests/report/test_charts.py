@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from bigbird_ja.report import charts
@@ -18,11 +17,6 @@ def test_thinning_keeps_the_last_point_and_drops_what_is_not_finite():
     steps, values = charts.thin(points, 100)
     assert len(steps) == 100 and (steps[-1], values[-1]) == (5001.0, 7.0)
     assert steps.mean() == pytest.approx(2500, rel=0.05)
-
-
-def test_smoothing_has_no_lag():
-    line = 3.0 * np.arange(200)
-    np.testing.assert_allclose(charts.smooth(line, 20), line)
 
 
 def test_a_chart_is_the_same_bytes_again_and_escapes_and_takes_the_pages_colours():

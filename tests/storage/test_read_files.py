@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,19 @@ import yaml
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.commands import status
-from bigbird_ja.evaluation import results
+from bigbird_ja.evaluation import evaluator
 from bigbird_ja.export import model_card
-from bigbird_ja.export.source import Source
 from bigbird_ja.launch import run_files, run_story
 from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.run_state import ExitReport, RunState, Settings
 from bigbird_ja.launch.services import TpuSpec
-from bigbird_ja.preflight import results_file
+from bigbird_ja.preflight import figures
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
 from bigbird_ja.report.page import page
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.train import warm_start
 from testkit import declared
@@ -134,9 +132,9 @@ _READERS = {
     ),
     "preflight": _Reader(
         "figures.json",
-        results_file.Results,
+        figures.Results,
         _FIGURES,
-        lambda f: results_file.load(str(f / "figures.json")),
+        lambda f: figures.load(str(f / "figures.json")),
     ),
     "hugging face": _Reader(
         "config.json",
@@ -215,10 +213,9 @@ def test_a_report_of_the_utmost_that_the_type_takes(
 
 
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
-    source = Source("m", Config(), {}, _SIDECAR, None)  # type: ignore[arg-type]
     for what, value in declared.utmost(records.Evaluation, _EVALUATION):
-        assert "held-out sequences" in results.as_text(value), what
-        assert "## Results" in model_card._results(replace(source, evaluation=value)), what
+        assert "held-out sequences" in evaluator.as_text(value), what
+        assert "on held-out text" in model_card.results(None, value), what
 
 
 @pytest.mark.parametrize("name", ["state", "launched", "heartbeat", "events", "metrics"])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 
-import pytest
-
 from bigbird_ja.text import articles, sentences
-from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.sentences import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 
@@ -24,7 +20,6 @@ def test_a_seed_gives_the_same_bytes_in_every_version() -> None:
 def test_an_article_depends_on_seed_and_index_alone() -> None:
     forward = list(articles.documents(20, seed=3))
     assert [articles.document(i, 3) for i in reversed(range(20))] == forward[::-1]
-    assert list(articles.documents(5, seed=3, start=15)) == forward[15:]
     assert articles.document(0, 3) != articles.document(0, 4) != articles.document(1, 4)
     assert len({*forward}) == 20
 
@@ -62,21 +57,6 @@ def test_articles_are_in_wiki40bs_layout() -> None:
         assert "".join(sentences.split(text)) == text
 
 
-def test_articles_are_recognised_and_other_text_is_not() -> None:
-    for mean_length in (250, 3000, 40_000):
-        texts = articles.documents(60, seed=6, mean_length=mean_length)
-        assert all(articles.is_generated(text.strip()) for text in texts)
-    others = ["", "一", "吾輩は猫である。名前はまだ無い。" * 30]
-    others.append("\n_START_ARTICLE_\n水口藩\n_START_PARAGRAPH_\n近江国にあった藩。藩庁は水口城。")
-    assert not any(map(articles.is_generated, others))
-
-
-@pytest.mark.nightly
-def test_no_real_text_is_taken_for_generated(real_text_path: str) -> None:
-    documents = itertools.islice(open_corpus([real_text_path]).documents(), 300)
-    assert not any(articles.is_generated(document.text) for document in documents)
-
-
 def test_facts_are_restated_near_and_far() -> None:
     distances = []
     names = set()
@@ -100,11 +80,3 @@ def test_the_density_of_facts_is_chosen() -> None:
 
     assert count(0) == 0
     assert count(8) > 4 * count(1) > 0
-
-
-def test_restated_facts_of_other_text() -> None:
-    text = "合言葉は「颯椿」。別号は「月」。愛馬は「颯椿」。合言葉は「颯椿」。別号は「雪」。"
-    (pair,) = articles.restated_facts(text)
-    assert [text[a:b] for a, b in pair] == ["颯椿", "颯椿"]
-    assert pair[1][0] > text.index("愛馬")
-    assert articles.restated_facts("") == []

@@ -1,13 +1,137 @@
-"""Reading and rounding a `.model` file agrees with SentencePiece itself."""
+"""SentencePiece models of other projects: special pieces by name, all other ids as they are; and
+reading and rounding a `.model` file agrees with SentencePiece itself."""
 
 from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
 
 import pytest
 import sentencepiece
 
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import model_proto
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
+
+KINDS = {
+    # SentencePiece's own defaults: <unk>, <s>, </s>, no padding, nothing for masks.
+    "plain": {},
+    "bpe with bytes": {"model_type": "bpe", "byte_fallback": True},
+    "unigram with bytes": {"byte_fallback": True},
+    "as in T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "as in ALBERT": {
+        "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "pad_piece": "<pad>",
+        "bos_piece": "[CLS]", "eos_piece": "[SEP]", "control_symbols": ["[MASK]"],
+    },
+    "other names": {
+        "unk_piece": "[UNK]", "pad_id": 3, "pad_piece": "[PAD]",
+        "user_defined_symbols": ["<mask>", "<cls>", "<sep>"],
+    },
+}  # fmt: skip
+
+
+def train(corpus: str, **options) -> bytes:
+    texts = [document.text for document in open_corpus([corpus]).documents()][:30]
+    lines = [line for text in texts for line in text.split("\n")]
+    model = io.BytesIO()
+    given = {"vocab_size": 1400, "minloglevel": 2, "max_sentence_length": 20000, **options}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, **given
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module")
+def models(sample_corpus):
+    return {name: train(sample_corpus, **options) for name, options in KINDS.items()}
+
+
+def plain_texts(sample_corpus):
+    """Generated text without the markers, which are pieces only in ours, and hard cases."""
+    texts = [document.text for document in open_corpus([sample_corpus]).documents()][:10]
+    plain = [re.sub("|".join(tokenizer_lib.USER_PIECES), "", text) for text in texts]
+    return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_ids_stay_but_for_special_pieces(name, models, sample_corpus, tmp_path):
+    path = tmp_path / "own.model"
+    path.write_bytes(models[name])
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    ours = tokenizer_lib.load_any(str(path))
+    assert ours.special.pad == 0 and len(set(vars(ours.special).values())) == 11
+    assert ours.changes and ours.vocab_size >= theirs.vocab_size()
+    moved = ours.special.unk if theirs.unk_id() == 0 else None
+    for text in plain_texts(sample_corpus):
+        expected = [moved if i == 0 and moved else i for i in theirs.encode(text)]
+        assert ours.encode(text) == expected
+    assert ours.encode("_START_ARTICLE_")[-1] == ours.special.article
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
+    path = tmp_path / "spiece.model"
+    path.write_bytes(models[name])
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    ours = tokenizer_lib.load_any(str(tmp_path))
+    ids = tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256)
+    assert ids is not None and len(ids) == ours.vocab_size
+    known = [i for i in ids if i is not None]
+    assert sorted(known) == list(range(theirs.vocab_size())), "each of theirs once"
+    for i, old in enumerate(ids):
+        if old is None or ours.pieces[i] in model_proto._PARTS:
+            continue  # added, or renamed
+        assert ours.pieces[i] == theirs.id_to_piece(old)
+    assert (ids[0] is None) == (theirs.pad_id() < 0), "padding is new, or theirs"
+    assert tokenizer_lib.old_ids_in(str(tmp_path), "0" * 64) is None, "made of another"
+    (tmp_path / "spiece.model").write_bytes(ours.model_bytes)
+    assert tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256) is None, "nothing to map"
+
+
+def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(models["plain"])
+    said = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(said))
+    ours = tokenizer_lib.load_any(str(tmp_path))
+    assert (ours.special.cls, ours.special.sep) == (1, 2)
+    assert "<s> renamed, id 1" in ours.changes["[CLS]"]
+    assert {"<s>", "[MASK]"} <= ours.changes.keys()
+
+
+def test_our_own_model_stays_as_it_is(tokenizer_path):
+    ours = tokenizer_lib.load_any(tokenizer_path)
+    assert ours.model_bytes == tokenizer_lib.load(tokenizer_path).model_bytes
+    assert not ours.changes
+
+
+def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
+    with pytest.raises(BadInput, match="no SentencePiece model in this folder"):
+        tokenizer_lib.load_any(str(tmp_path))
+    characters = train(sample_corpus, model_type="char")
+    with pytest.raises(BadInput, match="neither a unigram nor a BPE"):
+        model_proto.adapt(characters, {}, (), "x")
+
+
+@pytest.mark.parametrize("name", ["bpe with bytes", "unigram with bytes", "other names"])
+def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+    from bigbird_ja.export import hf_tokenizer
+
+    (tmp_path / "own.model").write_bytes(models[name])
+    ours = tokenizer_lib.load_any(str(tmp_path / "own.model"))
+    for file, data in hf_tokenizer.files(ours, 512).items():
+        (tmp_path / file).write_bytes(data)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    texts = plain_texts(sample_corpus)
+    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    assert found == ours.encode_batch(texts)
+    assert theirs.mask_token_id == ours.special.mask
+
+
+# --- our own model, read as the protocol buffer it is ---
 
 
 @pytest.fixture(scope="module")
@@ -15,26 +139,15 @@ def model(tokenizer_path):
     return tokenizer_lib.load(tokenizer_path).model_bytes
 
 
-def test_settings_and_scores_are_the_model_s(model):
-    settings = model_proto.settings(model)
-    assert settings.model_type == model_proto.UNIGRAM
-    assert settings.add_dummy_prefix and settings.remove_extra_whitespaces
-    assert len(settings.charsmap) > 100_000
+def test_tokenize_rounds_scores_and_nothing_else(model):
+    assert model_proto.round_scores(model) == model
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    expected = [processor.GetScore(i) for i in range(processor.GetPieceSize())]
-    assert [piece.score for piece in model_proto.pieces(model)] == pytest.approx(expected)
-
-
-def test_rounding_touches_scores_alone(model):
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    rounded = model_proto.round_scores(model)
-    again = sentencepiece.SentencePieceProcessor(model_proto=rounded)
-    assert len(rounded) == len(model)
-    for i in range(processor.GetPieceSize()):
-        assert again.IdToPiece(i) == processor.IdToPiece(i)
-        assert (again.GetScore(i) / model_proto.SCORE_STEP).is_integer()
-        assert abs(again.GetScore(i) - processor.GetScore(i)) <= model_proto.SCORE_STEP / 2
-    assert model_proto.round_scores(rounded) == rounded
+    exact = model_proto.pieces(model)
+    assert [p.score for p in exact] == [processor.GetScore(i) for i in range(len(exact))]
+    less = model_proto.SCORE_STEP / 3
+    shifted = model_proto.with_pieces(model, [replace(p, score=p.score - less) for p in exact])
+    assert model_proto.pieces(shifted) != exact
+    assert model_proto.pieces(model_proto.round_scores(shifted)) == exact
 
 
 def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):

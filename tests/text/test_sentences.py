@@ -32,11 +32,6 @@ def test_joined_sentences_are_the_text(text: str) -> None:
     assert all(pieces)
 
 
-@given(st.text())
-def test_joined_sentences_of_any_string_are_the_text(text: str) -> None:
-    assert "".join(sentences.split(text)) == text
-
-
 @pytest.mark.parametrize(
     "expected",
     [

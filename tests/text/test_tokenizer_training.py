@@ -52,15 +52,6 @@ def test_a_sample_does_not_follow_the_layout() -> None:
     assert 2300 < drawn.count("text") < 2700
 
 
-def test_the_settings_are_those_of_the_original_run() -> None:
-    arguments = tokenizer_training.trainer_arguments(TokenizeConfig())
-    assert arguments["vocab_size"] == 32000
-    assert arguments["character_coverage"] == 0.9995
-    assert arguments["max_sentence_length"] == 16384
-    assert [arguments[f"{name}_id"] for name in ("pad", "bos", "eos", "unk")] == [0, 1, 2, 3]
-    assert arguments["control_symbols"] == ["[CLS]", "[SEP]", "[MASK]"]
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(
     tmp_path: Path, model_type: str
@@ -139,9 +130,3 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "could not write" in ended.stdout and "File too large" in ended.stdout
-
-
-def test_the_number_of_steps_for_the_progress_line() -> None:
-    # 100,000 candidates, three quarters in each round, down to 1.1 times 32,000.
-    assert tokenizer_training._em_steps(100_000, TokenizeConfig()) == 2 * 5
-    assert tokenizer_training._em_steps(10, TokenizeConfig()) == 2

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation import masked_lm, results
-from bigbird_ja.process.errors import Diverged, Interrupted
+from bigbird_ja.evaluation import masked_lm
+from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -21,6 +22,7 @@ from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
+from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
 
 SETTINGS = (
@@ -81,7 +83,7 @@ class Training:
     """Runs into one MODEL_DIR, one after the other.
 
     Args:
-        stop_at: the step at whose end someone asks to stop.
+        stop_at: the step at whose end someone asks to stop, or `instead` happens.
         stop_in_evaluation: whether someone asks while the first evaluation runs.
     """
 
@@ -96,6 +98,7 @@ class Training:
     def run(
         self, *, ahead: int = 0, loop: int = 1, bad: int | None = None, evaluates: bool = False,
         stop_at: int | None = None, stop_in_evaluation: bool = False,
+        instead: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         steps = CheckpointStore(self.model_dir).steps()
@@ -113,10 +116,10 @@ class Training:
 
         def mark(phase: str) -> None:
             if stop_at is not None and engine.finished >= stop_at:
-                stop.ask("SIGTERM")
+                instead() if instead else stop.ask("SIGTERM")
 
-        self._monkeypatch.setattr(masked_lm, "evaluate_part", evaluate)
-        self._monkeypatch.setattr(results, "write_tensorboard", lambda *args: None)
+        self._monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
+        self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         self._monkeypatch.setattr(choice, "model", lambda *args: engine)
         job = Job(
@@ -171,6 +174,14 @@ def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(
     assert training.saved == [7]
 
 
+def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
+    shard = storage.join(training.data, training.manifest.train_shards[0].name)
+    data = storage.read_bytes(shard)
+    with pytest.raises(StorageError, match="replaced or removed while training read it"):
+        training.run(stop_at=10, instead=lambda: storage.write_bytes(shard, data))
+    assert training.saved == [7]
+
+
 def test_a_request_before_the_first_step_saves_nothing(training: Training) -> None:
     with pytest.raises(Interrupted, match="no step was made"):
         training.run(stop_at=0)
@@ -181,6 +192,16 @@ def test_an_evaluation_takes_no_more_batches_than_it_may(training: Training) -> 
     training.config.training.eval_max_batches = 3
     training.run(evaluates=True)
     assert training.ticks == [20] * 3 + [30] * 3
+
+
+def test_each_batch_of_an_evaluation_ticks_the_watchdog(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
+    training.config.training.eval_max_batches = 3
+    training.run(evaluates=True)
+    assert threads.count("evaluation") == 6
 
 
 def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(

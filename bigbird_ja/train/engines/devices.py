@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import BadInput, OutOfMemory

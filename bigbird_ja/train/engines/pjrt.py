@@ -331,7 +331,7 @@ class PjrtForward:
         ]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """`eval_metrics` of one batch; rows that fill it up to a multiple of the devices are cut
+        """As `Model.metrics`; rows that fill it up to a multiple of the devices are cut
         off again."""
         arrays = {name: np.asarray(value) for name, value in batch.items()}
         rows, count = len(arrays["input_ids"]), len(self._devices.devices)

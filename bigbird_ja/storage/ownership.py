@@ -1,0 +1,335 @@
+"""What this program wrote, by proof: each folder has a mark that lists files, sizes and checksums.
+
+The mark, `.bigbird-ja.json`, holds a random id, what the folder is, and the versions of each file
+that we wrote. A file is replaced or removed only while it is one of these versions; what somebody
+else wrote or changed is kept, under another name if need be. A file is listed before its content
+appears at its name, so that what a kill leaves is still recognised; for that time its entry holds
+the old and the new version.
+
+    owned = check_folder(path, "--output_dir", "data set", "choose another folder")
+    owned = owned or Owned.create(path, "data set")
+    owned.write("manifest.json", data)       # lists it, then writes; keeps a foreign file beside
+    owned.note({name: Made.of_file(local)})  # for a file that the caller moves into place
+    storage.take(local, storage.join(path, name))
+    changed = owned.remove(["train-00000-of-00001.tfrecord"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import IO, Annotated
+
+import msgspec
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import decode, paths
+
+MARK = ".bigbird-ja.json"
+FILES = "files"  # the kind of a folder of somebody else's in which some files are ours
+_MOST_BYTES = 64 << 20  # of a mark; an entry has about a hundred
+_ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
+
+    size: decode.Count
+    crc32c: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Made:
+        """The version with this content."""
+        return cls(len(data), storage.crc32c_text(data))
+
+    @classmethod
+    def of_file(cls, path: str) -> Made:
+        """The version in a local file, which is read in chunks."""
+        crc32c, size = storage.crc32c_of_file(path)
+        return cls(size, crc32c)
+
+
+# The versions of a file that we wrote. None: it changes all the time, as a log does, and is ours
+# whatever it holds.
+Versions = tuple[Made, ...] | None
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The content of a mark."""
+
+    id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
+    kind: str
+    files: dict[str, Versions]
+    format_version: str = ""
+    crc32c: str = ""  # of the rest
+
+    def checksum(self) -> str:
+        return storage.crc32c_text(msgspec.json.encode(replace(self, crc32c="")))
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(replace(self, crc32c=self.checksum()))
+
+
+class Owned:
+    """A folder with a mark of ours. Threads and processes may share one: each change of the mark is
+    a compare-and-swap.
+
+    Attributes:
+        path: the folder, on disk or gs://.
+    """
+
+    def __init__(self, path: str, mark: _Mark, token: str) -> None:
+        self.path, self._mark, self._token = path, mark, token
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: str) -> Owned | None:
+        """The folder by its mark; None where there is none.
+
+        Raises:
+            BadInput: the mark is damaged, was edited, is too large, or of another version.
+        """
+        where = storage.join(path, MARK)
+        try:
+            data, token = storage.read_with_token(where, _MOST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        mark = decode.decode_json(data, _Mark, where, _ADVICE)
+        decode.check_format(mark.format_version, where, _ADVICE)
+        if mark.crc32c != mark.checksum():
+            raise BadInput(f"{where}: edited or damaged: {_ADVICE}")
+        for name in mark.files:
+            storage.check_inside(name)
+        return cls(path, mark, token)
+
+    @classmethod
+    def create(
+        cls, path: str, kind: str, new_id: Callable[[], str] = lambda: secrets.token_hex(8)
+    ) -> Owned:
+        """Marks a folder, which must exist on disk; one that is marked already keeps its id.
+
+        Call `check_folder` first: what else is in the folder is not looked at.
+
+        Args:
+            path: the folder.
+            kind: what it is, for messages: "run", "data set", "export", ...; `FILES` where only
+                some files in it will be ours.
+            new_id: 16 random hexadecimal digits.
+
+        Raises:
+            BadInput: the folder is ours and of another kind.
+        """
+        while (owned := cls.load(path)) is None:
+            mark = _Mark(new_id(), kind, {}, decode.FORMAT_VERSION)
+            storage.create_exclusive(storage.join(path, MARK), mark.encoded())
+        if kind not in (owned.kind, FILES):
+            if owned.kind != FILES:
+                raise BadInput(f"{path}: holds {_of_other_command(owned)}: choose another folder")
+            owned._update(lambda mark: replace(mark, kind=kind))
+        return owned
+
+    @property
+    def id(self) -> str:
+        """Random, stored when the folder was marked; 16 hexadecimal digits."""
+        return self._mark.id
+
+    @property
+    def kind(self) -> str:
+        """What the folder is."""
+        return self._mark.kind
+
+    @property
+    def files(self) -> Collection[str]:
+        """Names of the files that are listed, relative to the folder."""
+        return self._mark.files.keys()
+
+    def is_unchanged(self, name: str) -> bool:
+        """Whether the file of this name is one that we wrote, by size and checksum."""
+        return self._current(name) is not None
+
+    def is_foreign(self, name: str) -> bool:
+        """Whether something of this name is there that is not what we wrote."""
+        return not self.is_unchanged(name) and _is_there(storage.join(self.path, name))
+
+    def note(self, files: Mapping[str, Made | None]) -> None:
+        """Lists files that are about to appear, in one write of the mark.
+
+        Args:
+            files: name to version; None for one that will change all the time (what is not ours
+                under its name is kept beside).
+
+        Raises:
+            StorageError: the mark is gone, or was made anew by another process.
+        """
+        versions: dict[str, Versions] = {}
+        for name, made in files.items():
+            storage.check_inside(name)
+            if made is None:
+                self.make_room(name)
+            current = self._current(name)
+            before = () if current is None or current[0] in (None, made) else (current[0],)
+            versions[name] = None if made is None else (*before, made)
+        self._update(lambda mark: replace(mark, files={**mark.files, **versions}))
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Takes files off the list: from now on they are the user's.
+
+        Raises:
+            StorageError: as of `note`.
+        """
+        gone = set(names)
+
+        def without(mark: _Mark) -> _Mark:
+            return replace(mark, files={n: v for n, v in mark.files.items() if n not in gone})
+
+        self._update(without)
+
+    def make_room(self, name: str) -> None:
+        """Renames what is not ours at a name to `NAME.yours-1` (or -2, ...), and logs it."""
+        if not self.is_foreign(name):
+            return
+        number = 1
+        while _is_there(storage.join(self.path, f"{name}.yours-{number}")):
+            number += 1
+        path = storage.join(self.path, name)
+        storage.rename(path, f"{path}.yours-{number}")
+        _logger.warning("%s: not what this program wrote: kept as %s.yours-%d", path, name, number)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Lists and writes a file, whole or not at all; what is not ours there is kept beside.
+
+        Raises:
+            StorageError: as of `note`.
+        """
+        self.make_room(name)
+        self.note({name: Made.of(data)})
+        storage.write_bytes(storage.join(self.path, name), data)
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """`write` for what does not fit in memory: a file that becomes NAME at the block's end."""
+        with storage.writing(storage.join(self.path, name)) as file:
+            yield file
+            file.flush()
+            self.make_room(name)
+            self.note({name: Made.of_file(file.name)})
+
+    def remove(self, names: Iterable[str]) -> list[str]:
+        """Removes files that are what we wrote, several at a time.
+
+        Returns:
+            Those that are there and not what we wrote; they are left as they are.
+        """
+        gone: list[str] = []
+        names = list(names)
+        storage.run_all([partial(self._remove_one, name, gone) for name in names])
+        self.forget(gone)
+        return [name for name in names if name not in set(gone)]
+
+    def _remove_one(self, name: str, gone: list[str]) -> None:
+        path, current = storage.join(self.path, name), self._current(name)
+        if (current and storage.delete_if(path, current[1])) or not _is_there(path):
+            gone.append(name)
+
+    def _current(self, name: str) -> tuple[Made | None, str] | None:
+        """Which version of ours a file is now, and its token; None where it is none of them."""
+        path = storage.join(self.path, name)
+        if name not in self._mark.files:
+            return None
+        try:
+            info = storage.stat(path)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        versions = self._mark.files[name]
+        if versions is None:
+            return None, info.token
+        if info.size not in {version.size for version in versions}:
+            return None
+        made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
+        return (made, info.token) if made in versions else None
+
+    def _update(self, change: Callable[[_Mark], _Mark]) -> None:
+        where = storage.join(self.path, MARK)
+        with self._lock:
+            while (new := change(self._mark)) != self._mark:
+                token = storage.replace_if(where, new.encoded(), self._token)
+                if token is not None:
+                    self._mark, self._token = new, token
+                    return
+                fresh = Owned.load(self.path)
+                if fresh is None or fresh.id != self.id:
+                    raise StorageError(f"{where}: removed or made anew by others: stopped")
+                self._mark, self._token = fresh._mark, fresh._token
+
+
+def check_folder(path: str, flag: str, kind: str, advice: str) -> Owned | None:
+    """Refuses a folder that holds what this program did not make; changes nothing.
+
+    Returns:
+        The folder where it is ours and of this kind; None where it is missing, or holds nothing
+        but single files of ours.
+
+    Raises:
+        BadInput: something else is in it; the line says what, and ends with `advice`.
+    """
+    owned = Owned.load(path)
+    if owned is not None and owned.kind == kind:
+        return owned
+    if owned is not None and owned.kind != FILES:
+        raise paths.refusal(path, flag, f"holds {_of_other_command(owned)}: {advice}")
+    ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
+    if set(_names(path)) - ours:
+        raise paths.refusal(path, flag, f"holds {describe_foreign(path)}: {advice}")
+    return None
+
+
+# What a folder of another tool holds, by the names in it; the first that matches counts.
+_TOOLS = (
+    (r"model\.ckpt.*|bert_model\.ckpt.*|graph\.pbtxt|checkpoint", "checkpoints of TensorFlow 1 or"
+     " an Estimator"),
+    (r".*\.safetensors|pytorch_model.*\.bin|tokenizer_config\.json", "a Hugging Face model"),
+    (r".*\.(pt|pth|ckpt)", "checkpoints of PyTorch"),
+    (r"\.git", "a git checkout"),
+    (r".*\.tfrecord.*", "records of another program"),
+)  # fmt: skip
+
+
+def describe_foreign(path: str) -> str:
+    """What seems to be in a folder that is not ours, for "holds ..."."""
+    names = _names(path)
+    for pattern, words in _TOOLS:
+        if any(re.fullmatch(pattern, name) for name in names):
+            return words
+    name = next((name for name in names if name != MARK), "nothing")
+    return f"files that this program did not make, such as {name[:80]}"
+
+
+def _of_other_command(owned: Owned) -> str:
+    return f"what another command of bigbird-ja made ({owned.kind})"
+
+
+def _names(path: str) -> list[str]:
+    """Names of the files and folders directly in a folder, without unfinished files."""
+    names: Iterable[str] = ()
+    if storage.is_remote(path):
+        names = {name.partition("/")[0] for name in storage.list_tree(path)}
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(path)
+    return sorted(name for name in names if not name.startswith(storage.TEMPORARY_PREFIX))
+
+
+def _is_there(path: str) -> bool:
+    """Whether anything has this name, a link that leads nowhere included."""
+    return storage.exists(path) if storage.is_remote(path) else os.path.lexists(path)

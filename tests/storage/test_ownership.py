@@ -1,0 +1,226 @@
+"""Files that this program wrote are known by size and checksum; all others are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import ownership
+from bigbird_ja.storage.ownership import FILES, MARK, Made, Owned
+from testkit.fakes.gcs_process import FakeGcs
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty folder."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    return str(folder) if request.param == "disk" else request.getfixturevalue("bucket") + "/d"
+
+
+def _content(base: str) -> dict[str, bytes]:
+    """Every file but the mark."""
+    names = storage.list_tree(base)
+    return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MARK}
+
+
+def test_a_mark_keeps_its_id_and_its_kind(base: str) -> None:
+    assert Owned.load(base) is None
+    first = Owned.create(base, FILES, lambda: "0123456789abcdef")
+    first.write("report.html", b"page")
+    as_run = Owned.create(base, "run")  # of nothing but single files of ours
+    assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
+    assert Owned.create(base, FILES).kind == "run"
+    with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
+        Owned.create(base, "export")
+    loaded = Owned.load(base)
+    assert loaded is not None and loaded.kind == "run" and loaded.is_unchanged("report.html")
+    assert Owned.create(f"{base}/", "run").id == first.id
+
+
+def test_only_what_we_wrote_is_replaced(base: str) -> None:
+    owned = Owned.create(base, "export")
+    storage.write_bytes(f"{base}/README.md", b"the user's")
+    owned.write("README.md", b"ours")
+    owned.write("README.md", b"ours, newer")
+    assert _content(base) == {"README.md": b"ours, newer", "README.md.yours-1": b"the user's"}
+    storage.write_bytes(f"{base}/README.md", b"ours, edited")
+    assert owned.is_foreign("README.md") and not owned.is_foreign("nothing")
+    with owned.writing("README.md") as file:
+        file.write(b"third")
+    storage.write_bytes(f"{base}/README.md.yours-3", b"")
+    assert _content(base) == {
+        "README.md": b"third", "README.md.yours-1": b"the user's",
+        "README.md.yours-2": b"ours, edited", "README.md.yours-3": b"",
+    }  # fmt: skip
+    with pytest.raises(RuntimeError), owned.writing("README.md"):
+        raise RuntimeError
+    assert owned.is_unchanged("README.md") and _content(base)["README.md"] == b"third"
+
+
+def test_the_same_size_is_not_the_same_file(base: str) -> None:
+    owned = Owned.create(base, "run")
+    owned.write("a", b"ours")
+    storage.write_bytes(f"{base}/a", b"mine")
+    assert not owned.is_unchanged("a") and owned.remove(["a"]) == ["a"]
+    storage.write_bytes(f"{base}/a", b"ours")
+    assert owned.is_unchanged("a")
+
+
+def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base: str) -> None:
+    owned = Owned.create(base, "run")
+    owned.write("a", b"first")
+    for content in (b"second", b"third", b"fourth"):  # killed three times before the file came
+        owned.note({"a": Made.of(content)})
+        owned = Owned.create(base, "run")
+        assert owned.is_unchanged("a")
+    storage.write_bytes(f"{base}/a", b"fourth")
+    assert owned.is_unchanged("a")
+    owned.write("a", b"fifth")
+    storage.write_bytes(f"{base}/a", b"third")  # a version of long ago is the user's by now
+    assert owned.is_foreign("a")
+
+
+def test_what_was_changed_is_not_removed(base: str) -> None:
+    owned = Owned.create(base, "data set")
+    for name in ("a", "b", "c", "d"):
+        owned.write(name, name.encode())
+    storage.write_bytes(f"{base}/b", b"changed")
+    storage.delete(f"{base}/c")
+    storage.write_bytes(f"{base}/unlisted", b"")
+    assert owned.remove(["a", "b", "c", "unlisted"]) == ["b", "unlisted"]
+    assert _content(base) == {"b": b"changed", "d": b"d", "unlisted": b""}
+    assert sorted(owned.files) == ["b", "d"]
+    owned.forget(["d"])
+    assert owned.is_foreign("d") and owned.remove(["d"]) == ["d"]
+
+
+def test_a_log_is_ours_whatever_it_holds_but_not_what_stood_there_before(base: str) -> None:
+    owned = Owned.create(base, "run")
+    storage.write_bytes(f"{base}/heartbeat.json", b"of another program")
+    owned.note({"heartbeat.json": None, "events.jsonl": None})
+    storage.write_bytes(f"{base}/heartbeat.json", b"ours")
+    assert _content(base)["heartbeat.json.yours-1"] == b"of another program"
+    assert owned.is_unchanged("heartbeat.json") and not owned.is_unchanged("events.jsonl")
+    assert owned.remove(["heartbeat.json"]) == []
+
+
+def test_a_mark_is_changed_by_many_and_loses_nothing(base: str) -> None:
+    owned = [Owned.create(base, FILES) for _ in range(4)]
+
+    def write(number: int) -> None:
+        for file in range(3):
+            owned[number].write(f"{number}-{file}", b"%d" % file)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    loaded = Owned.load(base)
+    assert loaded is not None and len(loaded.files) == 12
+    assert all(map(loaded.is_unchanged, loaded.files))
+
+
+def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base: str) -> None:
+    owned = Owned.create(base, "run")
+    storage.delete(f"{base}/{MARK}")
+    with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or made anew"):
+        owned.write("a", b"")
+    Owned.create(base, "run")
+    with pytest.raises(StorageError, match="removed or made anew"):
+        owned.write("a", b"")
+    assert _content(base) == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"a"', '"thesis"'),
+        lambda text: text.replace('"run"', '"export"'),
+        lambda text: "[]",
+        lambda text: text.replace("0.1.0", "9.0"),
+        lambda text: text + " " * (65 << 20),
+    ],
+    ids=["cut", "other name", "other kind", "no object", "later version", "huge"],
+)
+def test_a_damaged_or_edited_mark_is_refused(damage, tmp_path) -> None:
+    owned = Owned.create(str(tmp_path), "run")
+    owned.write("a", b"ours")
+    (tmp_path / MARK).write_text(damage((tmp_path / MARK).read_text()))
+    with pytest.raises(BadInput, match=r"\.bigbird-ja\.json: (?!.*\n)"):
+        Owned.load(str(tmp_path))
+
+
+def test_names_do_not_lead_outside_the_folder(tmp_path) -> None:
+    (tmp_path / "thesis").write_text("years of work")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    owned = Owned.create(str(folder), "run")
+    with pytest.raises(BadInput):
+        owned.note({"../thesis": Made.of(b"years of work")})
+    forged = ownership._Mark(owned.id, "run", {"../thesis": None}, "0.1.0")
+    (folder / MARK).write_bytes(forged.encoded())
+    with pytest.raises(BadInput, match="not a file name inside its directory"):
+        Owned.load(str(folder))
+    # A link under the name of a file of ours is the user's.
+    (folder / MARK).unlink()
+    (folder / "a").symlink_to(tmp_path / "nothing")
+    Owned.create(str(folder), "run").write("a", b"ours")
+    assert os.readlink(folder / "a.yours-1") == str(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["model.ckpt-100.index", "checkpoint", "graph.pbtxt"], "TensorFlow 1 or an Estimator"),
+        (["bert_model.ckpt.data-00000-of-00001", "vocab.txt"], "TensorFlow 1 or an Estimator"),
+        (["model.safetensors", "config.json"], "a Hugging Face model"),
+        (["epoch=3.ckpt", "hparams.yaml"], "checkpoints of PyTorch"),
+        ([".git/HEAD", "setup.py"], "a git checkout"),
+        (["train-00000.tfrecord"], "records of another program"),
+        (["deep/er/letter.txt"], "files that this program did not make, such as deep"),
+    ],
+)
+def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, words) -> None:
+    def check(kind: str = "run") -> Owned | None:
+        return ownership.check_folder(base, "--model_dir", kind, "name an empty folder")
+
+    assert check() is None and ownership.check_folder(f"{base}/new", "", "run", "") is None
+    Owned.create(base, FILES).write("report.html", b"ours")
+    assert check() is None
+    for name in names:
+        storage.make_directory(storage.directory_of(f"{base}/{name}"))
+        storage.write_bytes(f"{base}/{name}", b"")
+    with pytest.raises(BadInput, match=f"^--model_dir {base}: holds .*{words}.*: name an empty"):
+        check()
+    Owned.create(base, "run")
+    owned = check()
+    assert owned is not None and owned.kind == "run"
+    with pytest.raises(BadInput, match=r"holds what another command of bigbird-ja made \(run\)"):
+        check("export")
+
+
+def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> None:
+    owned = Owned.create(bucket, "run")
+    owned.write("model.ckpt-1.index", bytes(1000))
+    fake_gcs.log(clear=True)
+    assert owned.is_unchanged("model.ckpt-1.index")
+    assert len(fake_gcs.log()) == 1
+
+
+def test_the_mark_reads_as_plain_json(tmp_path) -> None:
+    Owned.create(str(tmp_path), "run", lambda: "00112233445566ff").write("a", b"ours")
+    mark = json.loads((tmp_path / MARK).read_text())
+    assert mark.pop("crc32c")
+    assert mark == {
+        "id": "00112233445566ff", "kind": "run", "format_version": "0.1.0",
+        "files": {"a": [{"size": 4, "crc32c": storage.crc32c_text(b"ours")}]},
+    }  # fmt: skip
