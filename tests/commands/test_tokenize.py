@@ -163,11 +163,11 @@ def test_settings_come_from_the_config(
     ]
     lines.write_text("\n".join(texts), "utf-8")
     source, prefix = f"--input={lines}", f"--output_prefix={tmp_path}/x"
-    flags = (f"--config={config}", "--max_sentences=600", "--txt_documents=line")
+    flags = (f"--config={config}", "--max_sentences=50", "--txt_documents=line")
     assert run(source, prefix, *flags) == 0
     assert "warning: " not in capsys.readouterr().err
     record = json.loads((tmp_path / "x.json").read_text("utf-8"))
-    assert (record["vocab_size"], record["lines"]) == (1250, 600)
+    assert (record["vocab_size"], record["lines"]) == (1250, 50)
     assert run(source, prefix, *flags[:2]) == 2
     assert "--txt_documents=line" in (err := capsys.readouterr().err) and "another one" in err
 
