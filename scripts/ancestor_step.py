@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.preflight import breakdown, compile_child, costs, hlo, machine_code, roofline
 from bigbird_ja.train.lowered import Spec, Traced
 

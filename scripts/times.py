@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from bigbird_ja.accelerators import prices
-from bigbird_ja.plan import cost
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 
@@ -30,7 +29,7 @@ def load() -> dict[str, Any]:
 
 def figures(measured: dict[str, float]) -> dict[str, str]:
     """Name -> the figure as it is written, in English and (`_ja`) in Japanese."""
-    wiki40b = cost.WIKI40B_JA_BYTES / 1e6
+    wiki40b = plan.WIKI40B_JA_BYTES / 1e6
     tokenize = measured["tokenize_seconds"] * wiki40b / measured["tokenize_megabytes"]
     make_data = wiki40b / measured["make_data_megabytes_per_second"]
     quotable = {
@@ -60,7 +59,7 @@ def _rented() -> dict[str, str]:
         config.training.num_train_steps,
         plan.estimated_data(config),
         prices.load(),
-        cost.Overheads(),
+        plan.Overheads(),
     )
     quotable: dict[str, str] = {}
     rows = plan.make_rows(run)

@@ -13,8 +13,7 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.accelerators.hardware import region_of
+from bigbird_ja.accelerators.hardware import CHIPS, region_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
@@ -25,13 +24,16 @@ OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
 
 
-@dataclass(frozen=True)
-class Offer:
-    """One chip in one zone, US dollars per hour; None: not offered, or not known."""
+Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
-    on_demand: float | None
-    spot: float | None
-    most_chips: int | None  # the largest slice at this price
+
+class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One chip in some zones, US dollars per hour; None: not offered, or not known."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # at this price
+    zones: list[str] | None = None  # None: all zones of the chip in the table
 
 
 class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -165,17 +167,7 @@ def _read(path: str) -> str:
         raise BadInput(f"--prices {path}: not UTF-8 (byte {error.start})") from error
 
 
-Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 _SCALARS = ("storage_per_gb_month", "egress_per_gb_same_continent", "egress_per_gb_other_continent")
-
-
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """One price of a chip; without `zones`, for all zones in the table."""
-
-    zones: list[str] | None = None
-    on_demand: Price | None = None
-    spot: Price | None = None
-    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -183,7 +175,7 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 
     as_of: datetime.date
     source: str | None = None
-    chips: dict[str, list[_Line]] | None = None
+    chips: dict[str, list[Offer]] | None = None
     free: dict[str, Free] | None = None
     storage_per_gb_month: Price | None = None
     egress_per_gb_same_continent: Price | None = None
@@ -191,14 +183,8 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _parse(text: str, where: str, base: Prices) -> Prices:
-    values = decode.read_yaml(text, where)
-    known = _Table.__struct_fields__
-    for key in values if isinstance(values, dict) else ():
-        if key not in known:
-            raise BadInput(f"{where}: unknown key {key!r}{nearest(str(key), known)}")
-    table = decode.convert(
-        values, _Table, where, "see bigbird_ja/accelerators/prices.yaml for the form"
-    )
+    advice = "see bigbird_ja/accelerators/prices.yaml for the form"
+    table = decode.convert(decode.read_yaml(text, where), _Table, where, advice)
     scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
     for chip in table.chips or {}:
         if chip not in CHIPS:
@@ -208,26 +194,19 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
             hardware.find(free.machine)
         except BadInput as error:
             raise BadInput(f"{where}: free.{name}.machine: {error}") from error
+    offers = {chip: dict(by_zone) for chip, by_zone in base.chips.items()}
+    for chip, lines in (table.chips or {}).items():
+        by_zone = offers.setdefault(chip, {})
+        for line in lines:
+            by_zone |= dict.fromkeys(line.zones if line.zones is not None else by_zone, line)
     return replace(
         base,
         as_of=table.as_of,
         source=table.source or where,
-        chips=_merge_offers(base.chips, table.chips or {}),
+        chips=offers,
         free={**base.free, **(table.free or {})},
         **scalars,
     )
-
-
-def _merge_offers(
-    base: dict[str, dict[str, Offer]], lines: dict[str, list[_Line]]
-) -> dict[str, dict[str, Offer]]:
-    merged = {chip: dict(offers) for chip, offers in base.items()}
-    for chip, prices in lines.items():
-        offers = merged.setdefault(chip, {})
-        for line in prices:
-            for zone in offers if line.zones is None else line.zones:
-                offers[zone] = Offer(line.on_demand, line.spot, line.most_chips)
-    return merged
 
 
 def traffic_warning(

@@ -92,7 +92,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import datetime
 
     from bigbird_ja.accelerators import hardware, prices
-    from bigbird_ja.plan import comparison, cost, plots, rows
+    from bigbird_ja.plan import comparison, rows
     from bigbird_ja.process.console import LiveLine
     from bigbird_ja.storage import plotting
 
@@ -104,7 +104,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         table.check_zone(args.zone)
     config, data = _read(args)
     steps = rows.steps_for(config, args.tokens, args.epochs, data)
-    overheads = cost.Overheads(
+    overheads = rows.Overheads(
         args.preemptions_per_hour,
         60 * (config.checkpoints.save_every_minutes or 60.0),
         args.save_seconds,
@@ -117,7 +117,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     )  # fmt: skip
     names = args.accelerator_type
     made = rows.make_rows(planned, names)
-    batch, per_step = config.training.global_batch_size, cost.tokens_per_step(config)
+    batch, per_step = config.training.global_batch_size, rows.tokens_per_step(config)
     epochs = steps * batch / data.sequences if data.sequences else None
     result: dict[str, Any] = {
         "tokens_per_step": per_step,
@@ -143,7 +143,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
         print("\n" + comparison.describe_choice(chosen, made, args.finish_by, args.max_cost))
     if args.plot:
-        plots.cost_against_time(made, args.plot, f"{steps:,} steps of {per_step:,} tokens")
+        comparison.plot(made, args.plot, f"{steps:,} steps of {per_step:,} tokens")
         print(f"plot: {args.plot}")
     return result
 
@@ -184,9 +184,9 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
 
     if not args.preflight:
         return Figures()
-    from bigbird_ja.preflight import results_file
+    from bigbird_ja.preflight import figures
 
-    results = results_file.load(args.preflight)
+    results = figures.load(args.preflight)
     training = config.training
     for entry in (*results.chips, *results.topologies):
         if entry.get("seq_length") not in (None, config.make_data.seq_length):

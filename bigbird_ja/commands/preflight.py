@@ -17,17 +17,17 @@ Needs pip install 'bigbird-ja[preflight]'.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.preflight.estimate import Settings
+    from bigbird_ja.preflight.estimate import CompileOptions
     from bigbird_ja.preflight.targets import Target
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.lowered import LoweredStep
@@ -65,46 +65,42 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compiles for every chip, prints what came out; see the module's docstring."""
-    from bigbird_ja.accelerators import chips
     from bigbird_ja.cli import command_flags
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, printout, results_file, targets
+    from bigbird_ja.preflight import estimate, figures, targets
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
     from bigbird_ja.settings.values import config_fingerprint, flatten
-    from bigbird_ja.storage import outputs
+    from bigbird_ja.storage import outputs, ownership
 
     if args.output:
-        outputs.check_output_file(args.output, "--output", True, results_file.is_ours, "preflight")
+        outputs.check_output_file(args.output, "--output")
     if args.dump_hlo:
-        outputs.check_output_directory(
-            args.dump_hlo, "--dump_hlo", True, estimate.is_dump, "preflight"
-        )
+        outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
+        ownership.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
     only_slices = args.topology and not args["chip"].present
     names = [] if only_slices else list(dict.fromkeys(args.chip))
-    alone = [targets.of_chip(chips.chip(name)) for name in names]
+    wanted = [targets.of_chip(name) for name in names]
     versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
     config = complete_config(config, overrides)
-    slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
+    wanted += targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    wanted = [*alone, *slices]
-    batches = [args.batch_per_core or _batch(config, target) for target in wanted]
-    settings = estimate.Settings(
+    batches = [args.batch_per_core or estimate.batch_per_core(config, target) for target in wanted]
+    options = estimate.CompileOptions(
         cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
         timeout=60.0 * args.timeout_minutes,
         dump_dir=args.dump_hlo,
-        log=log,
         machine_code=args.machine_code,
     )
     steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
     for target, batch in zip(wanted, batches, strict=True):
-        result = _examine(config, target, batch, settings, steps, args.search_batch)
+        result = _examine(config, target, batch, options, steps, args.search_batch)
         results.append(result)
-        print(printout.describe(result), "\n")
-    print(printout.limitations(config, count_parameters(config), results, versions))
+        print(figures.describe(result), "\n")
+    print(figures.limitations(config, count_parameters(config), results, versions))
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
@@ -113,27 +109,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "versions": versions,
     }
     if args.output:
-        results_file.save(args.output, output)
+        outputs.write(args.output, json.dumps(output, indent=1).encode())
     return output
-
-
-def _batch(config: Config, target: Target) -> int:
-    """Sequences per device and micro-batch."""
-    from bigbird_ja.preflight import estimate
-
-    if not target.is_slice:
-        return estimate.batch_per_core(config)
-    try:
-        return estimate.batch_per_core(config, target.devices)
-    except BadInput as error:
-        raise BadInput(f"--topology {target.name}: {error}") from error
 
 
 def _examine(
     config: Config,
     target: Target,
     batch: int,
-    settings: Settings,
+    options: CompileOptions,
     steps: dict[tuple[int, int, str], LoweredStep],
     search_batch: bool,
 ) -> dict[str, Any]:
@@ -145,9 +129,8 @@ def _examine(
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
     from bigbird_ja.preflight.compile import CompilerFailed
+    from bigbird_ja.process.console import log
     from bigbird_ja.settings.values import first_phase
-
-    log = settings.log
 
     def examine(resolved: Config) -> dict[str, Any]:
         key = batch, target.devices, resolved.model.attention_implementation
@@ -155,7 +138,7 @@ def _examine(
             log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
             steps[key] = estimate.trace(resolved, batch, target.devices)
         log(f"compiling for {target.name} (minutes) ...")
-        return estimate.examine(resolved, target, batch, settings, steps[key])
+        return estimate.examine(resolved, target, batch, options, steps[key])
 
     resolved = implementation.resolved(config, "tpu", target.chip.name)
     try:
@@ -164,7 +147,7 @@ def _examine(
         resolved = implementation.without_kernels(config, resolved, error)
         result = examine(resolved)
     if search_batch:
-        only_memory = dataclasses.replace(settings, machine_code=False)
+        only_memory = dataclasses.replace(options, machine_code=False)
 
         def measure(tried: int) -> dict[str, Any]:
             log(f"compiling for {target.name} with {tried} sequences per core ...")
@@ -176,6 +159,6 @@ def _examine(
         phase = implementation.resolved(phase, "tpu", target.chip.name)
         pieces = config.make_data.seq_length // phase.make_data.seq_length
         log(f"compiling the first phase for {target.name} ...")
-        undumped = dataclasses.replace(settings, dump_dir=None)
+        undumped = dataclasses.replace(options, dump_dir=None)
         result["first_phase"] = estimate.examine(phase, target, batch * pieces, undumped)
     return result

@@ -79,19 +79,14 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
 
     folder, name = storage.directory_of(path), storage.base_name(path)
 
-    def check() -> None:
-        """Refuses what cannot be written to, and, with `overwrite`, a file that is not ours."""
-        owned = Owned.load(folder)
-        is_ours = not overwrite or (owned is not None and owned.is_unchanged(name))
-        outputs.check_output_file(path, "--output", True, lambda _: is_ours, "sample")
-
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
-    check()
+    outputs.check_output_file(path, "--output", replaces=overwrite)
     busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
     lock = storage.join(folder, f".{name}.sample.lock")
     with outputs.new_folder(folder), held(Lease(lock, busy, log)):
-        check()  # again: another process may have written the file before this one had the lock
+        # Again: another process may have written the file before this one had the lock.
+        outputs.check_output_file(path, "--output", replaces=overwrite)
         if overwrite or not storage.exists(path):
             with Owned.create(folder, FILES).writing(name) as file:
                 _encode(path, documents, file)

@@ -4,8 +4,7 @@
 
 Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
 TPUs exist, on both services. Shows for each run its state, step, rate, ETA,
-preemptions and money so far; with --plot draws progress over time with preemptions marked. Changes
-nothing; takes a second or two.
+preemptions and money so far. Changes nothing; takes a second or two.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from bigbird_ja.launch.run_story import Story
     from bigbird_ja.launch.services import Tpu
 
-EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --plot progress.png"
+EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --events 20"
 
 
 def define_flags(flags: Flags) -> None:
@@ -30,7 +29,6 @@ def define_flags(flags: Flags) -> None:
     flags.text("name", "One run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
     flags.words("zones", ["-"], "Zones to list (-: every zone).", needs="project")
-    flags.path("plot", "PNG of progress over time.", needs="name")
     flags.integer(
         "events", 0, "Also prints so many of the last events.", low=0, high=10**6, needs="name"
     )
@@ -41,13 +39,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.launch import run_story
     from bigbird_ja.launch.backends import list_ours
     from bigbird_ja.launch.run_files import find_runs
-    from bigbird_ja.storage import plotting
 
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
-    if (args.plot or args.events) and not (args.name and args.bucket):
-        raise BadInput("--plot and --events need --bucket and --name")
-    plotting.check(args.plot, "--plot")
+    if args.events and not (args.name and args.bucket):
+        raise BadInput("--events needs --bucket and --name")
     tpus = list_ours(args.project, args.zones) if args.project else []
     names = []
     if args.bucket:
@@ -65,21 +61,21 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     ]
     strays = [tpu for tpu in tpus if tpu.run not in names]
     _print(stories, strays, asked=bool(args.project))
-    if args.plot or args.events:
-        _show_story(args)
+    if args.events:
+        _print_events(args)
     return {"runs": [vars(story) for story in stories], "tpus": [tpu.to_json() for tpu in tpus]}
 
 
 def _tokens_per_step(bucket: str, name: str) -> int:
     from bigbird_ja.launch.run_files import Run
-    from bigbird_ja.plan import cost
+    from bigbird_ja.plan.rows import tokens_per_step
     from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
         config = read_config(Run(bucket, name).config_path)
     except BadInput:
         return 0
-    return cost.tokens_per_step(complete_config(config))
+    return tokens_per_step(complete_config(config))
 
 
 def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
@@ -109,21 +105,15 @@ def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
 
 
-def _show_story(args: absl_flags.FlagValues) -> None:
+def _print_events(args: absl_flags.FlagValues) -> None:
     import time
 
     from bigbird_ja.launch import run_story
     from bigbird_ja.launch.run_state import Event
     from bigbird_ja.launch.supervise import describe
 
-    points, marks, events = run_story.progress(args.bucket, args.name)
-    for event in events[-args.events :] if args.events else []:
+    for event in run_story.events(args.bucket, args.name)[-args.events :]:
         when = time.strftime("%F %T", time.localtime(event["time"]))
         hidden = ("event", "time", "source", "run", "host", "pid")
         fields = {key: value for key, value in event.items() if key not in hidden}
         print(f"{when}  {describe(Event(event['event'], fields))}")
-    if args.plot:
-        from bigbird_ja.plan import plots
-
-        plots.progress(points, marks, args.plot, args.name)
-        print(f"plot: {args.plot}")

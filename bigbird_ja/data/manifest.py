@@ -365,6 +365,12 @@ def from_json(data: bytes, where: str) -> Manifest:
         raise BadInput(f"{where}: names a shard twice: {_ADVICE}")
     if missing := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():
         raise BadInput(f"{where}: special_ids lacks {', '.join(sorted(missing))}: {_ADVICE}")
+    ids = set(manifest.special_ids.values())
+    if len(ids) < len(manifest.special_ids) or not max(ids) < manifest.vocab_size > len(ids):
+        raise BadInput(
+            f"{where}: special_ids {sorted(manifest.special_ids.values())} do not fit"
+            f" vocab_size {manifest.vocab_size}: {_ADVICE}"
+        )
     try:
         counts = tuple(shard.records for shard in manifest.train_shards)
         order.Layout(counts, manifest.num_readers, seed=0, window=1)

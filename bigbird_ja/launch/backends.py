@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.accelerators.hardware import USUAL, generation_of
+from bigbird_ja.accelerators.hardware import CHIPS, USUAL, generation_of
 from bigbird_ja.launch import compute, tpu_nodes
 from bigbird_ja.launch.services import RUN_LABEL, Presence, ServiceFault, Tpu, Tpus, advice
 from bigbird_ja.process.console import log

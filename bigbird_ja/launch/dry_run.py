@@ -14,7 +14,6 @@ from bigbird_ja.launch import backends, compute, startup, tpu_nodes, wheel
 from bigbird_ja.launch.run_files import LOCK, Run
 from bigbird_ja.launch.run_state import RunState, longest_life
 from bigbird_ja.plan import rows as plan
-from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.console import human_time
 from bigbird_ja.settings.resolve import complete_config
 from bigbird_ja.settings.schema import Config
@@ -88,7 +87,7 @@ def _file(verb: str, path: str, what: str) -> dict[str, Any]:
 def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
     """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
     config, settings = complete_config(config), run.settings
-    overheads = Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
+    overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,
         zone=settings.zones[0],

@@ -1,4 +1,4 @@
-"""What a run has been through, read from its bucket: for `status` and its plot."""
+"""What a run has been through, read from its bucket: for `status`."""
 
 from __future__ import annotations
 
@@ -109,12 +109,7 @@ def _watcher(holder: lease.Holder | None, now: float) -> str | None:
     return holder.name
 
 
-def progress(
-    bucket: str, name: str
-) -> tuple[list[tuple[float, int]], list[tuple[float, str]], list[EventRecord]]:
-    """Steps over time, the events to mark, and the whole story, in order of time."""
+def events(bucket: str, name: str) -> list[EventRecord]:
+    """All events of a run, in order of time."""
     model_dir = Run(bucket, name).model_dir
-    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    points = [(line["time"], line["step"]) for line in run_log.read_metrics(model_dir)]
-    marks = [(event["time"], event["event"]) for event in events]
-    return sorted(points), marks, events
+    return sorted(run_log.read_events(model_dir), key=lambda event: event["time"])

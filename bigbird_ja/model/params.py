@@ -1,5 +1,5 @@
-"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, and the
-names that Hugging Face's BigBird (PyTorch) gives them.
+"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, the names
+that Hugging Face's BigBird (PyTorch) gives them, and the FLOPs of a step.
 
 Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
 kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigbird_ja.model import mimetic
+from bigbird_ja.model import pattern
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
 
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
@@ -87,8 +89,7 @@ def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
         for name, spec in parameter_specs(config).items()
     }
     if config.model.initializer == "mimetic":
-        shapes = {name: value.shape for name, value in params.items()}
-        params.update(mimetic.initial_values(config, shapes, seed))
+        params.update(_mimetic_values(config, seed))
     return params
 
 
@@ -109,9 +110,106 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
     return values * np.float32(config.model.initializer_range)
 
 
+# Tokens; the heads of the first layer take them in turn.
+_DISTANCES = (-1, 1, -4, 4, -2, 2, -8, 8)
+_PEAK = 10.0  # the score of a key at just that distance; of one far away it is about 0
+
+
+def _mimetic_values(config: Config, seed: int) -> dict[str, np.ndarray]:
+    """First values that look like learnt ones, for small models: what differs, by name, float32.
+
+    From random first values a masked language model learns for thousands of steps nothing but how
+    frequent each piece is, as no attention looks anywhere yet. A model that has to learn in minutes
+    starts with attention that does (after Trockman and Kolter 2023, arXiv:2305.09828, who start
+    from the shapes that trained attention has):
+
+    - positions are sines and cosines (Vaswani et al. 2017, section 3.5), of which a rotation moves
+      every position by the same distance;
+    - each head of the first layer looks at a fixed distance: its query kernel is its key kernel
+      after that rotation;
+    - later layers look for what is alike (query and key kernel are the same) and pass it on as it
+      is (the value and output kernels undo each other).
+
+    Args:
+        config: completed by a data set; `model.hidden_size` is even.
+        seed: of the random projections.
+    """
+    model, count = config.model, config.model.max_position_embeddings or 0
+    size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
+    # Radians per token: waves from 2 pi to `count` tokens long.
+    rates = np.geomspace(1.0, 2 * np.pi / max(count, 8), size // 2)
+    angles = np.arange(count)[:, None] * rates
+    generator = np.random.Generator(np.random.PCG64(seed))
+    # A position is half of the normalised input, so that equal ones give
+    # sqrt(size per head) x deviation^2 x size / 2.
+    deviation = np.sqrt(2 * _PEAK / (size * np.sqrt(columns)))
+    amplitude = np.sqrt(2) * model.initializer_range
+    values = {POSITIONS: amplitude * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)}
+    for layer in range(model.num_layers):
+        scope = f"bert/encoder/layer_{layer}/attention"
+        key = deviation * generator.standard_normal((size, size))
+        values[f"{scope}/self/key/kernel"] = key
+        if layer == 0:
+            rotated = [
+                _rotation(rates, _DISTANCES[head % len(_DISTANCES)])
+                @ key[:, head * columns : (head + 1) * columns]
+                for head in range(model.num_attention_heads)
+            ]
+            values[f"{scope}/self/query/kernel"] = np.concatenate(rotated, axis=1)
+        else:
+            values[f"{scope}/self/query/kernel"] = key
+            basis = np.linalg.qr(generator.standard_normal((size, size)))[0]
+            values[f"{scope}/self/value/kernel"] = basis
+            values[f"{scope}/output/dense/kernel"] = basis.T
+    return {name: value.astype(np.float32) for name, value in values.items()}
+
+
+def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
+    """float64 [size, size]: moves sines and cosines of position i to those of i + distance."""
+    sine, cosine = np.diag(np.sin(rates * distance)), np.diag(np.cos(rates * distance))
+    return np.block([[cosine, -sine], [sine, cosine]])
+
+
 def count_parameters(config: Config) -> int:
     """Number of scalars in all parameters."""
     return sum(int(np.prod(spec.shape)) for spec in parameter_specs(config).values())
+
+
+def model_flops(config: Config, batch_per_core: int) -> float:
+    """FLOPs that one core's step needs: forward once, backward twice.
+
+    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP, that of the last layer
+    for the predicted tokens alone; 4 h per visible pair of query and key (scores and
+    context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP 2 x (h^2 + 2 h) per
+    sequence. Sparse attention counts the pairs that its pattern lets see each other, and nothing
+    else. Additions, softmax, norms and the optimiser count nothing.
+    """
+    model, data = config.model, config.make_data
+    hidden, length = model.hidden_size, data.seq_length
+    predictions = train_predictions(config)
+    attention = length * 2 * 4 * hidden**2 + 4 * hidden * visible_pairs(config)
+    tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
+    mlps = tokens * 2 * 2 * hidden * model.intermediate_size
+    head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
+    pooler = 2 * (hidden**2 + 2 * hidden) if data.nsp else 0
+    forward = model.num_layers * attention + mlps + head + pooler
+    return 3.0 * batch_per_core * forward
+
+
+def visible_pairs(config: Config) -> int:
+    """Pairs of query and key that one head of one sequence lets see each other, padding aside.
+
+    Raises:
+        BadInput: a sequence length that the attention pattern cannot be laid over.
+    """
+    length = config.make_data.seq_length
+    try:
+        if pattern.is_full(config, length):
+            return length * length
+        blocks = pattern.block_mask(config, 0, length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return round(float(blocks.sum()) / len(blocks)) * config.model.block_size**2
 
 
 _EMBEDDINGS = re.compile(r"bert/embeddings/(\w+_embeddings)")

@@ -1,18 +1,18 @@
-"""What `plan` prints: the table of machines, the machine to take, and runs that make no sense."""
+"""What `plan` prints and draws: the table of machines, the machine to take, cost against time."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.plan import cost
-from bigbird_ja.plan.cost import Overheads
-from bigbird_ja.plan.rows import Row
+from bigbird_ja.plan.rows import Overheads, Row, best_interval
 from bigbird_ja.process.console import human_count, human_time, table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import plotting
 
 _HEADER = (
     "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
@@ -66,7 +66,7 @@ def comparison(
         f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
         f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
         f" {overheads.restart_seconds / 60:g} minutes of restart; cost includes storage and egress;"
-        f" at this rate the best interval is {cost.best_interval(overheads) / 60:.0f} minutes;"
+        f" at this rate the best interval is {best_interval(overheads) / 60:.0f} minutes;"
         " no row was timed on a rented machine yet"
     )
     reasons = {row.unproven for row in rows if row.unproven}
@@ -142,9 +142,8 @@ def choose(rows: Sequence[Row], hours: float | None, max_cost: float | None) -> 
         and row.wall_hours <= (math.inf if hours is None else hours)
         and row.cost_usd <= (math.inf if max_cost is None else max_cost)
     ]
-    if hours is None:
-        return min(able, key=lambda row: (row.wall_hours, row.cost_usd), default=None)
-    return min(able, key=lambda row: (row.cost_usd, row.wall_hours), default=None)
+    keys = ("wall_hours", "cost_usd") if hours is None else ("cost_usd", "wall_hours")
+    return min(able, key=attrgetter(*keys), default=None)
 
 
 def describe_choice(
@@ -168,10 +167,8 @@ def describe_choice(
             f" --zones {chosen.zone}"
         )
     lines = [f"choice: no machine here is done {' '.join(limits)}"]
-    able = [row for row in rows if row.runs and row.wall_hours and row.cost_usd is not None]
-    if able:
-        fastest = min(able, key=lambda row: row.wall_hours or 0.0)
-        cheapest = min(able, key=lambda row: row.cost_usd or 0.0)
+    fastest, cheapest = choose(rows, None, None), choose(rows, math.inf, None)
+    if fastest and cheapest:
         lines += [
             f"  fastest: {_outcome(fastest)}",
             f"  cheapest: {_outcome(cheapest)}",
@@ -196,3 +193,28 @@ def warnings_of_length(epochs: float | None, steps: int) -> list[str]:
         f" text {epochs:,.0f} times (BERT: some 40 times): take more text, or fewer steps by"
         " --epochs or --tokens"
     ]
+
+
+def plot(rows: Sequence[Row], path: str, title: str) -> None:
+    """Every machine as a point: days of wall time across, US dollars up, both logarithmic; what is
+    free has no place there."""
+    figure = plotting.new_figure(8, 5)
+    axes = figure.add_subplot()
+    points = {
+        row: (row.wall_hours / 24, row.cost_usd) for row in rows if row.cost_usd and row.wall_hours
+    }
+    for pricing, marker, colour in (("spot", "o", "tab:blue"), ("on_demand", "s", "tab:red")):
+        places = [place for row, place in points.items() if row.pricing == pricing]
+        label = pricing.replace("_", " ")
+        axes.plot([x for x, _ in places], [y for _, y in places], marker, color=colour, label=label)
+    for row, place in points.items():
+        axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
+    axes.set(xlabel="days until finished", ylabel="US dollars", title=title)
+    if points:
+        days, dollars = zip(*points.values(), strict=True)
+        plotting.plain_scale(axes.xaxis, min(days), max(days))
+        plotting.plain_scale(axes.yaxis, min(dollars), max(dollars))
+    axes.margins(x=0.12)
+    axes.grid(True, alpha=0.3)
+    plotting.legend_below(figure)
+    plotting.save(figure, path, dpi=110)

@@ -1,4 +1,4 @@
-"""What a run takes and costs on each machine: a row per machine and pricing."""
+"""What a run takes and costs: tokens, hours and money, a row for each machine and pricing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from typing import Any
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.hardware import Machine
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
-from bigbird_ja.model.flops import model_flops
-from bigbird_ja.plan import cost
-from bigbird_ja.plan.cost import Overheads
+from bigbird_ja.model.params import count_parameters, model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import first_phase
 
+SECONDS_PER_HOUR = 3600.0
+HOURS_PER_MONTH = 730.0
 COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
+
+# Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
+# tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
+WIKI40B_JA_BYTES = 1.9e9
+BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,85 @@ class DataFacts:
     assumption: str | None  # None where the figures are a manifest's
 
 
+def estimated_data(config: Config) -> DataFacts:
+    """Wiki40b Japanese, as far as its size is known without the data."""
+    tokens = WIKI40B_JA_BYTES / BYTES_PER_TOKEN
+    length = config.make_data.seq_length
+    return DataFacts(
+        math.ceil(tokens / length),
+        tokens * 2.25,  # two bytes per token, and word boundaries
+        f"no --data_dir: assuming Wiki40b Japanese, {WIKI40B_JA_BYTES / 1e9:.1f} GB of text at"
+        f" {BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of {length}",
+    )
+
+
+def manifest_data(manifest: Any) -> DataFacts:
+    """From a data set's manifest; each static copy of a text is a record of the epoch."""
+    shards = manifest.train_shards
+    return DataFacts(
+        sum(shard.records for shard in shards), float(sum(shard.bytes for shard in shards)), None
+    )
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """What preemptions cost, apart from the TPU's price. Seconds, and events per rented hour."""
+
+    preemptions_per_hour: float = 0.25  # one in four hours; see docs/launch for what it rests on
+    checkpoint_interval: float = 600.0  # seconds of training between two checkpoints
+    save_seconds: float = 15.0  # training stands still this long for a checkpoint
+    restart_seconds: float = 360.0  # READY until the first step: boot, install, compile, restore
+    absent_seconds: float = 300.0  # unbilled: noticed, deleted, created again
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Expected hours of one run."""
+
+    rented_hours: float  # with saves, restarts and lost work
+    wall_hours: float  # with the time between machines
+    preemptions: float
+
+
+def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime | None:
+    """Expected hours with preemptions as a Poisson process over rented time.
+
+    Each preemption repeats half a checkpoint interval on average and waits for the restart. With
+    T the interval, s the save, R the restart and r the rate, rented hours H solve
+    H = U (1 + s/T) + r H (T/2 + s/2 + R).
+
+    Returns:
+        None where preemptions are so frequent that the run would never end.
+    """
+    rate = overheads.preemptions_per_hour if preemptible else 0.0
+    interval = overheads.checkpoint_interval
+    busy = training_hours * (1 + (overheads.save_seconds / interval if interval else 0))
+    restart = overheads.restart_seconds / SECONDS_PER_HOUR
+    lost = (interval + overheads.save_seconds) / 2 / SECONDS_PER_HOUR + restart
+    share = 1 - rate * lost
+    if share <= 0:
+        return None
+    rented = (busy + restart) / share
+    preemptions = rate * rented
+    wall = rented + (preemptions + 1) * overheads.absent_seconds / SECONDS_PER_HOUR
+    return RunTime(rented, wall, preemptions)
+
+
+def best_interval(overheads: Overheads) -> float:
+    """Young's first-order optimum, seconds: sqrt(2 * save * mean time between preemptions)."""
+    if not overheads.preemptions_per_hour:
+        return math.inf
+    return math.sqrt(2 * overheads.save_seconds * SECONDS_PER_HOUR / overheads.preemptions_per_hour)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Results of `preflight --output`: entries of its `chips` and of its `topologies`."""
+
+    chips: Sequence[Mapping[str, Any]] = ()  # `chip`, `fits`, `tokens_per_second_per_core`
+    slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
+
+
 @dataclass(frozen=True)
 class Rate:
     """How fast a machine trains, and the source of the figure."""
@@ -36,6 +120,81 @@ class Rate:
     tokens_per_second: float  # of the whole machine
     source: str
     in_first_phase: float | None = None  # on short sequences; None: not known, or no such phase
+    fits: bool | None = None  # by preflight; None where it has no entry for the machine
+
+
+def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
+    """Tokens per second: by preflight where the step was compiled and fits, else by an assumed
+    share of the peak. A whole slice is compiled with the sums over its devices, so it goes before a
+    single chip.
+
+    Args:
+        mfu: `--mfu`, for all machines; None: the table's value for each.
+    """
+    entries = [e for e in figures.slices if hardware.of_topology(str(e["topology"])) == machine]
+    entries += [e for e in figures.chips if e["chip"] == machine.chip]
+    fits = bool(entries[0].get("fits", True)) if entries else None
+    if entries and (rate := _compiled_rate(entries[0], machine.units)):
+        return rate
+    share, phase = mfu or machine.mfu, first_phase(config)
+    rates = [
+        machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
+        for one in (config, phase)
+        if one is not None
+    ]
+    basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
+    short = rates[1] if len(rates) > 1 else None
+    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", short, fits)
+
+
+def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
+    """The rate of a machine of that many units by an entry of `preflight`; None where it has none.
+
+    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
+    what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
+    nearly all of each phase's step was counted; that leaves out what no compiler knows, such as
+    memory stalls.
+    """
+    if "topology" in entry:
+        key, units, source = "tokens_per_second", 1, f"preflight {entry['topology']}"
+    else:
+        key, source = "tokens_per_second_per_core", "preflight, one chip"
+    phases = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
+    if not entry.get(key):
+        return None
+    rates, basis = [one[key] * units for one in phases], "priced cycles"
+    if all(
+        one.get("priced_cycles")
+        and one.get("code_cycles")
+        and (one.get("code_coverage") or 0.0) >= COUNTED
+        for one in phases
+    ):
+        basis = "machine code"
+        rates = [one[key] * units * (one["priced_cycles"] / one["code_cycles"]) for one in phases]
+    short = rates[1] if len(rates) > 1 else None
+    return Rate(rates[0], f"{source}, {basis}", short, bool(entry.get("fits", True)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every row is computed from.
+
+    Args:
+        steps: optimiser steps to run.
+        bucket_region: where data and checkpoints lie, such as `us-central1`; None: beside the TPU.
+        zone: where the machine is; None: the cheapest for each.
+        mfu: see `rate_of`.
+    """
+
+    config: Config
+    steps: int
+    data: DataFacts
+    prices: Prices
+    overheads: Overheads
+    bucket_region: str | None = None
+    zone: str | None = None
+    figures: Figures = Figures()
+    mfu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,115 +224,6 @@ class Row:
     def runs(self) -> bool:
         """Whether training can finish on it, as far as is known."""
         return self.hours is not None and self.divides and self.fits is not False
-
-
-def estimated_data(config: Config) -> DataFacts:
-    """Wiki40b Japanese, as far as its size is known without the data."""
-    tokens = cost.WIKI40B_JA_BYTES / cost.BYTES_PER_TOKEN
-    length = config.make_data.seq_length
-    return DataFacts(
-        math.ceil(tokens / length),
-        tokens * 2.25,  # two bytes per token, and word boundaries
-        f"no --data_dir: assuming Wiki40b Japanese, {cost.WIKI40B_JA_BYTES / 1e9:.1f} GB of text at"
-        f" {cost.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of {length}",
-    )
-
-
-def manifest_data(manifest: Any) -> DataFacts:
-    """From a data set's manifest; each static copy of a text is a record of the epoch."""
-    return DataFacts(
-        sum(shard.records for shard in manifest.train_shards),
-        float(sum(shard.bytes for shard in manifest.train_shards)),
-        None,
-    )
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Results of `preflight --output`: entries of its `chips` and of its `topologies`."""
-
-    chips: Sequence[Mapping[str, Any]] = ()  # `chip`, `fits`, `tokens_per_second_per_core`
-    slices: Sequence[Mapping[str, Any]] = ()  # `topology`, `fits`, `tokens_per_second`
-
-    def of(self, machine: Machine) -> tuple[Mapping[str, Any] | None, Rate | None]:
-        """The entry for a machine, and its rate by that entry, where the step fits.
-
-        A whole slice is compiled with the sums over its devices, so it goes before a single chip.
-        """
-        for entry in self.slices:
-            if hardware.of_topology(str(entry["topology"])) == machine:
-                source = f"preflight {entry['topology']}"
-                return entry, _rate(entry, "tokens_per_second", 1, source)
-        for entry in self.chips:
-            if entry["chip"] == machine.chip:
-                key, source = "tokens_per_second_per_core", "preflight, one chip"
-                return entry, _rate(entry, key, machine.units, source)
-        return None, None
-
-
-def _rate(entry: Mapping[str, Any], key: str, units: int, source: str) -> Rate | None:
-    """The rate of a machine of that many units, by one entry of `preflight`.
-
-    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
-    what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
-    nearly all of each phase's step was counted; that leaves out what no compiler knows, such as
-    memory stalls.
-    """
-    if not entry.get(key):
-        return None
-    phases = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
-    speed_ups, basis = [1.0] * len(phases), "priced cycles"
-    if all(
-        one.get("priced_cycles")
-        and one.get("code_cycles")
-        and (one.get("code_coverage") or 0.0) >= COUNTED
-        for one in phases
-    ):
-        speed_ups = [one["priced_cycles"] / one["code_cycles"] for one in phases]
-        basis = "machine code"
-    rates = [one[key] * units * factor for one, factor in zip(phases, speed_ups, strict=True)]
-    return Rate(rates[0], f"{source}, {basis}", *rates[1:])
-
-
-def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
-    """Tokens per second: by preflight where it was run, else by an assumed share of the peak.
-
-    Args:
-        mfu: `--mfu`, for all machines; None: the table's value for each.
-    """
-    _, measured = figures.of(machine)
-    if measured is not None:
-        return measured
-    share, phase = mfu or machine.mfu, first_phase(config)
-    rates = [
-        machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
-        for one in (config, phase)
-        if one is not None
-    ]
-    basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
-    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", *rates[1:])
-
-
-@dataclass(frozen=True)
-class Run:
-    """What every row is computed from.
-
-    Args:
-        steps: optimiser steps to run.
-        bucket_region: where data and checkpoints lie, such as `us-central1`; None: beside the TPU.
-        zone: where the machine is; None: the cheapest for each.
-        mfu: see `rate_of`.
-    """
-
-    config: Config
-    steps: int
-    data: DataFacts
-    prices: Prices
-    overheads: Overheads
-    bucket_region: str | None = None
-    zone: str | None = None
-    figures: Figures = Figures()
-    mfu: float | None = None
 
 
 def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
@@ -229,23 +279,22 @@ def _row(
     """
     rate = rate_of(machine, run.config, run.figures, run.mfu)
     training = training_hours(run, rate)
-    time = cost.run_time(training, run.overheads, preemptible=pricing == "spot")
-    wall, preemptions = time.wall_hours, time.preemptions
+    time = run_time(training, run.overheads, preemptible=pricing == "spot")
+    hours = time.rented_hours if time else None
+    wall, preemptions = (time.wall_hours, time.preemptions) if time else (None, None)
     compute = storage = egress = total = None
     if free_note is not None:
         wall = preemptions = None
         compute = storage = egress = total = 0.0
-    elif price is not None and time.rented_hours is not None and wall is not None:
+    elif price is not None and time is not None:
         compute = time.rented_hours * price
-        storage = storage_cost(run, wall)
-        egress = egress_cost(run, zone)
+        storage = _storage_usd(run, time.wall_hours)
+        egress = _egress_usd(run, zone)
         total = compute + storage + egress
-    entry, _ = run.figures.of(machine)
-    fits = None if entry is None else bool(entry.get("fits", True))
     batch = run.config.training.global_batch_size
     parts = machine.devices * run.config.training.gradient_accumulation_steps
     doubts = (
-        "" if fits is not False else "does not fit",
+        "" if rate.fits is not False else "does not fit",
         "" if batch % parts == 0 else f"a batch of {batch} does not divide by {parts}",
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
         free_note or "",
@@ -254,39 +303,45 @@ def _row(
     )
     return Row(
         machine.name, pricing, zone, rate.tokens_per_second, rate.source, price, training,
-        time.rented_hours, wall, preemptions, compute, storage, egress, total,
-        fits, batch % parts == 0, machine.unproven, "; ".join(filter(None, doubts)),
+        hours, wall, preemptions, compute, storage, egress, total,
+        rate.fits, batch % parts == 0, machine.unproven, "; ".join(filter(None, doubts)),
     )  # fmt: skip
 
 
 def training_hours(run: Run, rate: Rate) -> float:
     """Hours of training alone."""
     short = min(run.steps, run.config.training.first_seq_length_steps or 0)
-    tokens = cost.tokens_per_step(run.config)  # the same in both phases
+    tokens = tokens_per_step(run.config)  # the same in both phases
     seconds = tokens * short / (rate.in_first_phase or rate.tokens_per_second)
     seconds += tokens * (run.steps - short) / rate.tokens_per_second
-    return seconds / cost.SECONDS_PER_HOUR
+    return seconds / SECONDS_PER_HOUR
 
 
-def storage_cost(run: Run, wall_hours: float) -> float:
+def _storage_usd(run: Run, wall_hours: float) -> float:
     """US dollars for the data set and the kept checkpoints while the run lasts.
 
-    The checkpoints that are never deleted grow evenly over the run: half of them on average.
+    A checkpoint is float32 weights and two optimiser slots each. Those that are never deleted grow
+    evenly over the run: half of them on average.
     """
     checkpoints = run.config.checkpoints
     every = checkpoints.keep_every_steps
     forever = run.steps // every if every else 0
     count = checkpoints.keep_last + 1 + forever / 2  # one is being written
-    stored = run.data.bytes + cost.checkpoint_bytes(run.config) * count
-    return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / cost.HOURS_PER_MONTH
+    stored = run.data.bytes + 12 * count_parameters(run.config) * count
+    return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / HOURS_PER_MONTH
 
 
-def egress_cost(run: Run, zone: str | None) -> float:
+def _egress_usd(run: Run, zone: str | None) -> float:
     """US dollars for reading every epoch's records from another region; 0 within one region."""
     if run.bucket_region is None or zone is None or not run.data.sequences:
         return 0.0
     epochs = run.steps * run.config.training.global_batch_size / run.data.sequences
     return epochs * run.data.bytes / 1e9 * run.prices.egress_per_gb(run.bucket_region, zone)
+
+
+def tokens_per_step(config: Config) -> int:
+    """Positions per optimiser step; with full sequences (99 %) they are tokens."""
+    return config.training.global_batch_size * config.make_data.seq_length
 
 
 def steps_for(
@@ -298,7 +353,7 @@ def steps_for(
         BadInput: epochs of a data set of unknown size.
     """
     if token_budget is not None:
-        return max(1, math.ceil(token_budget / cost.tokens_per_step(config)))
+        return max(1, math.ceil(token_budget / tokens_per_step(config)))
     if epochs is not None:
         if not data.sequences:
             raise BadInput("--epochs needs --data_dir")

@@ -28,23 +28,14 @@ from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 _PACKAGES = ("jax", "jaxlib", "libtpu")
-_CACHE_FORMAT = "3"
+_CACHE_FORMAT = "4"
 _LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """One allocation: its size, the TensorFlow op it belongs to, its shape."""
-
-    size: int  # bytes
-    op_name: str
-    shape: str
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,7 @@ class Shortage:
     """A program that does not fit."""
 
     used: int  # bytes it needs; 0 where the compiler stopped before that was known
-    available: int
-    largest: tuple[Buffer, ...]
+    largest: list[dict[str, Any]]  # allocations: `bytes`, `op` (TensorFlow's), `shape`
 
 
 @dataclass(frozen=True)
@@ -111,17 +101,17 @@ def compile_for(
     installed = versions()
     code = code and machine_code.is_available(target.chip.name, installed["libtpu"])
     key = cache_key(step, target, installed, code)
-    cached = _load(cache_dir, key) if cache_dir else None
-    if cached is None:
-        cached = _compile(step, target, timeout, code)
-        if cache_dir:
-            _store(cache_dir, key, cached)
-    stats = cached.result
-    if "error" in stats:
-        return Compiled(target, "", {}, shortage(stats["error"]))
-    listed = stats.pop("code", None)
+    path = os.path.join(cache_dir, f"{key}.json.gz") if cache_dir else None
+    result = _load(path) if path else None
+    if result is None:
+        result = _compile(step, target, timeout, code)
+        if path:
+            _store(path, result)
+    if "error" in result:
+        return Compiled(target, "", {}, shortage(result["error"]))
+    listed = result.pop("code", None)
     codes = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
-    return Compiled(target, cached.hlo, stats, None, codes)
+    return Compiled(target, result.pop("hlo"), result, None, codes)
 
 
 def cache_key(
@@ -164,15 +154,8 @@ def default_cache_dir(environment: dict[str, str]) -> str:
     return os.path.join(root, "bigbird-ja", "preflight")
 
 
-@dataclass(frozen=True)
-class _Cached:
-    """What the child wrote, as it is cached."""
-
-    result: dict[str, Any]
-    hlo: str
-
-
-def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> _Cached:
+def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> dict[str, Any]:
+    """What the child wrote: its result, with the optimised program as `hlo` where there is one."""
     with scratch_directory() as directory:
         who = f"the compiler for {target.name}"
         result = _run(Job([target.place], step, code), directory, who, timeout)
@@ -181,10 +164,10 @@ def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> _
             raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
         if error and not is_shortage(error):
             raise CompilerFailed(f"{who} refused: {_first_line(error)}")
-        if error:
-            return _Cached(result, "")
-        with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
-            return _Cached(result, stream.read())
+        if not error:
+            with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
+                result["hlo"] = stream.read()
+        return result
 
 
 def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
@@ -220,22 +203,20 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:300]
 
 
-def _load(cache_dir: str, key: str) -> _Cached | None:
+def _load(path: str) -> dict[str, Any] | None:
     try:
-        path = os.path.join(cache_dir, f"{key}.json.gz")
         with gzip.open(path, "rb") as stream:
-            return decode.decode_json(stream.read(storage.MAX_BYTES), _Cached, path)
+            return decode.decode_json(stream.read(storage.MAX_BYTES), dict[str, Any], path)
     except (OSError, EOFError, zlib.error, BadInput):
         return None  # absent or damaged: compile again
 
 
-def _store(cache_dir: str, key: str, cached: _Cached) -> None:
+def _store(path: str, result: dict[str, Any]) -> None:
     """Keeps a result; a cache that cannot be written only costs time."""
-    path = os.path.join(cache_dir, f"{key}.json.gz")
     try:
-        os.makedirs(cache_dir, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         with gzip.open(f"{path}.{os.getpid()}", "wb", compresslevel=3) as stream:
-            stream.write(msgspec.json.encode(cached))
+            stream.write(msgspec.json.encode(result))
         os.replace(f"{path}.{os.getpid()}", path)
     except OSError:
         return
@@ -243,13 +224,13 @@ def _store(cache_dir: str, key: str, cached: _Cached) -> None:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# The compiler's message names what the program needs and what there is in one of these forms.
+# The compiler's message names what the program needs in one of these forms.
 _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
-    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)"),
+    re.compile(rf"\({_SIZE}\) exceeds available HBM"),
 )
-_SINGLE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)")
+_SINGLE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
 _SINGLE_SHAPE = re.compile(r"shape = '([^']*)'.*?tag = '([^']*)'", re.DOTALL)
 _BUFFER = re.compile(
     rf"^\s*\d+\. Size: {_SIZE}\s*\n(?:\s*Operator: op_name=\"([^\"]*)\"[^\n]*\n)?"
@@ -266,18 +247,18 @@ def is_shortage(message: str) -> bool:
 
 def shortage(message: str) -> Shortage:
     """Reads the compiler's RESOURCE_EXHAUSTED message."""
-    largest = tuple(
-        Buffer(_bytes(size, unit), op_name or "(made by the compiler)", shape)
+    largest = [
+        {"bytes": _bytes(size, unit), "op": op_name or "(made by the compiler)", "shape": shape}
         for size, unit, op_name, shape in _BUFFER.findall(message)
-    )
+    ]
     for form in _TOTALS:
         if total := form.search(message):
-            return Shortage(_bytes(total[1], total[2]), _bytes(total[3], total[4]), largest)
+            return Shortage(_bytes(total[1], total[2]), largest)
     if single := _SINGLE.search(message):
-        shape = _SINGLE_SHAPE.search(message)
-        buffer = Buffer(int(single[1]), shape[2] if shape else "", shape[1] if shape else "")
-        return Shortage(buffer.size, int(single[2]), (buffer,))
-    return Shortage(0, 0, largest)
+        size, shape = int(single[1]), _SINGLE_SHAPE.search(message)
+        op_name, text = (shape[2], shape[1]) if shape else ("", "")
+        return Shortage(size, [{"bytes": size, "op": op_name, "shape": text}])
+    return Shortage(0, largest)
 
 
 def _bytes(number: str, unit: str) -> int:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
-from bigbird_ja.preflight.compile import Compiled, Shortage, compile_for
+from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.storage import outputs
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.lowered import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
-_DUMPED = re.compile(r"step-batch\d+\.[\w-]+\.(gradients\.hlo\.pb|update\.hlo\.pb|optimized\.hlo)")
+DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Keys of a result that are None where the program does not fit.
 _KEYS: tuple[str, ...] = (
     "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
@@ -33,36 +32,33 @@ _SLICE_KEYS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class CompileOptions:
     """How to compile, the same for every compilation of one command."""
 
     cache_dir: str | None = None
     timeout: float = 3600.0  # seconds for one compilation
     dump_dir: str | None = None  # keeps HLO, in and out
-    log: Callable[[str], None] = lambda message: None
     machine_code: bool = False  # cycles by machine code too, where libtpu lists it
 
 
-def batch_per_core(config: Config, devices: int | None = None) -> int:
-    """Sequences in one device's micro-batch, by the config.
-
-    Args:
-        devices: of a slice; by default those of the config.
+def batch_per_core(config: Config, target: Target) -> int:
+    """Sequences in one device's micro-batch: of the slice, or of the cores in the config.
 
     Raises:
         BadInput: the global batch does not divide.
     """
-    training = config.training
-    count = devices or config.tpu.num_cores
-    parts = count * training.gradient_accumulation_steps
-    if training.global_batch_size % parts:
-        where = f"{count} devices" if devices else f"tpu.num_cores={count}"
+    batch = config.training.global_batch_size
+    accumulated = config.training.gradient_accumulation_steps
+    count = target.devices if target.is_slice else config.tpu.num_cores
+    if batch % (count * accumulated):
+        where = f"--topology {target.name}: " if target.is_slice else ""
+        divisor = f"{count} devices" if target.is_slice else f"tpu.num_cores={count}"
         raise BadInput(
-            f"training.global_batch_size={training.global_batch_size} does not divide by"
-            f" {where} x training.gradient_accumulation_steps="
-            f"{training.gradient_accumulation_steps}: change one, or pass --batch_per_core"
+            f"{where}training.global_batch_size={batch} does not divide by {divisor} x"
+            f" training.gradient_accumulation_steps={accumulated}: change one, or pass"
+            " --batch_per_core"
         )
-    return training.global_batch_size // parts
+    return batch // (count * accumulated)
 
 
 def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
@@ -81,7 +77,11 @@ def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
 
 
 def examine(
-    config: Config, target: Target, batch: int, settings: Settings, step: LoweredStep | None = None
+    config: Config,
+    target: Target,
+    batch: int,
+    options: CompileOptions,
+    step: LoweredStep | None = None,
 ) -> dict[str, Any]:
     """One target's results, with the keys of `--json`.
 
@@ -95,11 +95,9 @@ def examine(
         CompilerFailed: the compiler crashed or took too long.
     """
     step = trace(config, batch, target.devices) if step is None else step
-    compiled = compile_for(
-        step, target, settings.cache_dir, settings.timeout, settings.machine_code
-    )
-    if settings.dump_dir:
-        _dump(settings.dump_dir, target, batch, step, compiled.hlo)
+    compiled = compile_for(step, target, options.cache_dir, options.timeout, options.machine_code)
+    if options.dump_dir:
+        _dump(options.dump_dir, target, batch, step, compiled.hlo)
     accumulated = config.training.gradient_accumulation_steps
     common: dict[str, Any] = {
         **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
@@ -114,7 +112,13 @@ def examine(
         "model_flops": model_flops(config, batch) * accumulated,
     }
     if compiled.shortage is not None:
-        return common | _shortage_result(compiled.shortage, target)
+        return {
+            **common,
+            **dict.fromkeys(_KEYS + (_SLICE_KEYS if target.is_slice else ())),
+            "hbm_peak_bytes": compiled.shortage.used or None,
+            "top_ops": [],
+            "largest_buffers": compiled.shortage.largest,
+        }
     tokens = batch * accumulated * config.make_data.seq_length
     return common | _figures(target, tokens, common["model_flops"], compiled)
 
@@ -171,18 +175,6 @@ def _figures(
     return figures
 
 
-def _shortage_result(shortage: Shortage, target: Target) -> dict[str, Any]:
-    return {
-        **dict.fromkeys(_KEYS + (_SLICE_KEYS if target.is_slice else ())),
-        "hbm_peak_bytes": shortage.used or None,
-        "top_ops": [],
-        "largest_buffers": [
-            {"bytes": buffer.size, "op": buffer.op_name, "shape": buffer.shape}
-            for buffer in shortage.largest
-        ],
-    }
-
-
 def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any]) -> int:
     """The largest batch per core that fits, 0 where one sequence does not.
 
@@ -222,13 +214,10 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
 
 def _dump(directory: str, target: Target, batch: int, step: LoweredStep, optimized: str) -> None:
     """Keeps both functions of the step (serialized) and the optimised program (text)."""
+    storage.make_directory(directory)
+    owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
     for name, traced in (("gradients", step.gradients), ("update", step.update)):
-        outputs.write(storage.join(directory, f"{prefix}.{name}.hlo.pb"), traced.hlo)
+        owned.write(f"{prefix}.{name}.hlo.pb", traced.hlo)
     if optimized:
-        outputs.write(storage.join(directory, f"{prefix}.optimized.hlo"), optimized.encode())
-
-
-def is_dump(directory: str) -> bool:
-    """Whether a folder holds only what `--dump_hlo` writes."""
-    return all(_DUMPED.fullmatch(name) for name in storage.list_tree(directory))
+        owned.write(f"{prefix}.optimized.hlo", optimized.encode())

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bigbird_ja.accelerators.chips import Chip
+from bigbird_ja.accelerators.hardware import Chip
 from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
 from bigbird_ja.preflight.machine_code import Code
@@ -67,21 +67,16 @@ def code_costs(
         code: by the ops' names, of the same program.
     """
     lookup = _CodeLookup(module, code)
-    return [_code_cost(module, cost, lookup, chip) for cost in costs]
-
-
-def _code_cost(module: Module, cost: Cost, lookup: _CodeLookup, chip: Chip) -> CodeCost:
-    op = cost.instruction
-    hbm = hbm_cycles(hbm_bytes(module, op, cost.beside), chip)
-    matrix = instruction_flops(module, op, cost.beside) / chip.peak_flops * chip.clock_hz
-    code = lookup.find(op, cost.beside)
-    return CodeCost(
-        cost,
-        None if code is None else code.cycles * cost.trips,
-        hbm * cost.trips,
-        matrix * cost.trips,
-        None if code is None else bound_by(code, hbm, matrix),
-    )
+    priced = []
+    for cost in costs:
+        op = cost.instruction
+        hbm = hbm_cycles(hbm_bytes(module, op, cost.beside), chip)
+        matrix = instruction_flops(module, op, cost.beside) / chip.peak_flops * chip.clock_hz
+        listed = lookup.find(op, cost.beside)
+        bundles = None if listed is None else listed.cycles * cost.trips
+        limit = None if listed is None else bound_by(listed, hbm, matrix)
+        priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
+    return priced
 
 
 def bound_by(code: Code, hbm: float, matrix: float) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
+from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
@@ -28,9 +28,15 @@ class Target:
         return self.name != self.chip.name
 
 
-def of_chip(chip: Chip) -> Target:
-    """One device of a chip."""
-    return Target(chip.name, chip, Place(chip.topology), 1)
+def of_chip(name: str) -> Target:
+    """One device of a chip.
+
+    Raises:
+        BadInput: there is no such chip; the message names the nearest.
+    """
+    if name not in CHIPS:
+        raise BadInput(f"--chip {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
+    return Target(name, CHIPS[name], Place(CHIPS[name].topology), 1)
 
 
 def of_topologies(
@@ -48,7 +54,8 @@ def of_topologies(
     if not names:
         return []
     places = [_place(name) for name in names]
-    known = known_kinds(count_devices)
+    counts = count_devices([Place(chip.topology) for chip in CHIPS.values()])
+    known = [kind for kind, count in zip(CHIPS, counts, strict=True) if count]
     targets = []
     for name, place, count in zip(names, places, count_devices(places), strict=True):
         kind = name.partition(":")[0]
@@ -61,12 +68,6 @@ def of_topologies(
             raise BadInput(f"--topology {name}: libtpu knows no such slice; {_example(kind)}")
         targets.append(Target(name, MEGACORE.get(kind, CHIPS[kind]), place, count))
     return targets
-
-
-def known_kinds(count_devices: Callable[[Sequence[Place]], Sequence[int]]) -> list[str]:
-    """The chips that the installed compiler knows."""
-    counts = count_devices([Place(chip.topology) for chip in CHIPS.values()])
-    return [kind for kind, count in zip(CHIPS, counts, strict=True) if count]
 
 
 def _place(name: str) -> Place:

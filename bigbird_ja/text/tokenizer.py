@@ -181,11 +181,16 @@ class Tokenizer:
 
 
 def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
+    """SentencePiece with a model whose pieces are all text."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         if not model:
             raise RuntimeError("empty file")
         processor.LoadFromSerializedProto(model)
+        for piece in range(processor.GetPieceSize()):
+            processor.IdToPiece(piece)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{source}: piece {piece} is not UTF-8: give a whole model") from error
     except RuntimeError as error:
         raise BadInput(
             f"{source} is not a SentencePiece model: give the .model file that `tokenize` wrote"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
-from bigbird_ja.model.flops import model_flops
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
 from bigbird_ja.settings.schema import Config
 

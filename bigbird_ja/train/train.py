@@ -23,8 +23,8 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.settings.values import config_fingerprint
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
-from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train import inputs
 from bigbird_ja.train.ends import Ends
 from bigbird_ja.train.engines import StepResult, choice

@@ -65,7 +65,6 @@ def test_with_data_and_a_plot(tmp_path: object) -> None:
 
 
 def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
-    pytest.importorskip("bigbird_ja.preflight.results_file")
     path = f"{tmp_path}/preflight.json"
     chip = {
         "chip": "v3", "fits": True, "tokens_per_second_per_core": 12_345.0, "seq_length": 4096,

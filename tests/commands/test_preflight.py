@@ -12,10 +12,11 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.preflight import breakdown, results_file
+from bigbird_ja.preflight import breakdown, figures
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.storage.ownership import MARK
 from tests.preflight import small_steps
 from tests.preflight.test_compile import DETAILED
 
@@ -60,16 +61,17 @@ def test_figures_and_files(capsys: pytest.CaptureFixture[str], tmp_path: os.Path
     assert chip["mfu"] == pytest.approx(
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
-    assert [chip["tokens_per_second_per_core"] for chip in results_file.load(output).chips] == [
+    assert [chip["tokens_per_second_per_core"] for chip in figures.load(output).chips] == [
         chip["tokens_per_second_per_core"] for chip in result["chips"]
     ]
     phase = chip["first_phase"]
     assert (phase["seq_length"], phase["batch_per_core"]) == (64, 2 * chip["batch_per_core"])
     assert f"first phase, 2 x 64 tokens: {phase['step_ms']:.0f} ms" in printed
-    kept = results_file.load(output).chips[0]["first_phase"]
+    kept = figures.load(output).chips[0]["first_phase"]
     assert kept["tokens_per_second_per_core"] == phase["tokens_per_second_per_core"]
     assert sorted(os.listdir(dump)) == [
-        f"step-batch1.v3.{name}" for name in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")
+        MARK,
+        *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
     ]
     for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer_*"):
         assert said in printed
@@ -193,4 +195,4 @@ def test_other_files_are_no_results(tmp_path: Path, text: str | None, words: str
     if text is not None:
         path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=words):
-        results_file.load(str(path))
+        figures.load(str(path))

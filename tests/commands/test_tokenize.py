@@ -95,7 +95,7 @@ def test_files_that_it_did_not_make_are_never_replaced(
         (tmp_path / name).write_bytes(b"[" * 10_000)
         for flags in ([], ["--overwrite"]):
             assert run(*arguments, *flags) == 2
-            assert f"{name}: a file that tokenize did not make" in capsys.readouterr().err
+            assert f"{name}: a file that this program did not make" in capsys.readouterr().err
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()
     assert run(*arguments) == 0
@@ -103,7 +103,7 @@ def test_files_that_it_did_not_make_are_never_replaced(
         whole = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(whole + b"\n")
         assert run(*arguments, "--overwrite") == 2
-        assert f"{name}: a file that tokenize did not make" in capsys.readouterr().err
+        assert f"{name}: a file that this program did not make" in capsys.readouterr().err
         assert (tmp_path / name).read_bytes() == whole + b"\n"
         (tmp_path / name).write_bytes(whole)
     assert run(*arguments, "--overwrite") == 0

@@ -8,9 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from bigbird_ja.data import build, tfrecords
+from bigbird_ja.data import build, tfrecords, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.check import check
+from bigbird_ja.process.errors import BadInput
 from testkit import synthetic
 from tests.data import making
 
@@ -79,9 +80,19 @@ def test_truncated_missing_extra_and_foreign_shards_are_found(data):
     assert "train-00077-of-00078.tfrecord is not in the manifest" in text
 
 
-def test_another_tokenizer_is_found(data):
+def test_another_tokenizer_is_found(data, tokenizer_path):
     (data[1] / "tokenizer.model").write_bytes(b"another")
     assert problems_of(data[1]) == ["tokenizer.model is not the one that the data was made with"]
+    manifest, directory = data
+    sha256 = hashlib.sha256(b"another").hexdigest()
+    synthetic.save(dataclasses.replace(manifest, tokenizer_sha256=sha256), str(directory))
+    assert "is not a SentencePiece model" in problems_of(directory)[0]
+    shutil.copy(tokenizer_path, directory / "tokenizer.model")
+    more = dataclasses.replace(manifest, vocab_size=manifest.vocab_size + 1)
+    synthetic.save(more, str(directory))
+    assert problems_of(directory) == ["tokenizer.model has other ids than the manifest states"]
+    with pytest.raises(BadInput, match="has other ids than the manifest states"):
+        verify.fast_check(str(directory))
     (data[1] / "tokenizer.model").unlink()
     assert problems_of(data[1]) == ["tokenizer.model is missing"]
 

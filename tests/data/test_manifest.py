@@ -38,6 +38,9 @@ def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
         ({"format_version": None}, "written by an unreleased version, before 0.1.0"),
         ({"train": None}, "train is missing"),
         ({"special_ids": {"pad": 0, "cls": 1, "mask": 2}}, "special_ids lacks sep"),
+        ({"vocab_size": 10}, "do not fit vocab_size 10"),
+        ({"vocab_size": 11}, "do not fit vocab_size 11"),  # nothing is left to predict
+        ({"special_ids": {"pad": 0, "cls": 1, "sep": 1, "mask": 2}}, r"\[0, 1, 1, 2\] do not fit"),
         ({"num_readers": 3}, "do not suit 3 readers"),
         ({"train_shards": [{"name": "../x", "records": 1, "bytes": 1, "sha256": ""}]}, r"\.\./x"),
         ({"train_shards": 2 * [{"name": "x", "records": 1, "bytes": 1, "sha256": ""}]}, "twice"),

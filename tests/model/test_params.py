@@ -1,10 +1,20 @@
-"""Names, shapes and first values of the parameters."""
+"""Names, shapes and first values of the parameters; FLOPs of a step."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from bigbird_ja.model.params import count_parameters, initial_parameters, parameter_specs
+from bigbird_ja.model.params import (
+    count_parameters,
+    initial_parameters,
+    model_flops,
+    parameter_specs,
+    visible_pairs,
+)
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.schema import Config
 from tests.model.tiny import tiny_config
 
 
@@ -57,3 +67,110 @@ def test_first_values_are_a_truncated_normal():
     assert abs(words.std() / (0.02 * 0.8796) - 1) < 0.01  # of a normal cut at two deviations
     assert (values["bert/encoder/LayerNorm/gamma"] == 1).all()
     assert not values["cls/predictions/output_bias"].any()
+
+
+LENGTH = 256
+SETTINGS = {
+    "model.initializer": "mimetic", "model.hidden_size": 128, "model.num_attention_heads": 4,
+    "model.num_layers": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, np.ndarray]:
+    return initial_parameters(tiny_config(LENGTH, **SETTINGS), seed=3)
+
+
+def test_each_head_of_the_first_layer_looks_at_its_distance(values):
+    random = np.random.default_rng(0)
+    words = values["bert/embeddings/word_embeddings"]
+    inputs = words[random.integers(11, len(words), LENGTH)]
+    inputs = inputs + values["bert/embeddings/position_embeddings"][:LENGTH]
+    inputs = (inputs - inputs.mean(1, keepdims=True)) / inputs.std(1, keepdims=True)
+    scope = "bert/encoder/layer_0/attention/self"
+    query, key = (inputs @ values[f"{scope}/{name}/kernel"] for name in ("query", "key"))
+    for head, distance in enumerate((-1, 1, -4, 4)):
+        columns = slice(head * 32, head * 32 + 32)
+        scores = query[:, columns] @ key[:, columns].T / np.sqrt(32)
+        shares = np.exp(scores - scores.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        offsets = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
+        near = (shares * (np.abs(offsets - distance) <= 3)).sum(1)[8:-8].mean()
+        assert near > 0.5, (head, near)  # of 256 positions, seven would have 0.03
+        # A token is a little like itself, whatever the rotation: 0 is left out.
+        by_offset = {d: np.diagonal(scores, d).mean() for d in range(-20, 21) if d}
+        assert max(by_offset, key=by_offset.__getitem__) == distance
+
+
+def test_later_layers_hand_on_what_they_see(values):
+    scope = "bert/encoder/layer_1/attention"
+    np.testing.assert_array_equal(
+        values[f"{scope}/self/query/kernel"], values[f"{scope}/self/key/kernel"]
+    )
+    through = values[f"{scope}/self/value/kernel"] @ values[f"{scope}/output/dense/kernel"]
+    np.testing.assert_allclose(through, np.eye(128), atol=1e-5)
+
+
+def test_only_first_values_differ_and_the_seed_decides_them(values):
+    config = tiny_config(LENGTH, **SETTINGS)
+    for name, spec in parameter_specs(config).items():
+        assert values[name].shape == spec.shape and values[name].dtype == np.float32
+    again, other = (initial_parameters(config, seed=seed) for seed in (3, 4))
+    kernel = "bert/encoder/layer_0/attention/self/query/kernel"
+    np.testing.assert_array_equal(again[kernel], values[kernel])
+    assert (other[kernel] != values[kernel]).any()
+    usual = initial_parameters(tiny_config(LENGTH, **SETTINGS | {"model.initializer": "normal"}), 3)
+    changed = {name for name in values if not np.array_equal(values[name], usual[name])}
+    assert changed == {
+        "bert/embeddings/position_embeddings",
+        *(
+            f"bert/encoder/layer_{layer}/attention/self/{name}/kernel"
+            for layer in range(2)
+            for name in ("query", "key")
+        ),
+        "bert/encoder/layer_1/attention/self/value/kernel",
+        "bert/encoder/layer_1/attention/output/dense/kernel",
+    }
+
+
+def test_an_odd_hidden_size_is_refused():
+    sets = ["model.initializer=mimetic", "model.hidden_size=33", "model.num_attention_heads=3"]
+    with pytest.raises(BadInput, match="is odd"):
+        resolve_config(None, sets)
+
+
+def _default(*sets: str) -> Config:
+    config, _ = resolve_config(None, sets)
+    return complete_config(config)
+
+
+def test_model_flops_of_full_attention_by_hand() -> None:
+    config = _default(
+        "model.hidden_size=8", "model.num_attention_heads=2", "model.intermediate_size=32",
+        "model.num_layers=3", "make_data.seq_length=16", "tokenize.vocab_size=100",
+        "make_data.max_predictions_per_seq=5", "model.attention_type=original_full",
+    )  # fmt: skip
+    attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
+    # The last layer's MLP runs for the 5 predictions alone.
+    mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
+    head = 5 * 2 * (8 * 8 + 8 * 100)
+    assert model_flops(config, batch_per_core=2) == 3 * 2 * (3 * attention + mlps + head)
+
+
+@pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
+def test_sparse_attention_counts_what_its_pattern_lets_see(pattern: str, per_row: int) -> None:
+    config = _default(f"model.random_pattern={pattern}")
+    blocks = 64
+    # Rows next to a global block see it once; the two global rows see everything.
+    by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
+    assert visible_pairs(config) == by_hand * 64 * 64
+
+
+def test_doubling_the_length_doubles_sparse_work() -> None:
+    short, long = (visible_pairs(_default(f"make_data.seq_length={n}")) for n in (4096, 8192))
+    assert 1.95 < long / short < 2.05
+
+
+def test_a_length_that_the_pattern_refuses_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="multiple"):
+        visible_pairs(_default("make_data.seq_length=4100"))

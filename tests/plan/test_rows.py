@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.accelerators import hardware, prices
-from bigbird_ja.plan import cost
 from bigbird_ja.plan import rows as plan
-from bigbird_ja.plan.cost import Overheads
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
@@ -27,7 +25,7 @@ def config() -> Config:
 
 def test_tokens_and_steps(config: Config) -> None:
     data = plan.DataFacts(1600, 1e9, None)
-    assert cost.tokens_per_step(config) == 16 * 4096
+    assert plan.tokens_per_step(config) == 16 * 4096
     assert plan.steps_for(config, None, None, data) == config.training.num_train_steps
     assert plan.steps_for(config, 1e9, None, data) == math.ceil(1e9 / 65536)
     assert plan.steps_for(config, None, 3, data) == 300
@@ -37,7 +35,7 @@ def test_tokens_and_steps(config: Config) -> None:
 
 def run_of(config: Config, steps: int = 10_000, **more: Any) -> plan.Run:
     return plan.Run(
-        config, steps, plan.estimated_data(config), prices.load(), Overheads(), **more
+        config, steps, plan.estimated_data(config), prices.load(), plan.Overheads(), **more
     )  # fmt: skip
 
 
@@ -48,7 +46,7 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
     def rate(name: str, mfu: float | None = None) -> plan.Rate:
         return plan.rate_of(hardware.find(name), config, figures, mfu)
 
-    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles")
+    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles", None, True)
     assert rate("v2-8").source == "assumed MFU 34%, priced cycles"
     assert rate("v2-8", 0.2).source == "assumed MFU 20%"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
@@ -64,39 +62,20 @@ def test_rates_come_from_preflight_where_it_was_run(config: Config) -> None:
         (0.98, None, 2, "machine code"),  # the first phase does not fit, or there is none
         (0.98, 0.98, 2, "machine code"),
         (0.98, 0.6, 1, "priced cycles"),  # both phases by the same figure
-        (0.6, None, 1, "priced cycles"),
         (None, None, 1, "priced cycles"),
     ],
 )
 def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
-    config: Config,
-    coverage: float | None,
-    short_coverage: float | None,
-    factor: int,
-    basis: str,
+    config: Config, coverage: float | None, short_coverage: float | None, factor: int, basis: str
 ) -> None:
     """Priced cycles charge too much for fast memory."""
-    entry: dict[str, Any] = {
-        "chip": "v5e", "fits": True, "tokens_per_second": 80e3, "tokens_per_second_per_core": 10e3,
-        "priced_cycles": 150e6, "code_cycles": coverage and 75e6, "code_coverage": coverage,
-    }  # fmt: skip
-    short = {
-        key: value * 0.8 if "tokens" in key else value
-        for key, value in entry.items()
-        if key != "chip"
-    }
-    short["code_coverage"] = short_coverage
-    if short_coverage is None:
-        short |= {"tokens_per_second": None, "tokens_per_second_per_core": None}
-    phases = [1.0] if short_coverage is None else [1.0, 0.8]
-    chip = {**entry, "first_phase": short}
-    rate = plan.rate_of(hardware.find("v5e-1"), config, plan.Figures([chip]), None)
-    rates = [10e3 * factor * phase for phase in phases]
-    assert rate == plan.Rate(rates[0], f"preflight, one chip, {basis}", *rates[1:])
-    whole = {**chip, "topology": "v5e:2x4"}
-    rate = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures([chip], [whole]), None)
-    rates = [80e3 * factor * phase for phase in phases]
-    assert rate == plan.Rate(rates[0], f"preflight v5e:2x4, {basis}", *rates[1:])
+    keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
+    entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
+    short = entry | {"tokens_per_second": short_coverage and 64e3, "code_coverage": short_coverage}
+    whole = entry | {"topology": "v5e:2x4", "chip": "v5e", "first_phase": short}
+    rate = plan.rate_of(hardware.find("v5e-8"), config, plan.Figures((), [whole]), None)
+    short_rate = 64e3 * factor if short_coverage else None
+    assert rate == plan.Rate(80e3 * factor, f"preflight v5e:2x4, {basis}", short_rate, True)
 
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
@@ -202,7 +181,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> No
     table, data = prices.load(), plan.DataFacts(1600, 5e9, None)
 
     def egress(zone: str) -> set[float | None]:
-        run = plan.Run(config, 200, data, table, Overheads(), "us-central1", zone)
+        run = plan.Run(config, 200, data, table, plan.Overheads(), "us-central1", zone)
         return {row.egress_usd for row in plan.make_rows(run, ("v2-8", "v5e-8"))}
 
     assert egress("us-central1-b") == egress("us-central1-a") == {0.0}
@@ -219,20 +198,21 @@ def test_egress_is_paid_per_epoch_and_only_between_regions(config: Config) -> No
 def test_run_time_accounts_for_every_hour(
     hours: float, rate: float, interval: float, save: float, restart: float
 ) -> None:
-    overheads = Overheads(rate, interval, save, restart)
-    time = cost.run_time(hours, overheads, preemptible=True)
-    if time.rented_hours is None:
+    overheads = plan.Overheads(rate, interval, save, restart)
+    time = plan.run_time(hours, overheads, preemptible=True)
+    if time is None:
         assert rate * ((interval + save) / 7200 + restart / 3600) >= 1
         return
-    lost = time.preemptions * ((interval + save) / 2 + restart) / 3600  # type: ignore[operator]
+    lost = time.preemptions * ((interval + save) / 2 + restart) / 3600
     assert time.rented_hours == pytest.approx(
         hours * (1 + save / interval) + restart / 3600 + lost, rel=1e-6
     )
-    assert cost.run_time(hours, overheads, preemptible=False).preemptions == 0
+    on_demand = plan.run_time(hours, overheads, preemptible=False)
+    assert on_demand is not None and on_demand.preemptions == 0
 
 
 def test_run_that_never_ends_has_no_price(config: Config) -> None:
-    data, often = plan.estimated_data(config), Overheads(preemptions_per_hour=20)
+    data, often = plan.estimated_data(config), plan.Overheads(preemptions_per_hour=20)
     rows = plan.make_rows(plan.Run(config, 1000, data, prices.load(), often))
     spot = [row for row in rows if row.pricing == "spot"]
     assert {(row.cost_usd, row.hours, row.runs) for row in spot} == {(None, None, False)}

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import estimate, machine_code, targets
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
@@ -54,7 +53,7 @@ def config_of(name: str) -> Config:
 
 def measure(name: str) -> dict[str, int]:
     """Priced cycles and temporary bytes on v3, two sequences."""
-    result = estimate.examine(config_of(name), targets.of_chip(CHIPS["v3"]), 2, estimate.Settings())
+    result = estimate.examine(config_of(name), targets.of_chip("v3"), 2, estimate.CompileOptions())
     return {key: result[key] for key in KEYS}
 
 
@@ -71,8 +70,8 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = complete_config(resolve_config(None, sets)[0])
-    target = targets.of_chip(CHIPS[CODE_CHIP])
-    return estimate.examine(config, target, 2, estimate.Settings(machine_code=True))
+    target = targets.of_chip(CODE_CHIP)
+    return estimate.examine(config, target, 2, estimate.CompileOptions(machine_code=True))
 
 
 def recorded() -> dict[str, dict[str, dict[str, int]]]:

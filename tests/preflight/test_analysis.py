@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
 from tests.preflight import small_steps
 

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.preflight.machine_code import Code
@@ -17,7 +16,7 @@ from bigbird_ja.preflight.targets import of_chip
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.lowered import LoweredStep, Traced
 
-V3, V2 = (of_chip(CHIPS[name]) for name in ("v3", "v2"))
+V3, V2 = of_chip("v3"), of_chip("v2")
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
 
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
@@ -81,11 +80,10 @@ def _error(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
 def test_compiler_errors_have_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
     _error(monkeypatch, "XlaRuntimeError: RESOURCE_EXHAUSTED: ... Used 9.28G of 7.48G hbm.")
     found = compile_lib.compile_for(STEP, V2)
-    assert found.shortage is not None
-    assert found.shortage.used > found.shortage.available > 0
+    assert found.shortage is not None and found.shortage.used > 0
     _error(monkeypatch, "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x")
     with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
-        compile_lib.compile_for(STEP, of_chip(CHIPS["v7x"]))
+        compile_lib.compile_for(STEP, of_chip("v7x"))
 
 
 def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
@@ -131,13 +129,13 @@ def test_code_is_asked_for_where_it_is_and_kept_by_itself(
     cache = os.path.join(tmp_path, "cache")
     monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
     _child(monkeypatch, LISTING)
-    without = compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache)
-    found = compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True)
+    without = compile_lib.compile_for(STEP, of_chip(chip), cache)
+    found = compile_lib.compile_for(STEP, of_chip(chip), cache, code=True)
     assert without.code is None
     assert found.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
     assert found.stats == {"temp_bytes": 7}
     assert len(os.listdir(cache)) == (2 if asked else 1)
-    assert compile_lib.compile_for(STEP, of_chip(CHIPS[chip]), cache, code=True) == found
+    assert compile_lib.compile_for(STEP, of_chip(chip), cache, code=True) == found
 
 
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
@@ -207,29 +205,20 @@ _G = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("message", "used", "available"),
-    [
-        (DETAILED, 9.28 * _G, 7.48 * _G),
-        (SINGLE, 64834560000, 17179869184),
-        (EARLY, 120.76 * _G, 7.11 * _G),
-        (NEWER, 543.31 * _G, 30.75 * _G),
-    ],
+    ("message", "used"),
+    [(DETAILED, 9.28 * _G), (SINGLE, 64834560000), (EARLY, 120.76 * _G), (NEWER, 543.31 * _G)],
 )
-def test_shortages_in_every_form(message: str, used: float, available: float) -> None:
+def test_shortages_in_every_form(message: str, used: float) -> None:
     assert compile_lib.is_shortage(message)
-    found = compile_lib.shortage(message)
-    assert (found.used, found.available) == (round(used), round(available))
+    assert compile_lib.shortage(message).used == round(used)
 
 
 def test_shortages_name_the_largest_buffers() -> None:
     assert not compile_lib.is_shortage("INTERNAL: Mosaic failed")
     first, second = compile_lib.shortage(DETAILED).largest
-    assert (first.op_name, first.size) == ("layer_3/mlp/MatMul", round(4.64 * _G))
-    assert first.shape.startswith("bf16[49920,49920]")
-    assert second.op_name == "(made by the compiler)"
+    assert (first["op"], first["bytes"]) == ("layer_3/mlp/MatMul", round(4.64 * _G))
+    assert first["shape"].startswith("bf16[49920,49920]")
+    assert second["op"] == "(made by the compiler)"
     (buffer,) = compile_lib.shortage(SINGLE).largest
-    assert (buffer.op_name, buffer.shape) == (
-        "output of fusion.3@{1}",
-        "bf16[180000,180000]{0,1}",
-    )
-    assert compile_lib.shortage(EARLY).largest == ()
+    assert (buffer["op"], buffer["shape"]) == ("output of fusion.3@{1}", "bf16[180000,180000]{0,1}")
+    assert compile_lib.shortage(EARLY).largest == []

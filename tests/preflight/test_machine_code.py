@@ -1,4 +1,4 @@
-"""What libtpu is asked for, and how its listings are found and read."""
+"""libtpu's listings: where there are any, and how often each bundle of them runs."""
 
 from __future__ import annotations
 
@@ -51,3 +51,137 @@ def test_listings_are_found_by_op(tmp_path: Path) -> None:
     assert found["fusion.4"].slots["VALU"] == pytest.approx(0.25)
     assert found["copy-done.2"].slots == {}
     assert os.fspath(tmp_path) in machine_code.flags(os.fspath(tmp_path))
+
+
+HEAD = """= control target key start
+LH: loop header
+LB: loop body
+= control target key end
+
+"""
+
+
+def _listing(*lines: str) -> str:
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _loop(counter: str, bound: int, negated: str = "!", compare: str = "ge") -> list[str]:
+    """A loop of three bundles after one before it; `counter` defines %s20_s2."""
+    return [
+        "     0   :  { %s10_s1 = smov.u32 2 /* copy for cssa */ }",
+        f"   0x1 LB: > {{ {counter} }} /* Start region 7 */",
+        f"   0x2   : > {{ %p5_p7 = scmp.{compare}.s32.totalorder %s20_s2, {bound} }}",
+        f"   0x3   :  {{ %11 = sbr.rel ({negated}%p5_p7) target = $region7 }}",
+        "   0x4   :  {}",
+    ]
+
+
+PHI = "%s30_s3 = sphi %s10_s1, %s20_s2 /* phi copy */  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
+
+
+@pytest.mark.parametrize(
+    ("lines", "trips"),
+    [
+        (_loop(PHI, 12), 10),  # from 2
+        (_loop(PHI, 12, negated="", compare="lt"), 10),
+        (_loop(PHI.replace("sadd.s32 1", "sadd.s32 4"), 12), 3),
+        (_loop(PHI, 1), 1),  # looked at after the body
+    ],
+)
+def test_a_loop_runs_as_often_as_its_counter_says(lines: list[str], trips: int) -> None:
+    times, unknown = machine_code.bundle_runs(_listing(*lines))
+    assert times == [1.0, trips, trips, trips, 1.0]
+    assert unknown == 0
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        # Kept in memory.
+        "%s30_s3 = sphi %s10_s1, %s20_s2  ;;  %77 = sst [smem:[#allocation2_spill]] %s30_s3  ;;"
+        "  %s40_s4 = sld [smem:[#allocation2_spill]] /* phi copy */  ;;"
+        "  %s20_s2 = sadd.s32 1, %s40_s4",
+        # Moved before the next iteration.
+        "%s30_s3 = sphi %s10_s1, %s40_s4  ;;  %s20_s2 = sadd.s32 1, %s30_s3  ;;"
+        "  %s40_s4 = smov.u32 %s20_s2",
+    ],
+)
+def test_a_counter_that_is_copied(counter: str) -> None:
+    assert machine_code.bundle_runs(_listing(*_loop(counter, 12)))[0][1] == 10
+
+
+def test_a_start_that_is_set_where_the_loop_before_ends() -> None:
+    guarded = f"{PHI}  ;;  %s10_s1 = smov.u32 (%p7_p7), 3"
+    lines = [line.replace("%s10_s1 = smov.u32 2 ", "") for line in _loop(guarded, 12)]
+    assert machine_code.bundle_runs(_listing(*lines))[0][1] == 9
+
+
+def test_a_start_that_is_not_known_is_zero() -> None:
+    unknown = "%s30_s3 = sphi %s99_s9, %s20_s2  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
+    times, unknown_share = machine_code.bundle_runs(_listing(*_loop(unknown, 12)))
+    assert (times[1], unknown_share) == (12, 0)
+
+
+def test_a_bound_that_is_not_known_is_said() -> None:
+    lines = [line.replace("%s20_s2, 12", "%s20_s2, %s98_s9") for line in _loop(PHI, 12)]
+    times, unknown_share = machine_code.bundle_runs(_listing(*lines))
+    assert (times[1], unknown_share) == (1.0, 0.6)
+
+
+def _with_skip(predicate: str) -> list[str]:
+    """Two bundles of the loop are skipped where %p9_p1 holds."""
+    first, head, compare, back, last = _loop(PHI, 18)
+    return [
+        first,
+        head,
+        f"   0x2   : > {{ {predicate} }}",
+        "   0x3   : > { %81 = sbr.rel (%p9_p1) target = $region24 }",
+        "   0x4   : > { %v1_v0 = vmov 1.0 }",
+        "   0x5   : > { %v2_v0 = vmov 1.0 } /* End region 23 */",
+        compare.replace("0x2   :", "0x6 PF:"),
+        back.replace("0x3", "0x7"),
+        last.replace("0x4", "0x8"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predicate", "runs"),
+    [
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12", 10),  # 2 to 11 of 2 to 17
+        (
+            "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 4  ;;"
+            "  %p7_p2 = scmp.lt.s32.totalorder %s30_s3, 16  ;;  %p9_p1 = pnand %p8_p0, %p7_p2",
+            12,
+        ),
+        ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # not known: never skipped
+    ],
+)
+def test_what_a_branch_skips_runs_in_the_other_iterations(predicate: str, runs: int) -> None:
+    times, _ = machine_code.bundle_runs(_listing(*_with_skip(predicate)))
+    assert times == [1, 16, 16, 16, runs, runs, 16, 16, 1]
+
+
+def test_two_branches_that_lead_to_places_in_one_bundle() -> None:
+    lines = _with_skip("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12")
+    inner = "   0x4   : > { %82 = sbr.rel (!%p8_p0) target = $region26 }"
+    lines[4] = inner
+    lines[2] = lines[2].replace(" }", "  ;;  %p8_p0 = scmp.lt.s32.totalorder %s30_s3, 6 }")
+    lines[6] = lines[6].rstrip() + " /* Start/End empty region 26 :: End region 24 */"
+    # The outer one leaves 2 to 11, the inner one, of these, 2 to 5.
+    times, _ = machine_code.bundle_runs(_listing(*lines))
+    assert times == [1, 16, 16, 16, 10, 4, 16, 16, 1]
+
+
+def test_loops_inside_loops_multiply() -> None:
+    lines = [
+        "     0   :  { %s1_s1 = smov.u32 0 }",
+        "   0x1 LB: > { %s2_s2 = sphi %s1_s1, %s3_s3  ;;  %s3_s3 = sadd.s32 1, %s2_s2 }"
+        " /* Start region 3 */",
+        "   0x2 LB: >> { %s4_s4 = sphi %s1_s1, %s5_s5  ;;  %s5_s5 = sadd.s32 1, %s4_s4 }"
+        " /* Start region 5 */",
+        "   0x3   : > { %p1_p1 = scmp.ge.s32.totalorder %s5_s5, 4 }",
+        "   0x4   : > { %8 = sbr.rel (!%p1_p1) target = $region5 }",
+        "   0x5   : > { %p2_p2 = scmp.ge.s32.totalorder %s3_s3, 3 }",
+        "   0x6   :  { %9 = sbr.rel (!%p2_p2) target = $region3 }",
+    ]
+    assert machine_code.bundle_runs(_listing(*lines))[0] == [1, 3, 12, 12, 12, 3, 3]

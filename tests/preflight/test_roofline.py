@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.preflight import targets
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
@@ -26,7 +26,7 @@ def test_slices_by_name() -> None:
     assert found[1].place == Place("v5e:1x1", is_one_chip=True)
     assert found[2].place.options == {"chip_config_name": "megacore"}
     assert all(target.is_slice for target in found)
-    assert not targets.of_chip(CHIPS["v5e"]).is_slice
+    assert not targets.of_chip("v5e").is_slice
     assert targets.of_topologies([], _count) == []
 
 
@@ -47,3 +47,8 @@ def test_a_slice_that_there_is_not(name: str, said: str) -> None:
         targets.of_topologies([name], _count)
     assert str(caught.value).startswith(f"--topology {name}")
     assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_chip_names_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"--chip v5ee.*did you mean 'v5e'.*one of v2, v3"):
+        targets.of_chip("v5ee")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.cli import main
-from bigbird_ja.preflight import estimate, printout
+from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import in_words, is_used
 from bigbird_ja.settings.resolve import resolve_config
@@ -73,7 +73,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     pytest.importorskip("jax")
     monkeypatch.setattr(estimate, "examine", lambda *_: {})  # the compiler reads the program
     for name in ("describe", "limitations"):
-        monkeypatch.setattr(printout, name, lambda *_: "")
+        monkeypatch.setattr(figures, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
     words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]

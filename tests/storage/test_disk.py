@@ -80,19 +80,22 @@ def test_clean_temporary_spares_the_living(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     names = {
-        "dead": f".tmp-a~{dataclasses.replace(here, pid=child.pid).tag}-00",
-        "alive": f".tmp-a~{here.tag}-00",
-        "foreign": f".tmp-a~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00",
-        "old foreign": f".tmp-b~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00",
+        "dead": f".tmp-a~{dataclasses.replace(here, pid=child.pid).tag}-00000000",
+        "alive": f".tmp-a~{here.tag}-00000000",
+        "foreign": f".tmp-a~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00000000",
+        "old foreign": f".tmp-b~{dataclasses.replace(here, machine='0' * 12 + '.1').tag}-00000000",
     }
+    names["the user's"] = ".tmp-notes~of-last-year"
     for name in names.values():
         (tmp_path / name).write_bytes(b"x")
-    os.utime(tmp_path / names["old foreign"], (0, 0))
+    for name in ("old foreign", "the user's"):
+        os.utime(tmp_path / names[name], (0, 0))
     with storage.writing(str(tmp_path / "open")) as file:
         file.write(b"y")
-        assert storage.clean_temporary(str(tmp_path), 60.0) == [names["old foreign"]]
-        assert storage.clean_temporary(str(tmp_path)) == [names["dead"]]
-    assert sorted(os.listdir(tmp_path)) == sorted([names["alive"], names["foreign"], "open"])
+        removed = storage.clean_temporary(str(tmp_path))
+    assert sorted(removed) == sorted([names["dead"], names["old foreign"]])
+    kept = [names["alive"], names["foreign"], names["the user's"], "open"]
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

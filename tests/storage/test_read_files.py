@@ -20,7 +20,7 @@ from bigbird_ja.launch import run_files, run_story
 from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.run_state import ExitReport, RunState, Settings
 from bigbird_ja.launch.services import TpuSpec
-from bigbird_ja.preflight import results_file
+from bigbird_ja.preflight import figures
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
 from bigbird_ja.report.page import page
@@ -132,9 +132,9 @@ _READERS = {
     ),
     "preflight": _Reader(
         "figures.json",
-        results_file.Results,
+        figures.Results,
         _FIGURES,
-        lambda f: results_file.load(str(f / "figures.json")),
+        lambda f: figures.load(str(f / "figures.json")),
     ),
     "hugging face": _Reader(
         "config.json",

@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 from bigbird_ja.process import identity
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 
 def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
     killed = (
         "import os, signal, sys\n"
-        "from bigbird_ja.storage.scratch import scratch_directory\n"
+        "from bigbird_ja.storage.disk import scratch_directory\n"
         "with scratch_directory(sys.argv[1]) as scratch:\n"
         "    open(scratch + '/model', 'w').write('a copy of a model')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

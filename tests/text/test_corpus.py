@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus, split_weight
 
+NEWLINES = gzip.compress(b"\n" * (2 << 20), mtime=0)
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
 
@@ -168,6 +169,8 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(
         ("a.txt", "日本語".encode("euc-jp"), "a.txt line 1: not UTF-8"),
         ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: .*truncated"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz: damaged or truncated gzip"),
+        ("a.txt.gz", NEWLINES, "1,048,576 blank lines before it: is this the file you mean"),
+        ("a.jsonl.gz", NEWLINES, "1,048,576 blank lines before it: is this the file you mean"),
         ("a.txt", b"", "the corpus is empty"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,55 @@ def test_damage_is_one_line(tmp_path, name):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(BadInput, match=r"cannot be read|no text in"):
             texts(tmp_path / name)
+
+
+def test_damaged_text_is_refused_before_it_is_read(tmp_path):
+    """Arrow does not look at strings when it reads them: these were tracebacks, or a crash."""
+    for offsets, data in (([0, 2], b"\xff\xfe"), ([0, 1 << 30, 2], b"ab")):
+        buffers = [None, *(pyarrow.py_buffer(b) for b in (array("i", offsets).tobytes(), data))]
+        column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
+        for name, write in (("a.arrow", write_stream), ("b.arrow", write_file)):
+            write(tmp_path / name, pyarrow.table({"text": column}))
+            with pytest.raises(BadInput, match="cannot be read"):
+                texts(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "kind", [pyarrow.timestamp("us"), pyarrow.date64(), pyarrow.list_(pyarrow.string())], ids=str
+)
+def test_columns_of_other_types_are_refused_unread(tmp_path, name, kind):
+    column = [["x"]] if kind == pyarrow.list_(pyarrow.string()) else [2**62]
+    values = pyarrow.array(column, pyarrow.int64() if column == [2**62] else kind)
+    values = values if values.type == kind else values.view(kind)
+    WRITERS[name](tmp_path / name, pyarrow.table({"text": values}))
+    with pytest.raises(BadInput, match="text holds no text but"):
+        texts(tmp_path / name)
+
+
+def test_large_and_repeated_strings_are_text(tmp_path):
+    for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
+        content = pyarrow.table({"text": pyarrow.array(TEXTS).cast(kind)})
+        write_stream(tmp_path / "a.arrow", content)
+        assert texts(tmp_path / "a.arrow") == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state.json", "{}"),
+        ("state.json", '{"_data_files": 7}'),
+        ("state.json", '{"_data_files": [{"name": "x"}]}'),
+        ("state.json", '{"_data_files": [{"filename": ["x.arrow"]}]}'),
+        ("dataset_dict.json", '{"splits": 7}'),
+        ("dataset_dict.json", '["train"]'),
+    ],
+)
+def test_a_broken_data_set_on_disk_is_one_line(tmp_path, file, content):
+    save_data_set(tmp_path / "plain", [TEXTS[:2]])
+    (tmp_path / "plain" / file).write_text(content)
+    with pytest.raises(BadInput, match=file):
+        texts(tmp_path / "plain")
 
 
 def test_a_data_set_on_disk(tmp_path):

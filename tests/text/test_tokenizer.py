@@ -90,7 +90,7 @@ def test_any_text_is_encoded(tokenizer_path: str, text: str) -> None:
         assert tok.decode(ids).strip() == normalized(tok, text).strip()
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tok: Tokenizer) -> None:
     with pytest.raises(BadInput, match=r"no tokenizer .*x\.model"):
         tokenizer.load(f"{tmp_path}/x.model")
     with pytest.raises(BadInput, match="no tokenizer"):
@@ -100,6 +100,10 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(BadInput, match="not a SentencePiece model"):
             tokenizer.load(str(path))
+    path.write_bytes(tok.model_bytes.replace("である".encode(), b"\xff" * 9))
+    for load in (tokenizer.load, tokenizer.load_any):
+        with pytest.raises(BadInput, match=r"y\.model: piece \d+ is not UTF-8"):
+            load(str(path))
 
 
 def test_a_model_without_the_special_pieces_is_refused(sample_corpus: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import Engine, MakeBatches, devices

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
+from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 

@@ -1,13 +1,84 @@
-"""What `preflight` prints for people."""
+"""Results of `preflight`: as a file, for `plan`, and as text. Needs neither TensorFlow nor jax."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypedDict
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, TRAINABLE, Chip
+from msgspec import Meta
+
+from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE, TRAINABLE, Chip
+from bigbird_ja.preflight.costs import link_bytes
 from bigbird_ja.process.console import human_bytes, human_count, table
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+_ADVICE = "not a result of `bigbird-ja preflight --output`"
+
+
+class PhaseResult(TypedDict, total=False):
+    """What `plan` reads of the step on the first phase's short sequences, and of the step itself.
+
+    Some keys are absent where the program does not fit.
+    """
+
+    tokens_per_second_per_core: Rate | None
+    tokens_per_second: Rate | None  # of a whole slice
+    priced_cycles: Cycles | None  # the rates are computed from these
+    code_cycles: Cycles | None  # by machine code, where there is any
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+
+
+class _Step(PhaseResult, total=False):
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+    batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
+    devices: Annotated[int, Meta(ge=1, le=1 << 20)]
+    first_phase: PhaseResult
+
+
+class ChipResult(_Step):
+    """The step on one chip."""
+
+    chip: str
+
+
+class SliceResult(ChipResult):
+    """The step on a whole slice."""
+
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What `plan` reads of a file of `preflight --output`."""
+
+    chips: list[ChipResult]
+    topologies: list[SliceResult] = field(default_factory=list)
+
+
+def load(path: str) -> Results:
+    """The chips and slices of a result.
+
+    Raises:
+        BadInput: no such file, or not a result of `preflight --output`.
+    """
+    try:
+        results = decode.read_json(path, Results, _ADVICE)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
+    for key, name, entries in (
+        ("tokens_per_second_per_core", "chip", results.chips),
+        ("tokens_per_second", "topology", results.topologies),
+    ):
+        for entry in entries:
+            if entry.get("fits") and entry.get(key) is None:
+                raise BadInput(f"{path}: no {key} of {entry.get(name)}: {_ADVICE}")
+    return results
 
 
 def describe(result: Mapping[str, Any]) -> str:
@@ -112,16 +183,7 @@ def _tables(result: Mapping[str, Any], total: float) -> list[str]:
         for op in result["top_ops"]
     ]  # fmt: skip
     kind_header = ["kind", "M cycles", "share", "by code"]
-    op_header = [
-        "costliest ops",
-        "kind",
-        "times",
-        "M cycles",
-        "share",
-        "by code",
-        "HBM",
-        "bound by",
-    ]
+    op_header = ["costliest ops", "kind", "times", *kind_header[1:], "HBM", "bound by"]
     if not by_code:
         kinds, kind_header = [row[:3] for row in kinds], kind_header[:3]
         ops, op_header = [row[:5] for row in ops], op_header[:5]
@@ -155,7 +217,7 @@ def limitations(
     alone = [result for result in results if "devices" not in result]
     if alone:
         chip = chip_of(alone[0])
-        seconds = all_reduce_seconds(parameters, cores, chip)
+        seconds = link_bytes("all-reduce", 4 * parameters, cores) / chip.link_bytes_per_second
         lines.append(
             f"  - adding up gradients over {cores} cores: about {seconds * 1e3:.0f} ms per step on"
             f" {chip.name}, on paper (4 bytes per parameter, twice round a ring); --topology"
@@ -178,8 +240,3 @@ def limitations(
         "  - hardware: nothing was timed; compare with other estimates made in this way",
     ]
     return "\n".join(lines)
-
-
-def all_reduce_seconds(parameters: int, cores: int, chip: Chip) -> float:
-    """A ring all-reduce of float32 gradients: each link carries 2 (n - 1) / n of their bytes."""
-    return 2 * (cores - 1) / cores * 4 * parameters / chip.link_bytes_per_second

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.preflight import breakdown, printout
+from bigbird_ja.preflight import breakdown, figures
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 RESULT: dict[str, Any] = {
@@ -31,7 +31,7 @@ BY_CODE = {"code_cycles": 70_000_000, "bundle_cycles": 70_000_000, "hbm_cycles":
 
 def test_cycles_by_code_stand_beside_priced_ones() -> None:
     ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
-    lines = printout.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
+    lines = figures.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
     told = "\n".join(lines)
     assert CODE.keys() == set(breakdown.CODE_KEYS)
     for said in (
@@ -48,7 +48,7 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
 
 
 def test_figures_by_code_are_printed_only_where_they_exist() -> None:
-    text = printout.describe(RESULT | dict.fromkeys(breakdown.CODE_KEYS))
+    text = figures.describe(RESULT | dict.fromkeys(breakdown.CODE_KEYS))
     assert "machine code" not in text
     assert not any(key in text for key in breakdown.CODE_KEYS)
 
@@ -58,7 +58,7 @@ def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
     config, _ = resolve_config("base-4096", [])
     config = complete_config(config)
     results = [RESULT | {"attention_implementation": way}]
-    text = printout.limitations(config, 110_000_000, results, {"jax": "0.12"})
+    text = figures.limitations(config, 110_000_000, results, {"jax": "0.12"})
     assert ("attention's kernels" in text) == named
 
 
@@ -67,6 +67,6 @@ def test_the_first_phase_is_compared_by_one_figure() -> None:
     ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
     whole = RESULT | CODE | {"top_ops": ops}
     phase = whole | {"step_ms": 300.0, "code_cycles": 112_500_000}
-    assert "(1.50 x by machine code)" in printout.describe(whole | {"first_phase": phase})
+    assert "(1.50 x by machine code)" in figures.describe(whole | {"first_phase": phase})
     phase["code_cycles"] = None
-    assert "(3.00 x)" in printout.describe(whole | {"first_phase": phase})
+    assert "(3.00 x)" in figures.describe(whole | {"first_phase": phase})
