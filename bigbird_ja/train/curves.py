@@ -117,7 +117,14 @@ class WandbLog:
 
     def __init__(self, library: Any, name: str, config: Config, log: Callable[[str], None]) -> None:
         self._log, self._failed = log, False
-        about = {"project": "bigbird-ja", "id": name, "name": name, "resume": "allow"}
+        about: dict[str, Any] = {
+            "project": "bigbird-ja",
+            "id": name,
+            "name": name,
+            "resume": "allow",
+        }
+        # Neither what the program prints nor its files and their remote address are sent.
+        about["settings"] = {"console": "off", "disable_git": True, "disable_code": True}
         self._run = self._try(lambda: library.init(**about, config=flatten(config)))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:

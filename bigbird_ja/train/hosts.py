@@ -244,5 +244,5 @@ def tpu_metadata(attribute: str) -> str | None:
 def _number(text: str, name: str) -> int:
     if not text.isdigit():
         flag, variable = _FLAGS[name]
-        raise BadInput(f"{flag} (or {variable})={text}: a whole number from 0 on")
+        raise BadInput(f"{flag} (or {variable}): expected a whole number from 0 on")
     return int(text)
