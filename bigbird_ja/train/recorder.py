@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 from typing import Any
@@ -15,12 +13,17 @@ from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint, first_phase
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
+from bigbird_ja.train.engines.devices import package_versions
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
+from bigbird_ja.train.progress import (
+    EventWriter,
+    Pace,
+    TrainProgress,
+    WandbLog,
+    load_wandb,
+    pace_of,
+)
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
-
-_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
 class Recorder:
@@ -269,14 +272,10 @@ class Recorder:
 def environment(device: str) -> dict[str, Any]:
     """Versions of the installed packages, machine and device, for events; no host names, paths or
     variables."""
-    versions = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
     return {
         "bigbird_ja": __version__,
         "python": platform.python_version(),
-        **versions,
+        **package_versions(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "device": device,
     }
