@@ -20,7 +20,7 @@ from typing import Any
 
 from bigbird_ja.cli import main as cli
 from bigbird_ja.process import children, console
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 READY = "ready"
 

@@ -91,7 +91,7 @@ CASES: tuple[str, ...] = (
             "--set=make_data.max_predictions_per_seq=41",
             "--set=training.global_batch_size=3 --set=training.gradient_accumulation_steps=2",
             "--set=model.block_size=20",
-            "--init_from={t}/none", "--init_from={t}", "--profile_steps=9:3",
+            "--init_from={t}/none", "--init_from={t}",
         )
     ),
     "pretrain --data_dir={w}/data --model_dir={w}/model --set=model.num_layers=3",

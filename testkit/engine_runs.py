@@ -89,7 +89,7 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
 
     from bigbird_ja.settings.resolve import complete_config, resolve_config
-    from bigbird_ja.train import inputs
+    from bigbird_ja.train import phases
     from bigbird_ja.train.warm_start import first_state
     from testkit import synthetic
 
@@ -98,7 +98,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = complete_config(config, (), manifest.as_settings())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return inputs.batches(
+        return phases.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
         )  # fmt: skip

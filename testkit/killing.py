@@ -68,7 +68,7 @@ def import_trainer() -> None:
     import tensorflow  # noqa: F401
 
     from bigbird_ja.data import pipeline, verify  # noqa: F401
-    from bigbird_ja.train import curves, train  # noqa: F401
+    from bigbird_ja.train import progress, train  # noqa: F401
 
     if importlib.util.find_spec("tensorflow_estimator") is not None:
         import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401

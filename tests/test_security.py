@@ -52,7 +52,7 @@ def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message(
 ) -> None:
     from google.api_core import exceptions
 
-    from bigbird_ja.storage import retry
+    from bigbird_ja.storage import gcs
 
     class Response:
         """An answer that repeats what it was sent."""
@@ -62,8 +62,8 @@ def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message(
 
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
     error._response = Response()
-    assert "secret" not in retry.reason(error)
-    told = retry.translate(error, f"{bucket}/x")
+    assert "secret" not in gcs.reason(error)
+    told = gcs.translate(error, f"{bucket}/x")
     assert "secret" not in str(told)
 
 

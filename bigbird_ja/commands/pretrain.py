@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.errors import BadInput, Interrupted
+from bigbird_ja.process.errors import Interrupted
 from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
@@ -83,10 +83,6 @@ def define_flags(flags: Flags) -> None:
         "mode", ("train", "train_and_eval"),
         "train_and_eval also evaluates every training.eval_every_steps steps.",
     )  # fmt: skip
-    flags.text(
-        "profile_steps",
-        "FIRST:LAST global steps to profile, for TensorBoard's profile plugin: 100:105.",
-    )
     flags.switch(
         "overwrite",
         "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
@@ -151,7 +147,6 @@ def _prepare_and_train(
     config, overrides = command_flags.resolve(args)
     changes = [o for o in overrides if o.source == "--continue_with"]
     check_mid_run(change.key for change in changes)
-    profile = _profile_range(args.profile_steps)
     manifest = verify.fast_check(args.data_dir)
     config = complete_config(
         config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
@@ -182,7 +177,6 @@ def _prepare_and_train(
             init_from=args.init_from,
             continue_with=frozenset(change.key for change in changes),
             evaluates=args.mode == "train_and_eval",
-            profile_steps=profile,
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
             json=args.json,
@@ -199,12 +193,3 @@ def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) 
     size = sum(shard.bytes for shard in manifest.train_shards)
     for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
         log(f"warning: {warning}")
-
-
-def _profile_range(text: str | None) -> tuple[int, int] | None:
-    if not text:
-        return None
-    first, separator, last = text.partition(":")
-    if not (separator and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
-        raise BadInput(f"--profile_steps={text}: write it as FIRST:LAST, such as 100:105")
-    return int(first), int(last)

@@ -51,7 +51,7 @@ def run_with(
     from bigbird_ja.storage import outputs, plotting
 
     plotting.check_installed("report")
-    outputs.check_output_file(args.output, "--output", True, outputs.is_our_page, "report")
+    outputs.check_output_file(args.output, "--output")
     written = 0
     is_training = True
     while is_training:

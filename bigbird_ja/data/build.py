@@ -33,8 +33,8 @@ from bigbird_ja.process import children, signals
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, CommandError, Refused, StorageError
 from bigbird_ja.storage import outputs
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
-from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Document, Part
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -175,7 +175,7 @@ def _text_bytes(part: Part) -> int:
     """Bytes of text in a part of the corpus, about."""
     paths = [source.label for source in part.opened if not source.label.startswith("tfds:")]
     packed = (".gz", ".zst", ".parquet")
-    return sum(storage.size(p) * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
+    return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
 def _plan_shards(work: Work, numbers: Mapping[str, int], spec: DataSpec) -> list[SplitPlan]:

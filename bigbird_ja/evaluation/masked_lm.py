@@ -14,7 +14,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Model

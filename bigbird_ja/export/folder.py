@@ -17,9 +17,9 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs, ownership
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Made, Owned
-from bigbird_ja.storage.scratch import scratch_directory
 
 RECORD = "export.json"
 _LOCK = "export.lock.json"  # while an export is put there

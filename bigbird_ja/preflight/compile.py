@@ -28,7 +28,7 @@ from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,11 @@ from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.storage import outputs
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.lowered import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
-_DUMPED = re.compile(r"step-batch\d+\.[\w-]+\.(gradients\.hlo\.pb|update\.hlo\.pb|optimized\.hlo)")
+DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Keys of a result that are None where the program does not fit.
 _KEYS: tuple[str, ...] = (
     "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
@@ -215,13 +214,10 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
 
 def _dump(directory: str, target: Target, batch: int, step: LoweredStep, optimized: str) -> None:
     """Keeps both functions of the step (serialized) and the optimised program (text)."""
+    storage.make_directory(directory)
+    owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
     for name, traced in (("gradients", step.gradients), ("update", step.update)):
-        outputs.write(storage.join(directory, f"{prefix}.{name}.hlo.pb"), traced.hlo)
+        owned.write(f"{prefix}.{name}.hlo.pb", traced.hlo)
     if optimized:
-        outputs.write(storage.join(directory, f"{prefix}.optimized.hlo"), optimized.encode())
-
-
-def is_dump(directory: str) -> bool:
-    """Whether a folder holds only what `--dump_hlo` writes."""
-    return all(_DUMPED.fullmatch(name) for name in storage.list_tree(directory))
+        owned.write(f"{prefix}.optimized.hlo", optimized.encode())

@@ -13,9 +13,7 @@ from bigbird_ja.preflight.costs import link_bytes
 from bigbird_ja.process.console import human_bytes, human_count, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode, outputs
-
-is_ours = outputs.is_json_with("chips", "config_fingerprint")
+from bigbird_ja.storage import decode
 
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step

@@ -17,7 +17,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, rea
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     import numpy as np

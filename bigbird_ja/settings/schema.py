@@ -255,10 +255,6 @@ class TrainingConfig:
         None, "Longest evaluation in training; a batch has 16,384 tokens.", unit="batches", low=1,
         high=10**9, none="all held-out records", changeable=True, needs_flag="mode=train_and_eval",
     )  # fmt: skip
-    max_loop_seconds: float = option(
-        15.0, "Longest device loop of the engine estimator; SIGTERM is answered between loops.",
-        unit="seconds", low=0.1, high=25.0, changeable=True, engine="estimator",
-    )  # fmt: skip
     stall_minutes: float = option(
         10.0, "The watchdog ends a run that finishes no step for so long; 0 is off.",
         unit="minutes", low=0.0, high=1e6, changeable=True,
@@ -339,7 +335,7 @@ RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tp
 _FIRST_VALUES = ("initializer", "initializer_range")
 # How a run reports, evaluates and is watched: no part of a step.
 _ATTENDANCE = (
-    "log_every_steps", "eval_every_steps", "eval_max_batches", "max_loop_seconds", "stall_minutes",
+    "log_every_steps", "eval_every_steps", "eval_max_batches", "stall_minutes",
 )  # fmt: skip
 
 # `preflight`: what the compiled step is made of.

@@ -10,7 +10,7 @@ Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all 
 - FIFOs, sockets and devices are `errors.BadInput`, and never opened.
 
 docs/design/storage.md says how, and why TensorFlow's own gs:// client is not used for this.
-`place.Place` documents each function.
+The methods of `disk.Disk` document each function.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.bucket import Bucket
 from bigbird_ja.storage.disk import Disk, crc32c_of_file
 from bigbird_ja.storage.paths import (
+    MAX_BYTES,
     TEMPORARY_PREFIX,
+    Stat,
     base_name,
     check_inside,
     check_name,
+    crc32c_text,
     directory_of,
     is_remote,
     join,
 )
-from bigbird_ja.storage.place import MAX_BYTES, Place, Stat, crc32c_text
 
 __all__ = [
     "MAX_BYTES",
@@ -55,7 +57,7 @@ R = TypeVar("R")
 _DISK, _BUCKET = Disk(), Bucket()
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str) -> Disk | Bucket:
     """The disk or the bucket.
 
     Raises:
@@ -66,7 +68,7 @@ def place_of(path: str) -> Place:
 
 
 def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """A method of `Place` as a function that finds the place by the path."""
+    """A method of both places as a function that finds the place by the path."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -75,42 +77,56 @@ def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concaten
     return call
 
 
-open_read = _by_path(Place.open_read)
-read_bytes = _by_path(Place.read_bytes)
-read_text = _by_path(Place.read_text)
-read_with_token = _by_path(Place.read_with_token)
-writing = _by_path(Place.writing)
-write_bytes = _by_path(Place.write_bytes)
-write_text = _by_path(Place.write_text)
-create_exclusive = _by_path(Place.create_exclusive)
-replace_if = _by_path(Place.replace_if)
-delete_if = _by_path(Place.delete_if)
-delete = _by_path(Place.delete)
-exists = _by_path(Place.exists)
-stat = _by_path(Place.stat)
-size = _by_path(Place.size)
-list_files = _by_path(Place.list_files)
-list_stats = _by_path(Place.list_stats)
-list_tree = _by_path(Place.list_tree)
-glob = _by_path(Place.glob)
-make_directory = _by_path(Place.make_directory)
-download = _by_path(Place.download)
-fetch = _by_path(Place.fetch)
-clean_temporary = _by_path(Place.clean_temporary)
+open_read = _by_path(Disk.open_read)
+read_bytes = _by_path(Disk.read_bytes)
+read_with_token = _by_path(Disk.read_with_token)
+writing = _by_path(Disk.writing)
+write_bytes = _by_path(Disk.write_bytes)
+create_exclusive = _by_path(Disk.create_exclusive)
+replace_if = _by_path(Disk.replace_if)
+delete_if = _by_path(Disk.delete_if)
+delete = _by_path(Disk.delete)
+exists = _by_path(Disk.exists)
+stat = _by_path(Disk.stat)
+list_files = _by_path(Disk.list_files)
+list_stats = _by_path(Disk.list_stats)
+list_tree = _by_path(Disk.list_tree)
+glob = _by_path(Disk.glob)
+make_directory = _by_path(Disk.make_directory)
+download = _by_path(Disk.download)
+fetch = _by_path(Disk.fetch)
+clean_temporary = _by_path(Disk.clean_temporary)
+
+
+def read_text(path: str, limit: int = MAX_BYTES) -> str:
+    """The whole file as UTF-8.
+
+    Raises:
+        BadInput: not UTF-8, or larger than `limit` bytes.
+    """
+    try:
+        return read_bytes(path, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 (byte {error.start})") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """`write_bytes` of UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def upload(source: str, target: str) -> None:
-    """`Place.upload`, where `target` is."""
+    """`Disk.upload`, where `target` is."""
     place_of(target).upload(source, target)
 
 
 def take(source: str, target: str) -> None:
-    """`Place.take`, where `target` is."""
+    """`Disk.take`, where `target` is."""
     place_of(target).take(source, target)
 
 
 def rename(source: str, target: str) -> None:
-    """`Place.rename`.
+    """`Disk.rename`.
 
     Raises:
         BadInput: one is on disk and the other on a bucket.

@@ -8,15 +8,21 @@ import mimetypes
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.storage import gcs, paths, retry
-from bigbird_ja.storage.disk import Disk, crc32c_of_file
-from bigbird_ja.storage.paths import SCHEME, base_name, split_remote
-from bigbird_ja.storage.place import MAX_BYTES, Place, Stat, crc32c_text
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage import gcs, paths
+from bigbird_ja.storage.disk import Disk, crc32c_of_file, scratch_directory
+from bigbird_ja.storage.paths import (
+    MAX_BYTES,
+    SCHEME,
+    Stat,
+    base_name,
+    crc32c_text,
+    split_remote,
+)
 
 # Above this size the library makes an upload of chunks that are repeated alone.
 _ONE_REQUEST = 8 << 20
@@ -25,9 +31,12 @@ _MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was
 _FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
 
 
-class Bucket(Place):
-    """Objects, named gs://bucket/name. `make_directory` and `clean_temporary` have nothing to do:
-    there are no directories, and an object appears with its last byte."""
+class Bucket:
+    """Objects, named gs://bucket/name; the methods are those of `Disk`, where each is documented.
+
+    `make_directory` and `clean_temporary` have nothing to do: there are no directories, and an
+    object appears with its last byte.
+    """
 
     def open_read(self, path: str) -> BinaryIO:
         """A buffered stream over the generation that is current now."""
@@ -38,21 +47,25 @@ class Bucket(Place):
 
         def attempt(_: int) -> tuple[bytes, str]:  # the library does not verify a resumed download
             blob, content = gcs.blob(path), _Bounded(path, limit)
-            timeout = retry.request_timeout()
+            timeout = gcs.request_timeout()
             blob.download_to_file(
                 content, raw_download=True, checksum=None, timeout=timeout, retry=None
             )
             data = content.getvalue()
             if blob.crc32c is not None and crc32c_text(data) != blob.crc32c:
-                raise retry.CorruptError(f"checksum mismatch ({len(data)} bytes came)")
+                raise gcs.CorruptError(f"checksum mismatch ({len(data)} bytes came)")
             return data, str(blob.generation)
 
-        return retry.run(path, attempt)
+        return gcs.run(path, attempt)
+
+    def read_bytes(self, path: str, limit: int = MAX_BYTES) -> bytes:
+        """One request, too."""
+        return self.read_with_token(path, limit)[0]
 
     def stat(self, path: str) -> Stat:
         """With the object's checksum."""
         blob = gcs.blob(path)
-        blob.reload(**retry.options(path))
+        blob.reload(**gcs.options(path))
         return _stat(blob)
 
     def exists(self, path: str) -> bool:
@@ -96,7 +109,7 @@ class Bucket(Place):
         except PreconditionFailed:
             blob = gcs.blob(path)
         try:
-            blob.reload(**retry.options(path))
+            blob.reload(**gcs.options(path))
         except FileNotFoundError:
             return None
         return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
@@ -134,7 +147,7 @@ class Bucket(Place):
     def make_directory(self, path: str) -> None:
         """Nothing to do."""
 
-    def clean_temporary(self, directory: str, older_than: float = 0.0) -> list[str]:
+    def clean_temporary(self, directory: str) -> list[str]:
         """Nothing to do."""
         return []
 
@@ -142,31 +155,23 @@ class Bucket(Place):
         """Copies on the bucket's side, then deletes the old name."""
         token = None
         while True:  # a large copy comes in several answers
-            options = retry.options(source)
+            options = gcs.options(source)
             token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
             if not token:
                 break
         self.delete(source)
 
-    def delete(self, path: str, missing_ok: bool = True) -> None:
-        """After a lost reply the first try has done it."""
-        from google.api_core.exceptions import NotFound
-
-        def attempt(number: int) -> None:
-            try:
-                gcs.blob(path).delete(timeout=retry.request_timeout(), retry=None)
-            except NotFound:
-                if not missing_ok and number == 0:
-                    raise
-
-        retry.run(path, attempt)
+    def delete(self, path: str) -> None:
+        """One request."""
+        with contextlib.suppress(FileNotFoundError):
+            gcs.blob(path).delete(**gcs.options(path))
 
     def delete_if(self, path: str, token: str) -> bool:
         """After a lost reply the first try has done it."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         def attempt(number: int) -> bool:
-            timeout = retry.request_timeout()
+            timeout = gcs.request_timeout()
             try:
                 gcs.blob(path).delete(if_generation_match=int(token), timeout=timeout, retry=None)
             except PreconditionFailed:
@@ -175,13 +180,17 @@ class Bucket(Place):
                 return number > 0
             return True
 
-        return retry.run(path, attempt)
+        return gcs.run(path, attempt)
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """Objects directly below."""
         prefix = _directory_prefix(directory)
         stats = {blob.name[len(prefix) :]: _stat(blob) for blob in _objects(directory, prefix, "/")}
         return {name: stats[name] for name in sorted(stats) if name and not name.endswith("/")}
+
+    def list_files(self, directory: str) -> list[str]:
+        """Objects directly below."""
+        return list(self.list_stats(directory))
 
     def list_tree(self, directory: str) -> list[str]:
         """All objects below."""
@@ -194,15 +203,19 @@ class Bucket(Place):
         bucket, name_pattern = split_remote(pattern)
         fixed = re.split(r"[*?\[]", name_pattern, maxsplit=1)[0]
         is_flat = "/" not in name_pattern[len(fixed) :]
-        matches = re.compile(_expression(name_pattern)).fullmatch
         names = [blob.name for blob in _objects(pattern, fixed, "/" if is_flat else "")]
-        return sorted(f"{SCHEME}{bucket}/{n}" for n in names if matches(n) and not n.endswith("/"))
+        wanted = name_pattern.split("/")
+        return sorted(
+            f"{SCHEME}{bucket}/{n}"
+            for n in names
+            if n[-1:] != "/" and _matches(n.split("/"), wanted)
+        )
 
     def location(self, path: str) -> str | None:
         """The region in lower case (`us-central1`, `us`); None where it may not be asked: objects
         may be readable without the right to see the bucket itself."""
         try:
-            bucket = gcs.client().get_bucket(split_remote(path)[0], **retry.options(path))
+            bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
         except PermissionError:
             return None
         return (bucket.location or "").lower() or None
@@ -257,12 +270,12 @@ def _put(
                 content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
                 checksum="crc32c" if size <= _ONE_REQUEST else None,
                 if_generation_match=generation,
-                **retry.options(path),
+                **gcs.options(path),
             )
         except (FileNotFoundError, StorageError) as error:
             # The bucket has forgotten a resumable upload: it starts again from the first byte. See
             # https://cloud.google.com/storage/docs/performing-resumable-uploads
-            if "no such bucket" in str(error) or retry.status_of(error.__cause__) not in (404, 410):
+            if "no such bucket" in str(error) or gcs.status_of(error.__cause__) not in (404, 410):
                 raise
             problem = "the bucket forgot the upload each time"
             continue
@@ -281,7 +294,7 @@ def _objects(path: str, prefix: str, delimiter: str, most: int | None = None) ->
         delimiter=delimiter or None,
         max_results=most,
         fields=_FIELDS,
-        **retry.options(path),
+        **gcs.options(path),
     )
 
 
@@ -290,16 +303,10 @@ def _directory_prefix(directory: str) -> str:
     return f"{name}/" if name else ""
 
 
-def _expression(pattern: str) -> str:
-    """A glob pattern as a regular expression in which `*` and `?` stay within one directory."""
-    parts = []
-    for part in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|.", pattern, re.S):
-        known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-        if part in known:
-            parts.append(known[part])
-        elif part.startswith("[") and len(part) > 2:
-            inner = part[1:-1].replace("\\", r"\\")
-            parts.append(f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]")
-        else:
-            parts.append(re.escape(part))
-    return "".join(parts)
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a name matches a pattern, both split at "/"; `**` stands for any number of parts."""
+    if not pattern or not parts:
+        return not parts and all(part == "**" for part in pattern)
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

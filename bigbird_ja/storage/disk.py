@@ -11,16 +11,17 @@ import contextlib
 import fcntl
 import glob as glob_module
 import os
+import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from bigbird_ja.process import children, identity
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.paths import TEMPORARY_PREFIX
-from bigbird_ja.storage.place import MAX_BYTES, Place, Stat, encode_crc32c
+from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
 # A temporary file of another machine is judged by its age alone.
 _FOREIGN_AGE_SECONDS = 3600.0
@@ -29,29 +30,47 @@ _BUFFER = 1 << 20
 _swept: set[str] = set()  # files whose leftovers this process has already removed
 
 
-class Disk(Place):
-    """Files of this machine."""
+class Disk:
+    """Files of this machine. What its methods promise, `bucket.Bucket` promises too.
+
+    Paths are strings, and errors carry them: FileNotFoundError, PermissionError, `StorageError`.
+    """
 
     def open_read(self, path: str) -> BinaryIO:
-        """A FIFO, a socket or a device is refused: reading it might never end."""
+        """A binary stream over one version of the file, in constant memory, seekable.
+
+        Raises:
+            BadInput: a FIFO, a socket or a device: reading it might never end.
+        """
         paths.refuse_special(path, "", os.stat(path), "copy what it gives into a file first")
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """The size is checked before anything is read."""
+        """The content and the token of this version, for `replace_if` and `delete_if`.
+
+        Raises:
+            BadInput: more than `limit` bytes; what lies beyond is not read.
+        """
         with self.open_read(path) as file:
             paths.check_size(path, os.fstat(file.fileno()).st_size, limit)
             data = file.read()
             return data, _token(os.fstat(file.fileno()))
 
+    def read_bytes(self, path: str, limit: int = MAX_BYTES) -> bytes:
+        """The whole file; as `read_with_token`."""
+        return self.read_with_token(path, limit)[0]
+
     def stat(self, path: str) -> Stat:
-        """Raises IsADirectoryError for a directory."""
+        """Size, age and version of a file; IsADirectoryError for a directory."""
         if os.path.isdir(path):
             raise IsADirectoryError(21, "is a directory", path)
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Unlike `os.path.exists`, raises where it may not look."""
+        """Whether there is a file, or a directory (on a bucket: one with something in it).
+
+        False only when that is certain: a refusal or a failing bucket raises.
+        """
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -59,7 +78,11 @@ class Disk(Place):
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """A link that leads nowhere is listed with its own size."""
+        """Name to `Stat` of the files in a directory, sorted by name; {} where there is none.
+
+        One request on a bucket, checksums included. Unfinished files are left out. A link that
+        leads nowhere is listed with its own size.
+        """
         try:
             with os.scandir(directory) as entries:
                 names = sorted(entry.name for entry in entries if not entry.is_dir())
@@ -73,8 +96,15 @@ class Disk(Place):
                     stats[name] = _stat(os.stat(path) if os.path.exists(path) else os.lstat(path))
         return stats
 
+    def list_files(self, directory: str) -> list[str]:
+        """The names in `list_stats`."""
+        return list(self.list_stats(directory))
+
     def list_tree(self, directory: str) -> list[str]:
-        """Links are not followed."""
+        """Sorted names of all files under a directory, relative to it; [] where there is none.
+
+        Links are not followed.
+        """
         return sorted(
             os.path.relpath(os.path.join(parent, name), directory)
             for parent, _, files in os.walk(directory)
@@ -83,17 +113,23 @@ class Disk(Place):
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """Directories that match are listed too."""
+        """Sorted paths that match; `*` and `?` stay in one directory, `**` does not.
+
+        On disk, directories that match are listed too.
+        """
         return sorted(glob_module.glob(pattern, recursive=True))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """`path` is the old file or the new one at every instant."""
+        """Writes the whole file: `path` is the old one or the new one at every instant.
+
+        Its directory must exist on disk.
+        """
         with self.writing(path) as file:
             file.write(data)
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Writes to a temporary file beside `path`."""
+        """A file to write to, which becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
             _sync(file)
@@ -102,7 +138,10 @@ class Disk(Place):
             _sync_directory(path)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
-        """A hard link refuses an existing name and shows the whole content at once."""
+        """Creates a file that must not exist yet; False where it does. For leases.
+
+        A hard link refuses an existing name and shows the whole content at once.
+        """
         with _temporary(path) as file:
             file.write(data)
             _sync(file)
@@ -118,7 +157,10 @@ class Disk(Place):
             return True
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Two of these in one directory take turns."""
+        """Compare-and-swap: the new token, or None where the file is no longer that version.
+
+        Two of these in one directory take turns.
+        """
         with _directory_lock(path):
             if not _is_version(path, token):
                 return None
@@ -126,47 +168,54 @@ class Disk(Place):
             return self.stat(path).token
 
     def delete_if(self, path: str, token: str) -> bool:
-        """Takes turns with `replace_if`."""
+        """Deletes the file if it is still the version of `token`; takes turns with `replace_if`."""
         with _directory_lock(path):
             if not _is_version(path, token):
                 return False
             os.unlink(path)
             return True
 
-    def delete(self, path: str, missing_ok: bool = True) -> None:
-        """Raises FileNotFoundError where there is none, if that is asked for."""
-        with contextlib.suppress(*([FileNotFoundError] if missing_ok else [])):
+    def delete(self, path: str) -> None:
+        """Removes a file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        """One step, which survives a power cut."""
+        """Gives a file another name in the same place, over what has that name.
+
+        On disk that is one step, which survives a power cut; on a bucket a copy (by the bucket) and
+        a deletion, and a kill between the two leaves both.
+        """
         os.replace(source, target)
         _sync_directory(target)
 
     def take(self, source: str, target: str) -> None:
-        """The content is synced first: others have written it."""
+        """Makes a local file the file at `target`, and `source` is gone: moved on disk (it must be
+        on the same one), uploaded to a bucket."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
 
     def fetch(self, path: str, directory: str) -> str:
-        """The file is here already."""
+        """A local path of the file: the file itself on disk; else a copy in `directory`."""
         return path
 
     def make_directory(self, path: str) -> None:
-        """Fine where it exists."""
+        """Creates a directory and its parents on disk; nothing to do on a bucket."""
         os.makedirs(path, exist_ok=True)
 
     def upload(self, source: str, target: str) -> None:
-        """A copy, which appears whole or not at all."""
+        """Copies a local file to `target`, checksum verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
-    download = upload
+    def download(self, source: str, target: str) -> None:
+        """Copies `source` to a local file, checksum verified."""
+        self.upload(source, target)
 
-    def clean_temporary(self, directory: str, older_than: float = 0.0) -> list[str]:
-        """Spares the files of processes that run."""
-        return _clean_temporary(directory, TEMPORARY_PREFIX, older_than)
+    def clean_temporary(self, directory: str) -> list[str]:
+        """Removes what killed writers left in a directory; the names removed."""
+        return _clean_temporary(directory)
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
@@ -216,7 +265,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
     if (key := os.path.abspath(path)) not in _swept:
         _swept.add(key)
         with contextlib.suppress(OSError):
-            _clean_temporary(directory or ".", prefix, 0.0)
+            _clean_temporary(directory or ".", prefix)
     tag = identity.this_process().tag
     temporary = os.path.join(directory, f"{prefix}{tag}-{secrets.token_hex(4)}")
     try:
@@ -232,30 +281,27 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def _clean_temporary(directory: str, prefix: str, older_than: float) -> list[str]:
+def _clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]:
+    """Removes the temporary files of processes that are gone; their names."""
     removed = []
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    for name in names:
+    for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
-        if name.startswith(prefix) and _is_abandoned(path, older_than):
+        if name.startswith(prefix) and _is_abandoned(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
                 removed.append(name)
     return removed
 
 
-def _is_abandoned(path: str, older_than: float) -> bool:
-    """Whether the writer of a temporary file is gone."""
-    try:
-        age = time.time() - os.stat(path).st_mtime
-    except FileNotFoundError:
+def _is_abandoned(path: str) -> bool:
+    """Whether it is a temporary file, by the process in its name, and that writer is gone."""
+    tag = re.search(r"~([^~]*)-[0-9a-f]{8}\Z", path)
+    owner = identity.from_tag(tag[1]) if tag else None
+    if owner is None or not os.path.isfile(path):
         return False
-    if age < older_than:
-        return False
-    owner = identity.from_tag(path.rpartition("~")[2].rpartition("-")[0])
-    if owner is not None and owner.is_here:
+    if owner.is_here:
         return owner.has_ended
-    return age > _FOREIGN_AGE_SECONDS
+    return time.time() - os.stat(path).st_mtime > _FOREIGN_AGE_SECONDS
 
 
 @contextlib.contextmanager
@@ -293,3 +339,44 @@ def _sync_directory(path: str) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_directory(
+    parent: str | None = None, prefix: str = "bigbird-ja-", is_ours_alone: bool = False
+) -> Iterator[str]:
+    """An empty local folder (0700) for this block.
+
+    A killed process cannot clean up, and what it left may be a copy of a model. So the name of the
+    folder records its owner, and those of processes that have ended are removed first.
+
+    Args:
+        parent: where; the system's folder for temporary files by default.
+        prefix: of its name; folders of the same prefix are removed if their owner has ended.
+        is_ours_alone: whether nobody else can be at work with this prefix (a lease is held), so
+            that what processes of other machines left is removed too.
+    """
+    is_shared = parent is not None  # else it is of this machine alone
+    parent = parent or tempfile.gettempdir()
+    for name in os.listdir(parent):
+        owner = identity.from_tag(name.removeprefix(prefix).rpartition("-")[0])
+        if not name.startswith(prefix) or owner is None:
+            continue
+        is_old = owner.is_of_another_boot and not is_shared
+        is_left = is_ours_alone or is_old or owner.has_ended
+        if is_left and _is_mine(os.path.join(parent, name)):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    path = tempfile.mkdtemp(prefix=f"{prefix}{identity.this_process().tag}-", dir=parent)
+    try:
+        with children.remove_on_exit(path):
+            yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_mine(path: str) -> bool:
+    """Whether it is a folder of this user, not a link to one."""
+    with contextlib.suppress(OSError):
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        return is_folder and os.stat(path).st_uid == os.getuid()
+    return False

@@ -1,8 +1,9 @@
-"""Where a command may write: into nothing, or over what the same command has made.
+"""Where a command may write: into nothing, or over what this program wrote.
 
-What a command made is recognised by its content, never by its name. Anything else is refused, even
-with `--overwrite`. Checks come before any work; `write` comes after it. A file is written
-beside its place and renamed, so that a link or a device is never written through.
+What this program wrote is known by the mark of the folder (`ownership`), never by its name or its
+content; anything else is refused, even with `--overwrite`. Checks come before any work; `write`
+comes after it. A file is written beside its place and renamed, so that a link or a device is never
+written through.
 """
 
 from __future__ import annotations
@@ -10,39 +11,24 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
-
-import msgspec
+from collections.abc import Iterator, Mapping
 
 from bigbird_ja import storage
 from bigbird_ja.storage import paths
-
-# Whether what is at a path was made by the command that asks.
-IsOurs = Callable[[str], bool]
-
-_HEAD = 8192  # bytes in which a picture or a page says who made it
-_MOST_JSON = 64 << 20  # bytes; no command writes a larger JSON file
-PICTURE_SOFTWARE = "bigbird-ja"  # in a PNG's `Software` text
-PAGE_MARK = '<meta name="generator" content="bigbird-ja report">'
+from bigbird_ja.storage.ownership import FILES, Owned
 
 
-def check_output_file(
-    path: str, flag: str, overwrite: bool, is_ours: IsOurs, made_by: str = "this command"
-) -> None:
+def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     """Refuses a place that a file must not be written to; changes nothing.
 
     Args:
         path: on disk or gs://. Its folder need not exist: `write` makes it.
         flag: that named it, such as `--output`.
-        overwrite: whether a file that the command has made may be replaced; True for commands
-            without that flag, which renew their own file.
-        is_ours: asked only where a regular file is.
-        made_by: the command, for the message.
+        replaces: whether a file that is there will be replaced, and so has to be ours.
 
     Raises:
-        BadInput: a link, folder, FIFO, socket, device, a file of another make, an existing file
-            without `overwrite`, a folder that cannot be written to, a name that cannot be one.
+        BadInput: a link, folder, FIFO, socket, device, a file that this program did not write or
+            that was changed since, a folder that cannot be written to, a name that cannot be one.
     """
     paths.check_name(path, flag)
     if path.endswith("/"):
@@ -54,10 +40,12 @@ def check_output_file(
             raise paths.refusal(path, flag, "a folder: name a file")
     elif not _is_file(path, flag):
         return
-    if not is_ours(path):
-        raise paths.refusal(path, flag, f"a file that {made_by} did not make: {_CHOOSE}")
-    if not overwrite:
-        raise paths.refusal(path, flag, "exists: choose another name, or give --overwrite")
+    owned = Owned.load(storage.directory_of(path)) if replaces else None
+    if replaces and (owned is None or not owned.is_unchanged(storage.base_name(path))):
+        raise paths.refusal(
+            path, flag, "a file that this program did not make, or that was changed since: choose"
+            " another name, or move it away yourself",
+        )  # fmt: skip
 
 
 def check_folder_place(path: str, flag: str) -> None:
@@ -83,49 +71,6 @@ def check_folder_place(path: str, flag: str) -> None:
         raise paths.refusal(path, flag, "a file of that name exists: name a folder")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise paths.refusal(path, flag, "a folder that cannot be written to: check permissions")
-
-
-def check_output_directory(
-    path: str, flag: str, overwrite: bool, is_ours: IsOurs, made_by: str = "this command"
-) -> None:
-    """`check_folder_place`, and refuses a folder that holds what the command did not make.
-
-    An empty folder counts as none. A link to a folder is followed: use `refuse_link` too where
-    the folder itself is replaced.
-
-    Args:
-        path, flag, overwrite, is_ours, made_by: as of `check_output_file`; `is_ours` is asked
-            where the folder holds anything.
-
-    Raises:
-        BadInput: also a folder of another make, or one of ours without `overwrite`.
-    """
-    check_folder_place(path, flag)
-    if storage.is_remote(path):
-        is_empty = not storage.list_tree(path)
-    else:
-        is_empty = not os.path.isdir(path) or not os.listdir(path)
-    if is_empty:
-        return
-    if not is_ours(path):
-        raise paths.refusal(
-            path, flag, f"a folder with something that {made_by} did not make in it: {_CHOOSE}"
-        )
-    if not overwrite:
-        raise paths.refusal(path, flag, "exists: choose another folder, or give --overwrite")
-
-
-_CHOOSE = "choose another name, or move it away yourself (--overwrite replaces only our own)"
-
-
-def refuse_link(path: str, flag: str) -> None:
-    """Refuses a local path that is a symbolic link.
-
-    Raises:
-        BadInput: it is one.
-    """
-    if not storage.is_remote(path) and os.path.islink(path.rstrip("/") or path):
-        raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str | None]) -> None:
@@ -163,45 +108,17 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes a file whose place was checked, with the folders above it; whole or not at all."""
-    storage.make_directory(storage.directory_of(path))
-    storage.write_bytes(path, data)
-
-
-def is_our_picture(path: str) -> bool:
-    """Whether a file is a PNG that one of our commands drew."""
-    head = _head(path)
-    return head.startswith(b"\x89PNG") and b"Software\0" + PICTURE_SOFTWARE.encode() in head
-
-
-def is_our_page(path: str) -> bool:
-    """Whether a file is a page that `report` wrote."""
-    return PAGE_MARK.encode() in _head(path)
-
-
-def is_json_with(*keys: str) -> IsOurs:
-    """A recogniser of JSON files whose object has all of `keys`."""
-
-    def is_ours(path: str) -> bool:
-        if storage.size(path) > _MOST_JSON:
-            return False
-        try:
-            content = msgspec.json.decode(storage.read_bytes(path), type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return False
-        return content.keys() >= set(keys)
-
-    return is_ours
-
-
-def _head(path: str) -> bytes:
-    with storage.open_read(path) as file:
-        return file.read(_HEAD)
+    """Writes a file whose place was checked, with the folders above it; whole or not at all. What
+    came there meanwhile is kept beside."""
+    folder = storage.directory_of(path)
+    storage.make_directory(folder)
+    Owned.create(folder, FILES).write(storage.base_name(path), data)
 
 
 def _is_file(path: str, flag: str) -> bool:
     """Whether a regular file is at a local path; False where nothing is and a file can be made."""
-    refuse_link(path, flag)
+    if os.path.islink(path):
+        raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
     info = paths.stat_or_none(path, flag)
     if info is None:
         _check_parent(path, flag)

@@ -1,4 +1,4 @@
-"""Paths: which are on a bucket, how they are joined, and what is at one, asked before work begins.
+"""Paths: which are on a bucket, how they are joined, what is at one, and a file's version.
 
 Nothing is opened to find out: a FIFO would make whoever opens it wait for ever, and a device may do
 anything. Every refusal is one line: the flag, the path, what is wrong, what to do.
@@ -6,15 +6,19 @@ anything. Every refusal is one line: the flag, the path, what is wrong, what to 
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import posixpath
 import re
 import stat
+from dataclasses import dataclass
 
 from bigbird_ja.process.errors import BadInput, StorageError
 
 SCHEME = "gs://"
+# What is read whole is smaller: a tokenizer has a few MB, a manifest of 100,000 shards 20.
+MAX_BYTES = 256 << 20
 # Files that a writer has not finished; readers and listings never see them.
 TEMPORARY_PREFIX = ".tmp-"
 
@@ -38,6 +42,32 @@ _REASONS = {
     errno.ENOTDIR: "a part of this path is a file, not a folder: check the path",
     errno.EIO: "the disk does not answer: check the disk",
 }
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Size in bytes, last change in UNIX seconds, and a token that changes with every write.
+
+    `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is known
+    without reading only on a bucket.
+    """
+
+    size: int
+    modified: float
+    token: str
+    crc32c: str | None = None
+
+
+def crc32c_text(data: bytes) -> str:
+    """Base64 of the big-endian CRC-32C, the form in which object metadata states it."""
+    import google_crc32c
+
+    return encode_crc32c(google_crc32c.value(data))
+
+
+def encode_crc32c(value: int) -> str:
+    """The form in which object metadata states a CRC-32C."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def is_remote(path: str) -> bool:

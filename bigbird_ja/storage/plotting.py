@@ -19,12 +19,12 @@ def check(path: str | None, flag: str) -> None:
     """Refuses, before any work, a picture that could not be drawn or written; None is fine.
 
     Raises:
-        BadInput: matplotlib is not installed, or the place holds something that we did not draw.
+        BadInput: matplotlib is not installed, or the place holds what this program did not make.
     """
     if path is None:
         return
     check_installed(flag)
-    outputs.check_output_file(path, flag, True, outputs.is_our_picture, "bigbird-ja")
+    outputs.check_output_file(path, flag)
 
 
 def check_installed(subject: str) -> None:
@@ -72,6 +72,6 @@ def legend_below(figure: Figure) -> None:
 def save(figure: Figure, path: str, dpi: int) -> None:
     """Writes a figure as a PNG, on disk or gs://."""
     picture = io.BytesIO()
-    software = f"{outputs.PICTURE_SOFTWARE} {__version__}"
+    software = f"bigbird-ja {__version__}"
     figure.savefig(picture, format="png", dpi=dpi, metadata={"Software": software})
     outputs.write(path, picture.getvalue())

@@ -87,14 +87,8 @@ class Files:
             BadInput: at one of the three is a file that `tokenize` did not make or that was
                 changed, a link, a folder or something special, or nothing can be written there.
         """
-        owned = Owned.load(self._folder)
-
-        def is_ours(path: str) -> bool:
-            name = storage.base_name(path)
-            return not replaces or (owned is not None and owned.is_unchanged(name))
-
         for path in (self.record, self.model, self.vocab):
-            outputs.check_output_file(path, _FLAG, True, is_ours, "tokenize")
+            outputs.check_output_file(path, _FLAG, replaces)
 
     def finished(
         self, settings: TokenizeConfig, corpus_fingerprint: str, overwrite: bool

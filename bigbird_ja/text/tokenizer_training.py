@@ -23,7 +23,7 @@ from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings.schema import TokenizeConfig
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer

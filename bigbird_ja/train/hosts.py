@@ -7,12 +7,9 @@ JAX's variables say it.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import socket
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +25,14 @@ from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Alone, Pod
 
 TPU_PORT = 8476  # where the processes of a TPU slice meet, as in JAX
-_FLAGS = {
-    "address": ("--coordinator_address", "JAX_COORDINATOR_ADDRESS"),
-    "count": ("--num_processes", "JAX_NUM_PROCESSES"),
-    "index": ("--process_id", "JAX_PROCESS_ID"),
+_VARIABLES = {
+    "coordinator_address": "JAX_COORDINATOR_ADDRESS",
+    "num_processes": "JAX_NUM_PROCESSES",
+    "process_id": "JAX_PROCESS_ID",
 }
-_METADATA_SECONDS = 2.0
-# Packages that have a part in the program that all processes run together.
-_PACKAGES = ("jax", "jaxlib", "libtpu", "tensorflow", "tensorflow-cpu", "numpy")
-_SHARED_FLAGS = ("num_processes", "mode", "engine", "use_tpu", "init_from", "overwrite")
-# What to do where hosts differ.
-_ADVICE = {
-    "version": "install the same bigbird-ja on every host",
-    "packages": "install the same packages on every host",
-    "data": "give the same --data_dir everywhere",
-    "MODEL_DIR": "give the same --model_dir everywhere, on gs:// or on a disk that all hosts share",
-}
+_SHARED_FLAGS = (
+    "num_processes", "mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,11 +60,8 @@ def joined(
         BadInput: the processes do not meet, or differ.
     """
     on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
-    process = find_process(
-        (args.coordinator_address, args.num_processes, args.process_id),
-        os.environ,
-        tpu_metadata if on_tpu else None,
-    )
+    flags = {name: getattr(args, name) for name in _VARIABLES}
+    process = find_process(flags, os.environ, devices.slice_place if on_tpu else None)
     if process.count == 1:
         yield Alone()
         return
@@ -92,15 +78,18 @@ def joined(
             stop.answered()
             raise Interrupted("stopped before training: run the same command again")
 
+    def leave_all(message: str) -> None:
+        pod.fail(Interrupted.reason, message)
+        leave(Interrupted(message))
+
     try:
         platform = devices.prepare(args.use_tpu)
         pod.connect(process.address, platform, args.pod_wait_seconds, check_stop)
         stop.install()  # JAX takes SIGTERM for itself
-        check_same(pod.gather("card", {"name": pod.name, **describe(args, config, manifest)}))
-        stop.tell = lambda name: pod.ask(
-            "stop", name if "in process" in name else f"{name} in {pod.name}"
-        )
-        stop.leave = lambda message: _leave_all(pod, Interrupted(message))
+        ours = describe(args, config, manifest)
+        check_same(pod.name, ours, pod.share("process 0", lambda: ours))
+        stop.tell = pod.ask_to_stop
+        stop.leave = leave_all
         if stop.is_set():
             stop.tell(stop.name)
         yield pod
@@ -114,46 +103,34 @@ def joined(
         pod.detach()
 
 
-def describe(args: Any, config: Config, manifest: Manifest) -> dict[str, Any]:
+def describe(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
     """What the processes of a pod must have in common."""
-    packages = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            packages[name] = importlib.metadata.version(name)
     return {
-        "version": __version__,
-        "packages": packages,
-        "data": manifest.fingerprint[:16],
-        "settings": {key: str(value) for key, value in flatten(config).items()},
-        "flags": {f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
-        "MODEL_DIR": args.model_dir,
+        "bigbird-ja": __version__,
+        **devices.package_versions(),
+        "fingerprint of the data": manifest.fingerprint[:16],
+        **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
+        **{key: str(value) for key, value in flatten(config).items()},
     }
 
 
-def check_same(cards: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses processes that differ.
+def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> None:
+    """Refuses a process that differs from the first one.
 
     Args:
-        cards: of `describe` for each process, with its `name`.
+        name: of this process.
+        ours, first: what `describe` gives here and in process 0.
 
     Raises:
-        BadInput: the first that differs from process 0, in what, and what to do.
+        BadInput: in what they differ.
     """
-    for card in cards[1:]:
-        for key, ours in cards[0].items():
-            theirs = card[key]
-            if key == "name" or theirs == ours:
-                continue
-            if isinstance(ours, dict):
-                keys = [k for k in sorted({*ours, *theirs}) if ours.get(k) != theirs.get(k)]
-                ours, theirs = (
-                    ", ".join(f"{k}={x.get(k)}" for k in keys[:4]) for x in (ours, theirs)
-                )
-            advice = _ADVICE.get(key, "give the same flags and settings everywhere")
-            raise BadInput(
-                f"{card['name']} has another {key} ({theirs[:200]}) than {cards[0]['name']}"
-                f" ({ours[:200]}): {advice}"
-            )
+    different = [key for key in sorted({*ours, *first}) if ours.get(key) != first.get(key)]
+    if different:
+        named = "; ".join(f"{k}={ours.get(k)} and not {first.get(k)}" for k in different[:4])
+        raise BadInput(
+            f"{name} differs from process 0 ({named[:400]}): give every host the same flags,"
+            " settings, packages and data, with --model_dir on gs:// or on a disk that all share"
+        )
 
 
 def leave(error: CommandError) -> None:
@@ -164,85 +141,46 @@ def leave(error: CommandError) -> None:
     os._exit(error.status)
 
 
-def _leave_all(pod: Pod, error: CommandError) -> None:
-    pod.fail(error.reason, str(error))
-    leave(error)
-
-
 def find_process(
-    flags: tuple[str | None, int | None, int | None],
+    flags: Mapping[str, Any],
     environ: Mapping[str, str],
-    metadata: Callable[[str], str | None] | None,
+    slice_place: Callable[[], tuple[list[str], int] | None] | None,
 ) -> Process:
     """Which process of how many this is.
 
     Args:
-        flags: address, count and index as the command line gives them, or None.
+        flags: `coordinator_address`, `num_processes`, `process_id`; None where they are not given.
         environ: variables of the process.
-        metadata: gives an attribute of this TPU VM, or None where it has none; None where no TPU
-            is used.
+        slice_place: `devices.slice_place`; None where no TPU is used.
 
     Raises:
         BadInput: a part of it is missing, or makes no sense.
     """
-    given = dict(zip(_FLAGS, flags, strict=True))
     known = {
-        name: str(environ.get(variable) if given[name] is None else given[name])
-        for name, (_, variable) in _FLAGS.items()
-        if given[name] is not None or environ.get(variable)
+        name: str(environ[variable] if flags[name] is None else flags[name])
+        for name, variable in _VARIABLES.items()
+        if flags[name] is not None or environ.get(variable)
     }
-    if not known or known == {"count": "1"}:
-        return _of_slice(environ, metadata) if metadata is not None and not known else Process()
-    for name, (flag, variable) in _FLAGS.items():
-        if name not in known:
-            raise BadInput(f"a pod of several processes needs {flag} too (or {variable})")
-    index, count = _number(known["index"], "index"), _number(known["count"], "count")
-    if count < 1 or index >= count:
-        raise BadInput(
-            f"--process_id={index}: the {count} processes of this pod (--num_processes) count from"
-            f" 0 to {count - 1}: a process too many, or a wrong number"
-        )
-    host, _, port = known["address"].rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadInput(
-            f"--coordinator_address={known['address']}: write it as HOST:PORT, of the host of"
-            " process 0 and a port that is free there"
-        )
-    return Process(index, count, known["address"]) if count > 1 else Process()
-
-
-def _of_slice(environ: Mapping[str, str], metadata: Callable[[str], str | None]) -> Process:
-    """On a TPU slice of several hosts: from GKE's variables, or a TPU VM's metadata."""
-    if int(environ.get("MEGASCALE_NUM_SLICES") or 1) > 1:
-        raise BadInput("several TPU slices in one run are not supported: use one slice")
-    hosts, number = environ.get("TPU_WORKER_HOSTNAMES"), environ.get("TPU_WORKER_ID")
-    if hosts is None or number is None:
-        endpoints = metadata("worker-network-endpoints")
-        if not endpoints:
-            return Process()
-        hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
-        # The Cloud TPU API has the first name, Compute Engine's groups the second.
-        number = metadata("agent-worker-number") or metadata("worker-id")
-    names = hosts.split(",")
-    if len(names) == 1:
+    if not known:
+        place = slice_place() if slice_place is not None else None
+        return Process() if place is None else _of_slice(*place)
+    if known == {"num_processes": "1"}:
         return Process()
-    return Process(_number(number or "", "index"), len(names), f"{names[0]}:{TPU_PORT}")
-
-
-def tpu_metadata(attribute: str) -> str | None:
-    """An attribute of this TPU VM; None where there is none, or no metadata server."""
-    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
-            return str(reply.read().decode().strip()) or None
-    except (OSError, urllib.error.URLError, ValueError):
-        return None
+        count, index = int(known["num_processes"]), int(known["process_id"])
+        host, port = known["coordinator_address"].rsplit(":", 1)
+        is_possible = bool(host) and 0 < int(port) < 65536 and 0 <= index < count
+    except (KeyError, ValueError):
+        is_possible = False
+    if not is_possible:
+        given = ", ".join(f"{name}={value}" for name, value in known.items())
+        raise BadInput(
+            "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
+            " --num_processes=N and --process_id from 0 to N-1, or the variables"
+            f" {', '.join(_VARIABLES.values())}: here they are {given}"
+        )
+    return Process(index, count, known["coordinator_address"]) if count > 1 else Process()
 
 
-def _number(text: str, name: str) -> int:
-    if not text.isdigit():
-        flag, variable = _FLAGS[name]
-        raise BadInput(f"{flag} (or {variable})={text}: a whole number from 0 on")
-    return int(text)
+def _of_slice(hosts: list[str], index: int) -> Process:
+    return Process(index, len(hosts), f"{hosts[0]}:{TPU_PORT}") if len(hosts) > 1 else Process()

@@ -1,4 +1,4 @@
-"""What a run of `pretrain` was asked to do, and what it depends on outside of itself."""
+"""What a run of `pretrain` is to do, what it depends on outside of itself, and whether it can."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.model import pattern
 from bigbird_ja.process import console
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import first_phase, train_predictions
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.pod import Alone
 
@@ -53,8 +59,56 @@ class Job:
     init_from: str | None = None
     continue_with: frozenset[str] = frozenset()  # settings that may differ from the run's so far
     evaluates: bool = False  # --mode=train_and_eval
-    profile_steps: tuple[int, int] | None = None
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
     json: bool = False  # prints its results as JSON when a thread has to end the process
     deps: Dependencies = field(default_factory=Dependencies)
+
+
+def check(job: Job) -> DataGuard:
+    """Refuses what cannot be trained, here or at all; reads only.
+
+    Returns:
+        The versions of the data set's shards as they are now.
+
+    Raises:
+        BadInput: what, where, and what to do.
+        OutOfMemory: a step does not fit into this machine.
+    """
+    config, engine = job.config, job.engine
+    devices.check_divides(
+        config.training.global_batch_size,
+        engine.replicas,
+        config.training.gradient_accumulation_steps,
+    )
+    short = first_phase(config)
+    try:
+        for phase in (config, short) if short else (config,):
+            pattern.is_full(phase, phase.make_data.seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    if job.wandb:
+        from bigbird_ja.train.progress import load_wandb
+
+        load_wandb()
+    # Refuses a mask unit or a rate that static data does not have.
+    job.manifest.rule(config.data.mask_unit, train_predictions(config))
+    guard = DataGuard(job.manifest, job.data_dir)
+    _check_shards_open(job.manifest, job.data_dir)
+    is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
+    if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
+        devices.refuse_if_too_large(devices.state_bytes(config))
+    return guard
+
+
+def _check_shards_open(manifest: Manifest, data_dir: str) -> None:
+    """Opens each shard on disk; on a bucket, where each costs a request, the first alone."""
+    shards = manifest.train_shards + manifest.eval_shards
+    for shard in shards[:1] if storage.is_remote(data_dir) else shards:
+        path = storage.join(data_dir, shard.name)
+        try:
+            with storage.open_read(path) as file:
+                file.read(1)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise BadInput(f"{path}: cannot be read: {why}: check its permissions") from error

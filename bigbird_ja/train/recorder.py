@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint, first_phase
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.curves import EventWriter, WandbLog, load_wandb
+from bigbird_ja.train.engines.devices import package_versions
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.progress import Pace, TrainProgress, pace_of
+from bigbird_ja.train.progress import (
+    EventWriter,
+    Pace,
+    TrainProgress,
+    WandbLog,
+    load_wandb,
+    pace_of,
+)
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
-
-_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
 class Recorder:
@@ -247,7 +251,9 @@ class Recorder:
         the lock writes nothing: MODEL_DIR belongs to another."""
         if isinstance(error, LeaseLost):
             return
-        fields = {"message": " ".join(str(error).split())} if error else {}
+        # The words of an exception that nothing here has composed may quote anything.
+        words = str(error) if isinstance(error, CommandError) else type(error).__name__
+        fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
         for write in (
             self.sync_metrics,
@@ -266,14 +272,10 @@ class Recorder:
 def environment(device: str) -> dict[str, Any]:
     """Versions of the installed packages, machine and device, for events; no host names, paths or
     variables."""
-    versions = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
     return {
         "bigbird_ja": __version__,
         "python": platform.python_version(),
-        **versions,
+        **package_versions(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "device": device,
     }

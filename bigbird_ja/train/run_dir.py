@@ -33,8 +33,8 @@ from bigbird_ja.settings.values import (
     may_change_in_mid_run,
 )
 from bigbird_ja.storage import outputs
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
-from bigbird_ja.storage.scratch import scratch_directory
 from bigbird_ja.train.engines.choice import Before
 from bigbird_ja.train.job import Dependencies
 

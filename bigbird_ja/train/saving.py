@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, write_variables
 from bigbird_ja.settings.schema import CheckpointsConfig
-from bigbird_ja.train.pod import NEVER, Alone
+from bigbird_ja.train.pod import Alone
 
 if TYPE_CHECKING:
     from bigbird_ja.train.engines import Snapshot
+
+_NEVER = 1 << 62  # a step that is not reached
 
 
 class SaveSchedule:
@@ -52,20 +54,11 @@ class SaveSchedule:
         if self._steps and step // self._steps > self._last_step // self._steps:
             return True
         is_time = bool(self._seconds) and self._clock() - self._last_time >= self._seconds
-        return is_time if self._pod.count == 1 else self._is_agreed(step, is_time)
-
-    def _is_agreed(self, step: int, is_time: bool) -> bool:
-        """In a pod all save at the same step, which the writer's clock asks for."""
-        agreed = self._pod.agreed("save")
-        if agreed is not None and agreed > self._last_step:
-            return step >= agreed
-        if is_time and self._pod.is_writer:
-            self._pod.ask("save")
-        return False
+        return self._pod.saves_at(step, self._last_step, is_time)
 
     def next_due(self, step: int) -> int:
         """The next step after `step` at which the step policy is met."""
-        return (step // self._steps + 1) * self._steps if self._steps else NEVER
+        return (step // self._steps + 1) * self._steps if self._steps else _NEVER
 
     def saved(self, step: int) -> None:
         """A save of `step` has begun."""

@@ -13,8 +13,7 @@ from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.optimizer import clip_factor, global_norm, update
-from bigbird_ja.train.schedule import learning_rate
+from bigbird_ja.train.optimizer import clip_factor, global_norm, learning_rate, update
 
 Tensors = dict[str, tf.Tensor]
 Slots = dict[str, Tensors]

@@ -23,13 +23,12 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.settings.values import config_fingerprint
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
-from bigbird_ja.storage.scratch import scratch_directory
-from bigbird_ja.train import inputs
 from bigbird_ja.train.ends import Ends
 from bigbird_ja.train.engines import StepResult, choice
 from bigbird_ja.train.evaluations import Evaluations
-from bigbird_ja.train.job import Job
+from bigbird_ja.train.job import Job, check
 from bigbird_ja.train.phases import make_engine
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import Resumption, RunDir
@@ -59,7 +58,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     deps.mark("start-up")
     if not job.overwrite:
         run_dir.check_settings(config, job.continue_with)
-    guard = inputs.check(job)
+    guard = check(job)
     warm_start = _load_warm_start(job, run_dir)
     pod.barrier("checked")
 
@@ -200,7 +199,6 @@ class Trainer:
         self.engine = make_engine(
             self.job, self.resumption, self.warm_start, self.scratch, self._lengthened
         )
-        self.profiler = self._profiler()
         start = self.resumption.step
         self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
         self.recorder.open_board()
@@ -214,8 +212,6 @@ class Trainer:
                 reason = self._loop(start)
                 self.recorder.heartbeat(write=True, state="saving")
                 self.saver.wait()
-                if self.profiler is not None:
-                    self.profiler.close()
                 self.engine.close()
                 self.recorder.sync()
         finally:
@@ -264,16 +260,11 @@ class Trainer:
     def _advance(self, step: int) -> StepResult:
         """One turn of the engine; all dispatched steps are finished where the state is needed."""
         limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
-        if self.profiler is not None:
-            limit = min(limit, self.profiler.next_edge(step))
-            self.profiler.before(step)
         limit = self.pod.turn(step, limit, self.engine.ahead)
         result = self.engine.advance(limit)
         is_at_end = result.step >= self.total or self._is_over(result.step)
         if is_at_end or result.step >= limit or self.schedule.is_due(result.step):
             result = result.then(self.engine.settle())
-        if self.profiler is not None:
-            self.profiler.after(result.step)
         _check_finite(result)
         return result
 
@@ -369,15 +360,6 @@ class Trainer:
             Task("heartbeat", HEARTBEAT_SECONDS, beat),
             Task("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         ]
-
-    def _profiler(self) -> Any:
-        if not self.job.profile_steps or not self.pod.is_writer:
-            return None
-        from bigbird_ja.train.profiling import Profiler
-
-        first, last = self.job.profile_steps
-        place = self.job.model_dir, self.scratch
-        return Profiler(first, last, self.engine, *place, self.deps.log)
 
     def _lengthened(self) -> None:
         """From here on sequences have their full length."""

@@ -42,7 +42,7 @@ from bigbird_ja.run.checkpoints import (
 from bigbird_ja.run.model import CONFIG, load_parameters
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.scratch import scratch_directory
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
 
 _WEIGHTS = "model.safetensors"

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from bigbird_ja.cli import main
-from bigbird_ja.train import memory
 from bigbird_ja.train.engines import devices
 from testkit import killing
 
@@ -144,7 +143,7 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """By the figures of the compiler, whose program is the one that would run."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(devices, "available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
     status, line = refused(inputs, tmp_path / "model", capsys, *small)
     assert status == 71

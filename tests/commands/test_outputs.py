@@ -84,13 +84,29 @@ def test_on_a_bucket_too(command, model_dir, bucket, capsys):
     assert storage.list_tree(bucket) == ["folder/thesis"]
 
 
-def test_our_own_page_is_renewed(model_dir, tmp_path):
+def test_our_page_is_renewed_until_somebody_edits_it(model_dir, tmp_path, capsys):
     page = tmp_path / "deep/r.html"
     report = ["report", f"--model_dir={model_dir}", f"--output={page}"]
-    assert main.run_command_line(report) == 0
-    page.write_text(page.read_text(encoding="utf-8") + "old", encoding="utf-8")
-    assert main.run_command_line(report) == 0
-    assert page.read_text(encoding="utf-8").endswith("</html>\n")
+    for _ in range(2):
+        assert main.run_command_line(report) == 0
+    page.write_text(page.read_text(encoding="utf-8") + "<!-- my note -->", encoding="utf-8")
+    assert main.run_command_line(report) == 2
+    assert "was changed since" in capsys.readouterr().err
+    assert page.read_text(encoding="utf-8").endswith("<!-- my note -->")
+
+
+def test_pages_and_pictures_that_look_like_ours_are_left_alone(model_dir, tmp_path, capsys):
+    """Once, a title or a word in the file's head was enough."""
+    page = tmp_path / "r.html"
+    page.write_text(
+        '<meta name="generator" content="bigbird-ja report"><title>bigbird-ja: x</title>'
+    )
+    picture = tmp_path / "p.png"
+    picture.write_bytes(b"\x89PNG Software\0bigbird-ja")
+    before = _state(tmp_path)
+    _refused(FILES[0], model_dir, str(page), capsys)
+    _refused(FILES[1], model_dir, str(picture), capsys)
+    assert _state(tmp_path) == before
 
 
 def test_our_own_picture_is_renewed(tmp_path):

@@ -16,6 +16,7 @@ from bigbird_ja.preflight import breakdown, figures
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.storage.ownership import MARK
 from tests.preflight import small_steps
 from tests.preflight.test_compile import DETAILED
 
@@ -69,7 +70,8 @@ def test_figures_and_files(capsys: pytest.CaptureFixture[str], tmp_path: os.Path
     kept = figures.load(output).chips[0]["first_phase"]
     assert kept["tokens_per_second_per_core"] == phase["tokens_per_second_per_core"]
     assert sorted(os.listdir(dump)) == [
-        f"step-batch1.v3.{name}" for name in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")
+        MARK,
+        *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
     ]
     for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer_*"):
         assert said in printed

@@ -15,7 +15,7 @@ from bigbird_ja.process.errors import OutOfMemory
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
-from testkit import command_line, engine_runs, killing, profiles
+from testkit import command_line, engine_runs, killing
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Command, Zygote
 from tests.commands.pretraining import ENGINES, STEPS, Runs, events, make_runs
@@ -237,15 +237,6 @@ def test_a_nan_is_named_with_its_step(runs: Runs, tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path)).steps() == []
 
 
-def test_a_profile_is_captured_as_tensorboard_reads_it(runs: Runs, tmp_path: Path) -> None:
-    start = runs.new(tmp_path)
-    ended = runs.zygote.run(*start, "--profile_steps", "10:14")
-    assert ended.status == 0, ended.err
-    assert "plugins/profile" in ended.err
-    op = "MatMul" if runs.engine == "estimator" else "replica_step"
-    assert op.encode() in profiles.opened(tmp_path / "model")
-
-
 def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> None:
     if runs.engine == "estimator":
         cores, flags = 1, ["--use_tpu", "--set=tpu.num_cores=8"]
@@ -263,7 +254,8 @@ def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> 
 def test_what_the_engine_refuses_leaves_nothing_behind(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    from bigbird_ja.train.engines import choice, devices
+    from bigbird_ja.train import train
+    from bigbird_ja.train.engines import devices
 
     class Refusing:
         def begin(self) -> None:
@@ -275,7 +267,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(
         devices, platform, description, peak_flops = (1,), "cpu", "1 x cpu", None
 
     monkeypatch.setattr(devices, "find", lambda use_tpu, **how: OneCpu())
-    monkeypatch.setattr(choice, "start", lambda *arguments: Refusing())
+    monkeypatch.setattr(train, "make_engine", lambda *arguments: Refusing())
     model = tmp_path / "model"
     assert main.run_command_line([*runs.flags, "--model_dir", str(model)]) == 71
     assert not model.exists()

@@ -253,7 +253,6 @@ def test_bad_input_is_refused_before_anything_is_written(
         ([*here, "--set", "model.vocab_size=300"], ["vocab_size=300", "200"]),
         ([*here, "--set", "make_data.seq_length=128"], ["seq_length=128", "64"]),
         ([*here, "--set", "model.block_size=3"], ["model.block_size"]),
-        ([*here, "--profile_steps", "9"], ["FIRST:LAST"]),
         ([*here, "--continue_with", "training.clip_norm=2"], ["no run to continue"]),
         (runs.flags, ["--model_dir"]),
         ([*runs.flags, "--model_dir", str(tmp_path / "file")], ["file"]),

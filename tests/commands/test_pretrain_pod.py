@@ -232,7 +232,7 @@ def check_refused(ended: list[Ended], words: str) -> None:
         (["--set", "training.learning_rate=0.5"], "training.learning_rate=0.5"),
         (["--mode", "train"], "--mode=train"),
         (["--num_processes", "4"], "--num_processes=4"),
-        (["--data_dir", "other"], "another data"),
+        (["--data_dir", "other"], "fingerprint of the data="),
     ],
 )
 def test_hosts_that_differ_are_refused_on_each(

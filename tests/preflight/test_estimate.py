@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,11 +63,3 @@ def test_batch_per_core() -> None:
         estimate.batch_per_core(odd, targets.of_chip("v3"))
     with pytest.raises(BadInput, match=r"^--topology v5e:4x8: .* does not divide by 32 devices x "):
         estimate.batch_per_core(odd, large)
-
-
-def test_only_dumps_are_ours(tmp_path: Path) -> None:
-    for name in ("step-batch1.v3.optimized.hlo", "step-batch2.v5e-2x4.update.hlo.pb"):
-        (tmp_path / name).touch()
-    assert estimate.is_dump(str(tmp_path))
-    (tmp_path / "step-batch2.v5e-2x4.other.hlo.pb").touch()
-    assert not estimate.is_dump(str(tmp_path))

@@ -308,7 +308,7 @@ FROZEN = {
         " warmup_steps schedule decay_fraction update_rule weight_decay adam_beta2 adam_epsilon"
         " clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
         " first_seq_length_steps gradient_checkpointing optimizer_sharding gradient_sum_dtype"
-        " seed log_every_steps eval_every_steps eval_max_batches max_loop_seconds stall_minutes"
+        " seed log_every_steps eval_every_steps eval_max_batches stall_minutes"
     ),
     "checkpoints": ("save_every_minutes save_every_steps keep_last keep_every_steps"),
     "tpu": ("num_cores name zone"),

@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError, classify
-from bigbird_ja.storage import gcs, retry
+from bigbird_ja.storage import gcs
 from bigbird_ja.storage.bucket import CHUNK
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.matrix import LARGE, Case, cases, run_case
@@ -56,7 +56,7 @@ def test_a_lasting_fault_is_bounded_and_says_why(
     fake_gcs.fault(".*", "status", times=-1)
     clock = FakeClock()
     with pytest.raises(StorageError) as caught:
-        retry.run(
+        gcs.run(
             f"{bucket}/x",
             lambda n: gcs.blob(f"{bucket}/x").reload(retry=None),
             clock,
@@ -94,7 +94,7 @@ def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionResetError
 
     with pytest.raises(StorageError, match="no answer"):
-        retry.run("gs://b/x", fail, clock, sleep)
+        gcs.run("gs://b/x", fail, clock, sleep)
     limits = [0.5, 1, 2, 4, 8, 16, *[32.0] * len(slept)]
     assert all(limit / 2 <= s <= limit for s, limit in zip(slept, limits, strict=False))
 
@@ -105,7 +105,7 @@ def test_passing_faults_are_said_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry, "_last_fault", -1e18)
+    monkeypatch.setattr(gcs, "_last_fault", -1e18)
     fake_gcs.log(clear=True)
     fake_gcs.fault("/b/b-", "status", times=4)
     with caplog.at_level(logging.WARNING):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import sentencepiece
@@ -138,16 +139,15 @@ def model(tokenizer_path):
     return tokenizer_lib.load(tokenizer_path).model_bytes
 
 
-def test_rounding_touches_scores_alone(model):
+def test_tokenize_rounds_scores_and_nothing_else(model):
+    assert model_proto.round_scores(model) == model
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    rounded = model_proto.round_scores(model)
-    again = sentencepiece.SentencePieceProcessor(model_proto=rounded)
-    assert len(rounded) == len(model)
-    for i in range(processor.GetPieceSize()):
-        assert again.IdToPiece(i) == processor.IdToPiece(i)
-        assert (again.GetScore(i) / model_proto.SCORE_STEP).is_integer()
-        assert abs(again.GetScore(i) - processor.GetScore(i)) <= model_proto.SCORE_STEP / 2
-    assert model_proto.round_scores(rounded) == rounded
+    exact = model_proto.pieces(model)
+    assert [p.score for p in exact] == [processor.GetScore(i) for i in range(len(exact))]
+    less = model_proto.SCORE_STEP / 3
+    shifted = model_proto.with_pieces(model, [replace(p, score=p.score - less) for p in exact])
+    assert model_proto.pieces(shifted) != exact
+    assert model_proto.pieces(model_proto.round_scores(shifted)) == exact
 
 
 def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.hosts import Process, check_same, find_process
 
 ENVIRON = {
     "JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3",
 }  # fmt: skip
+FLAGS = ("coordinator_address", "num_processes", "process_id")
 NONE = (None, None, None)
 GCE = {
     "worker-network-endpoints": "unknown:8470:10.0.0.5,unknown:8470:10.0.0.6",
@@ -23,7 +25,7 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "metadata", "process"),
+    ("flags", "environ", "place", "process"),
     [
         (("b:2", 2, 1), ENVIRON, None, Process(1, 2, "b:2")),  # flags before variables
         (NONE, ENVIRON, None, Process(3, 4, "a:1")),
@@ -31,55 +33,62 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
         (NONE, {}, None, Process()),
         ((None, 1, None), {}, None, Process()),
         (("a:1", 1, 0), {}, None, Process()),
-        (NONE, {}, GCE, Process(1, 2, "10.0.0.5:8476")),
-        (NONE, {}, GROUP, Process(1, 2, "run-1-h1:8476")),
-        (NONE, GKE, {}, Process(2, 3, "w-0.x:8476")),
-        (NONE, {}, ONE_HOST, Process()),
-        (NONE, {}, {}, Process()),
+        (NONE, {}, (["10.0.0.5", "10.0.0.6"], 1), Process(1, 2, "10.0.0.5:8476")),
+        (NONE, {}, (["10.0.0.5"], 0), Process()),
+        (NONE, ENVIRON, (["10.0.0.5", "10.0.0.6"], 1), Process(3, 4, "a:1")),
     ],
 )
 def test_the_process_is_known_from_flags_variables_or_the_tpu(
-    flags: Any, environ: dict[str, str], metadata: dict[str, str] | None, process: Process
+    flags: Any, environ: dict[str, str], place: Any, process: Process
 ) -> None:
-    get = None if metadata is None else metadata.get
-    assert find_process(flags, environ, get) == process
+    get = None if place is None else lambda: place
+    assert find_process(dict(zip(FLAGS, flags, strict=True)), environ, get) == process
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "words"),
+    ("environ", "metadata", "place"),
     [
-        (("a:1", None, None), {}, "--num_processes"),
-        ((None, 2, None), {}, "--coordinator_address"),
-        (("a:1", 2, None), {}, "--process_id"),
-        (("a:1", 2, 2), {}, "a process too many"),
-        (("a", 2, 1), {}, "HOST:PORT"),
-        ((":80", 2, 1), {}, "HOST:PORT"),
-        (("a:99999", 2, 1), {}, "HOST:PORT"),
-        (NONE, {**ENVIRON, "JAX_PROCESS_ID": "three"}, r"JAX_PROCESS_ID.*three"),
-        (NONE, {"MEGASCALE_NUM_SLICES": "2"}, "several TPU slices"),
+        ({}, GCE, (["10.0.0.5", "10.0.0.6"], 1)),
+        ({}, GROUP, (["run-1-h1", "run-1-h2"], 1)),
+        (GKE, {}, (["w-0.x", "w-1.x", "w-2.x"], 2)),
+        ({}, ONE_HOST, (["10.0.0.5"], 0)),
+        ({}, {}, None),
     ],
 )
-def test_what_is_incomplete_or_impossible_is_refused(
-    flags: Any, environ: dict[str, str], words: str
+def test_the_place_in_a_slice_is_what_the_machine_says(
+    environ: dict[str, str], metadata: dict[str, str], place: Any
 ) -> None:
-    with pytest.raises(BadInput, match=words):
-        find_process(flags, environ, {}.get)
-
-
-CARD = {"version": "1", "settings": {"a": "1", "b": "2"}, "MODEL_DIR": "gs://b/m"}
+    assert devices.slice_place(environ, metadata.get) == place
+    with pytest.raises(BadInput, match="several TPU slices"):
+        devices.slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("flags", "environ"),
     [
-        ({"version": "2"}, r"process 2 has another version \(2\) than process 0 \(1\): install"),
-        ({"settings": {"a": "1", "b": "3"}}, r"another settings \(b=3\) than process 0 \(b=2\)"),
-        ({"settings": {"a": "1"}}, r"\(b=None\) than"),
-        ({"MODEL_DIR": "m"}, "give the same --model_dir everywhere"),
+        (("a:1", None, None), {}),
+        ((None, 2, None), {}),
+        (("a:1", 2, None), {}),
+        (("a:1", 2, 2), {}),
+        (("a", 2, 1), {}),
+        ((":80", 2, 1), {}),
+        (("a:99999", 2, 1), {}),
+        (NONE, {**ENVIRON, "JAX_PROCESS_ID": "three"}),
     ],
 )
-def test_the_first_difference_is_named(change: dict[str, Any], words: str) -> None:
-    cards = [{"name": f"process {index}", **CARD} for index in range(3)]
-    check_same(cards)
+def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(
+    flags: Any, environ: dict[str, str]
+) -> None:
+    with pytest.raises(BadInput, match=r"a pod of N processes needs .* here they are \w+=\S+"):
+        find_process(dict(zip(FLAGS, flags, strict=True)), environ, None)
+
+
+def test_each_difference_is_named() -> None:
+    first = {"jax": "0.7.2", "--mode": "train", "training.seed": "1"}
+    check_same("process 2", first, dict(first))
+    ours = {"jax": "0.8", "--mode": "train"}
+    words = (
+        r"process 2 differs from process 0 \(jax=0.8 and not 0.7.2; training.seed=None and not 1"
+    )
     with pytest.raises(BadInput, match=words):
-        check_same([*cards[:2], {**cards[2], **change}])
+        check_same("process 2", ours, first)

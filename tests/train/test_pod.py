@@ -30,7 +30,7 @@ class Store:
             self._values[key] = value
             self._changed.notify_all()
 
-    def blocking_key_value_get(self, key: str, timeout: int) -> Any:
+    def blocking_key_value_get_bytes(self, key: str, timeout: int) -> Any:
         with self._changed:
             self._changed.wait_for(lambda: key in self._values)
             return self._values[key]
@@ -38,11 +38,6 @@ class Store:
     def key_value_dir_get(self, folder: str) -> list[tuple[str, Any]]:
         with self._changed:
             return [item for item in self._values.items() if item[0].startswith(folder)]
-
-    def key_value_try_get_bytes(self, key: str) -> Any:
-        if key not in self._values:
-            raise RuntimeError(f"NOT_FOUND: {key}")
-        return self._values[key]
 
     def key_value_delete(self, key: str) -> None:
         self._values.pop(key)
@@ -89,6 +84,7 @@ class Engine:
 
     def __init__(self, pod: Pod, start: int) -> None:
         self.pod, self.dispatched, self.finished, self.saves = pod, start, start, [start]
+        self.is_time = False
 
     def advance(self, everyone: list[Engine], rng: random.Random) -> bool:
         """One turn if it need not wait; whether training has stopped."""
@@ -98,8 +94,7 @@ class Engine:
         self.dispatched = max(self.dispatched, min(limit, self.finished + AHEAD))
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)
-        saved = self.pod.agreed("save")
-        if saved is not None and self.finished >= saved > self.saves[-1]:
+        if self.pod.saves_at(self.finished, self.saves[-1], self.is_time):
             self.saves.append(self.dispatched)  # what is dispatched is settled before a save
             self.finished = self.dispatched
         return False
@@ -113,15 +108,14 @@ def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed: int) -
     engines = [Engine(pod, start) for pod in pods]
     for turn in range(4000):
         engine = rng.choice(engines)
-        if turn % 60 == 20:
-            pods[0].ask("save")  # as the writer's clock does
+        engines[0].is_time = turn % 60 == 20  # by the writer's clock
         if turn == 400:
-            rng.choice(pods).ask("stop", "SIGTERM")
-            pods[0].ask("stop", "SIGTERM")  # the writer hears of it
+            rng.choice(pods).ask_to_stop("SIGTERM")
+            pods[0].ask_to_stop("SIGTERM")  # the writer hears of it
         engine.advance(engines, rng)
-    assert len({engine.pod.agreed("stop") for engine in engines}) == 1
     for engine in engines:
-        assert engine.finished == engine.dispatched == engine.pod.agreed("stop")
+        assert engine.pod.stops_at(engine.finished, False) and engine.finished > start
+        assert engine.finished == engine.dispatched == engines[0].finished
         assert engine.saves == engines[0].saves
     assert len(engines[0].saves) > 2
 
@@ -129,10 +123,10 @@ def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed: int) -
 def test_a_request_to_stop_reaches_all_and_the_first_one_counts() -> None:
     first, second = members(2)
     threads = [member.listen() for member in (first, second)]
-    second.pod.ask("stop", "SIGTERM in process 1")
+    second.pod.ask_to_stop("SIGTERM")
     until(lambda: first.asked and second.asked)
-    first.pod.ask("stop", "Ctrl-C in process 0")
-    assert first.asked == second.asked == ["SIGTERM in process 1"]
+    first.pod.ask_to_stop("Ctrl-C")
+    assert first.asked == second.asked == ["SIGTERM in process 1 on host"]
     for member in (second, first):
         member.pod.fail("finished", "")
     for thread in threads:
@@ -162,7 +156,7 @@ def test_who_waits_in_the_main_thread_raises_the_failure_there() -> None:
     thread = writer.listen()
     threading.Timer(0.1, failing.pod.fail, ("io_error", "disk full")).start()
     with pytest.raises(StorageError, match="process 1 on host: disk full"):
-        writer.pod.gather("card", {})
+        writer.pod.collect("evaluation 8", {}, lambda: None)
     thread.join(30)
     assert not writer.left
 

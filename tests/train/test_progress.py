@@ -1,4 +1,4 @@
-"""The progress line and its rates, with the clock passed in."""
+"""The progress line and its rates, with the clock passed in; Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import tty
 import pytest
 
 from bigbird_ja.process import console
-from bigbird_ja.train.progress import Pace, TrainProgress
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.train.progress import Pace, TrainProgress, WandbLog, load_wandb
 
 
 def make(peak: float | None = None, start: int = 0, before: float = 0.0) -> tuple:
@@ -136,3 +138,55 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
     progress.close()
     lines = stream.getvalue().splitlines()
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]
+
+
+class Library:
+    """The three calls that are used."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, dict]] = []
+        self.begun: dict = {}
+        self.fails = False
+        self.finished = False
+
+    def init(self, **options):
+        self.begun = options
+        return self
+
+    def log(self, values, step):
+        if self.fails:
+            raise ConnectionError("no network")
+        self.lines.append((step, values))
+
+    def finish(self):
+        self.finished = True
+
+
+def test_numbers_are_written_under_their_prefix():
+    library = Library()
+    log = WandbLog(library, "run-1", Config(), print)
+    log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
+    log.close()
+    assert library.lines == [(3, {"train/loss": 2.0})]
+    assert library.finished
+    assert library.begun["id"] == "run-1" and library.begun["resume"] == "allow"
+    assert library.begun["config"]["training.global_batch_size"] == 16
+    assert (
+        library.begun["settings"]["console"] == "off" and library.begun["settings"]["disable_git"]
+    )
+
+
+def test_a_failure_is_said_once_and_training_goes_on():
+    library, said = Library(), []
+    log = WandbLog(library, "run-1", Config(), said.append)
+    library.fails = True
+    for step in range(3):
+        log.write(step, {"loss": 1.0}, "train")
+    log.close()
+    assert len(said) == 1 and "no network" in said[0]
+
+
+def test_not_installed_is_bad_input(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(BadInput, match="pip install wandb"):
+        load_wandb()

@@ -75,12 +75,6 @@ class Engine(Protocol):
     def forward(self) -> Model:
         """The model now, for evaluation; valid until the next `advance`."""
 
-    def start_profile(self, directory: str) -> None:
-        """Profiles what runs from here on, into files below `directory`."""
-
-    def stop_profile(self) -> None:
-        """Ends the profile and writes it."""
-
     def close(self) -> None:
         """Ends all threads and releases the device. Never raises."""
 
@@ -152,14 +146,6 @@ class PhasedEngine:
     def forward(self) -> Model:
         """As the engine of the phase."""
         return self._engine.forward()
-
-    def start_profile(self, directory: str) -> None:
-        """As the engine of the phase."""
-        self._engine.start_profile(directory)
-
-    def stop_profile(self) -> None:
-        """As the engine of the phase."""
-        self._engine.stop_profile()
 
     def close(self) -> None:
         """Ends both."""

@@ -6,14 +6,14 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import Engine, MakeBatches, devices
+from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import Devices
 
 if TYPE_CHECKING:
@@ -85,41 +85,6 @@ def choose(
     return _estimator(why, use_tpu, config, accelerator)
 
 
-def start(
-    choice: Choice,
-    config: Config,
-    first_state: Callable[[], Mapping[str, Any]],
-    batches: MakeBatches,
-    scratch: str,
-    compiled: str,
-    log: Callable[[str], None],
-    phase: Config | None = None,
-    last_step: int | None = None,
-) -> Engine:
-    """The chosen engine, not yet begun.
-
-    Args:
-        choice: of `choose`.
-        config, first_state, batches: as the engines take them.
-        scratch: local directory for an engine's own files.
-        compiled: where compiled programs are kept for the next start, on disk or gs://.
-        log: for people.
-        phase: of the steps, where they differ from the run's (`config.first_phase`).
-        last_step: where the engine ends; by default the run's end.
-    """
-    if choice.devices is not None:
-        from bigbird_ja.train.engines.pjrt import PjrtEngine
-        from bigbird_ja.train.engines.xla_call import CompiledPrograms
-
-        programs = CompiledPrograms(compiled, scratch, choice.devices.platform, log)
-        return PjrtEngine(config, first_state, batches, choice.devices, programs, phase)
-    from bigbird_ja.train.engines.estimator import EstimatorEngine
-
-    return EstimatorEngine(
-        config, first_state, batches, choice.replicas, scratch, choice.use_tpu, phase, last_step
-    )
-
-
 def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
     """A trained model where the chosen engine evaluates, when nothing is left to train.
 
@@ -129,8 +94,7 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
         parameters: by name, float32.
     """
     if choice.devices is not None:
-        from bigbird_ja.train.engines.pjrt import keep_tensorflow_off_the_devices
-        from bigbird_ja.train.engines.pjrt_forward import PjrtForward
+        from bigbird_ja.train.engines.pjrt import PjrtForward, keep_tensorflow_off_the_devices
 
         keep_tensorflow_off_the_devices()
         forward = PjrtForward(config, choice.devices.of_process())

@@ -1,23 +1,33 @@
-"""The devices that a run trains on, or one line that says why there are none."""
+"""The devices that a run trains on and this machine's memory, or one line on why they do not do."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import importlib.metadata
 import importlib.util
 import os
+import re
+import resource
+import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.model.params import count_parameters
+from bigbird_ja.process.console import human_bytes
+from bigbird_ja.process.errors import BadInput, OutOfMemory
 from bigbird_ja.settings.schema import Config
 
 # Where a TPU VM shows its chips: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+_METADATA_SECONDS = 2.0
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 # JAX's `device_kind` -> our name of the chip.
 _CHIPS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
@@ -216,3 +226,110 @@ def resolve_tpu(config: Config) -> Any:
             " TPU VM with --tpu_name local, or leave --use_tpu out"
         ) from error
     return resolver
+
+
+# Copies of each float32 parameter under TPUEstimator on a CPU: values and two slots, three times
+# (as they are, as they come out of the step, as a snapshot is written), first values, gradients.
+_COPIES = 13
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def state_bytes(config: Config) -> int:
+    """Bytes that the state alone takes in a step of TensorFlow's executor on a CPU, where nothing
+    refuses a step that is too large: the machine swaps, or the kernel kills the process."""
+    return 4 * _COPIES * count_parameters(config)
+
+
+def refuse_if_too_large(needed: int, available: int | None = None) -> None:
+    """Refuses a step that this machine's memory cannot hold.
+
+    Args:
+        needed: bytes, estimated.
+        available: bytes; by default what this process can still get.
+
+    Raises:
+        OutOfMemory: with the figures and what to lower.
+    """
+    available = available_bytes() if available is None else available
+    if available is not None and needed > available:
+        raise out_of_memory(needed, available, "this machine")
+
+
+def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
+    """The error that a step does not fit, with what to lower."""
+    return OutOfMemory(
+        f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
+        f" {human_bytes(available)} left: use a smaller training.global_batch_size or more"
+        " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
+        " model"
+    )
+
+
+def available_bytes() -> int | None:
+    """What this process can still get: of the machine, of its container, of its own limits."""
+    return min(_memory_limits(), default=None)
+
+
+def _memory_limits() -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        text = Path("/proc/meminfo").read_text()
+        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
+            yield int(match[1]) * 1024
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            yield int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        with contextlib.suppress(OSError):
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            yield soft - pages * os.sysconf("SC_PAGESIZE")
+
+
+def package_versions() -> dict[str, str]:
+    """The installed packages that have a part in a run."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
+
+
+def slice_place(
+    environ: Mapping[str, str] = os.environ,
+    metadata: Callable[[str], str | None] | None = None,
+) -> tuple[list[str], int] | None:
+    """The hosts of the TPU slice that this machine belongs to, and which of them it is; None where
+    neither GKE's variables nor the TPU VM's metadata tell.
+
+    Raises:
+        BadInput: one of several slices, or the machine has no number.
+    """
+    if int(environ.get("MEGASCALE_NUM_SLICES") or 1) > 1:
+        raise BadInput("several TPU slices in one run are not supported: use one slice")
+    hosts, number = environ.get("TPU_WORKER_HOSTNAMES"), environ.get("TPU_WORKER_ID")
+    if hosts is None or number is None:
+        metadata = metadata or tpu_metadata
+        endpoints = metadata("worker-network-endpoints")
+        if not endpoints:
+            return None
+        hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
+        # The Cloud TPU API has the first name, Compute Engine's groups the second.
+        number = metadata("agent-worker-number") or metadata("worker-id") or ""
+    if not number.isdigit():
+        raise BadInput(f"this TPU VM's number in its slice is {number!r}: give --process_id")
+    return hosts.split(","), int(number)
+
+
+def tpu_metadata(attribute: str) -> str | None:
+    """An attribute of this TPU VM; None where there is none, or no metadata server."""
+    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
+            return str(reply.read().decode().strip()) or None
+    except (OSError, ValueError):
+        return None

@@ -30,6 +30,7 @@ from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 _CLOSE_SECONDS = 60.0
+_LOOP_SECONDS = 15  # of a device loop; SIGTERM is answered between loops
 
 
 class EstimatorEngine:
@@ -108,14 +109,6 @@ class EstimatorEngine:
     def forward(self) -> Forward:
         """The model outside the session, on this machine's CPU or GPU."""
         return Forward(self._config, parameters_of(self._graph.snapshot(self._hook.session)))
-
-    def start_profile(self, directory: str) -> None:
-        """TensorFlow's profiler, which sees all sessions of this process."""
-        tf.profiler.experimental.start(directory)
-
-    def stop_profile(self) -> None:
-        """Ends it."""
-        tf.profiler.experimental.stop()
 
     def close(self) -> None:
         """Lets TPUEstimator end its session."""
@@ -306,8 +299,8 @@ def _run_estimator(
             session_config=session_config(),
             tpu_config=tpu_config.TPUConfig(
                 num_shards=config.tpu.num_cores if use_tpu else None,
-                # In seconds: the loop grows to this length, so that SIGTERM is answered in time.
-                iterations_per_loop=f"{max(1, int(config.training.max_loop_seconds))}s",
+                # In seconds: the loop grows to this length.
+                iterations_per_loop=f"{_LOOP_SECONDS}s",
                 per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
             ),
         ),
