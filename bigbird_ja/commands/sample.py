@@ -77,7 +77,6 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
     from bigbird_ja.storage.ownership import FILES, Owned
 
     folder, name = storage.directory_of(path), storage.base_name(path)
-
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
     outputs.check_output_file(path, "--output", replaces=overwrite)

@@ -157,19 +157,12 @@ def test_settings_come_from_the_config(
 ) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("tokenize:\n  vocab_size: 1250\n  max_sentences: 500\n")
-    lines = tmp_path / "lines.txt"
-    texts = [
-        json.loads(line)["text"] for line in Path(sample_corpus).read_text("utf-8").splitlines()
-    ]
-    lines.write_text("\n".join(texts), "utf-8")
-    source, prefix = f"--input={lines}", f"--output_prefix={tmp_path}/x"
-    flags = (f"--config={config}", "--max_sentences=50", "--txt_documents=line")
-    assert run(source, prefix, *flags) == 0
-    assert "warning: " not in capsys.readouterr().err
+    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
+    assert run(source, prefix, f"--config={config}", "--max_sentences=600") == 0
     record = json.loads((tmp_path / "x.json").read_text("utf-8"))
-    assert (record["vocab_size"], record["lines"]) == (1250, 50)
-    assert run(source, prefix, *flags[:2]) == 2
-    assert "--txt_documents=line" in (err := capsys.readouterr().err) and "another one" in err
+    assert (record["vocab_size"], record["lines"]) == (1250, 600)
+    assert run(source, prefix, "--txt_documents=line") == 2
+    assert "no --input is a .txt file" in capsys.readouterr().err
 
 
 def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
