@@ -40,7 +40,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     ),
     "unknown mark": (".bigbird-ja.json", "model.safetensors", "manifest.json", "config.yaml"),
 }  # fmt: skip
-# Command -> the flag of its folder. `make-data` may add files where no name is taken; others refuse.
+# Command -> the flag of its folder; `make-data` may add files where no name is taken.
 _OUTPUTS = {
     "demo": "--work_dir", "make-data": "--output_dir", "pretrain": "--model_dir",
     "export": "--output_dir", "preflight": "--dump_hlo",
