@@ -41,9 +41,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
-    from bigbird_ja.commands.make_data import summary
+    from bigbird_ja.commands.make_data import report, summary
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.process.console import Progress
+    from bigbird_ja.process.console import Progress, log, printable
     from bigbird_ja.process.errors import BadInput
 
     manifest = manifest_lib.load(args.data_dir)
@@ -51,16 +51,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     total = sum(shard.bytes for shard in manifest.train_shards + manifest.eval_shards)
     with Progress(total, "B") as progress:
-        problems = check(manifest, args.data_dir, progress.update)
+        problems = [*map(printable, check(manifest, args.data_dir, progress.update))]
     results = {
         **summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
         "problems": problems,
     }
-    print(_report(manifest, args.data_dir, results))
+    print(report(manifest, results, args.data_dir))
     if problems:
         for problem in problems:
-            print(f"problem: {problem}", file=sys.stderr)
+            log(f"problem: {problem}")
         raise BadInput(
             f"{args.data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
             " again with --overwrite, or copy the shard again",
@@ -69,35 +69,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.examples and manifest.tokenizer_sha256:
         _show_examples(manifest, args.data_dir, args.examples, sys.stdout.isatty())
     return results
-
-
-def _report(manifest: Manifest, where: str, results: dict[str, Any]) -> str:
-    from bigbird_ja.commands.make_data import corpora_table, rows_of
-    from bigbird_ja.process.console import human_bytes, human_count, table
-
-    fragments = manifest.statistics.get("documents_per_sequence", [])
-    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
-    rows = [
-        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
-        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        ["tokens per epoch", human_count(results["tokens_per_epoch"])],
-        *rows_of(manifest),
-        ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["next sentence", "yes" if manifest.nsp else "no"],
-        ["readers", f"{manifest.num_readers} (hosts must divide them)"],
-        ["size", human_bytes(results["bytes"])],
-    ]
-    lengths = manifest.statistics.get("document_tokens", [])
-    most = max(lengths, default=1)
-    bars = [
-        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
-        for i, n in enumerate(lengths)
-        if n
-    ]
-    return (
-        f"{where}\n{table(rows, ['what', 'value'])}{corpora_table(manifest)}\n\n"
-        f"{table(bars, ['length of documents', 'number', ''])}\n"
-    )
 
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) -> None:
@@ -152,6 +123,8 @@ def masked_text(
         manifest: whose records they are.
         colour: whether to write ANSI colours.
     """
+    from bigbird_ja.process.console import printable
+
     weights = masked["masked_lm_weights"] > 0
     predicted = set(masked["masked_lm_positions"][weights].tolist())
     special = set(manifest.special_ids.values())
@@ -161,7 +134,8 @@ def masked_text(
             break
         if at and word_starts[at]:
             parts.append("|")
-        piece, now = tokenizer.pieces[token], int(masked["input_ids"][at])
+        now = int(masked["input_ids"][at])
+        piece, other = (printable(tokenizer.pieces[i]) for i in (token, now))
         if at not in predicted:
             parts.append(_painted(piece, "special" if token in special else "", colour))
         elif now == manifest.special_ids["mask"]:
@@ -169,7 +143,7 @@ def masked_text(
         elif now == token:
             parts.append(_painted(f"{piece}=", "kept", colour))
         else:
-            parts.append(_painted(f"{tokenizer.pieces[now]}!({piece})", "random", colour))
+            parts.append(_painted(f"{other}!({piece})", "random", colour))
     return "".join(parts)
 
 
