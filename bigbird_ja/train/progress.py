@@ -265,7 +265,11 @@ class WandbLog:
     def __init__(self, library: Any, name: str, config: Config, log: Callable[[str], None]) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": name, "name": name, "resume": "allow"}
-        self._run = self._try(lambda: library.init(**about, config=flatten(config)))
+        # Neither what the program prints nor its files and their remote address are sent.
+        settings = {"console": "off", "disable_git": True, "disable_code": True}
+        self._run = self._try(
+            lambda: library.init(**about, config=flatten(config), settings=settings)
+        )
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Sends the numbers among `values`, as `prefix/key`."""
