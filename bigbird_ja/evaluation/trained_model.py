@@ -80,6 +80,13 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
     config, params, meta = run_model.load_parameters(model_dir, step)
+    for name, spec in parameter_specs(config).items():
+        shape = np.shape(params[name]) if name in params else "missing"
+        if shape != spec.shape:
+            raise BadInput(
+                f"{model_dir}: {name} in checkpoint {meta.step} is {shape} and the config's model"
+                f" has {spec.shape}: restore the checkpoint from a copy"
+            )
     tokenizer = run_model.load_tokenizer(model_dir, config, meta)
     return TrainedModel(model_dir, config, params, tokenizer, meta.step, meta)
 
