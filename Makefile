@@ -13,7 +13,7 @@ OTHERS := .venv-estimator .venv-kaggle
 # In the order of tests/conftest.py: what takes longest begins first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit docs clean \
+.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs clean \
 	probe soak plan-plot size \
 	bench-data bench-step bench-code bench-length bench-checkpoint bench-faults bench-export-memory bench-tokenize \
 	bench-bad-input bench-leaks bench-engine $(addprefix bench-,$(LEARN))
@@ -63,6 +63,10 @@ lint: $(STAMP) ## ruff, lint and format; the order of packages
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
+
+mutants: $(STAMP) ## changes each expression of the modules that delete, rent, lock, commit and mask: do tests notice (hours)
+	@$(BIN)/mutmut run --max-children 2
+	@$(BIN)/mutmut results
 
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --no-deps
@@ -126,4 +130,4 @@ docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine f
 	@$(BIN)/python -m scripts.make_state_tables
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OTHERS) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) mutants build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

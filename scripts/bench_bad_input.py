@@ -4,9 +4,9 @@
     python -m scripts.bench_bad_input --share=20                      # one case in twenty
     python -m scripts.bench_bad_input --kind=files --match='export model/config.yaml'
 
-Cases are damaged files and broken streams (testkit/hostile), and a list of what only a person
-thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how
-many ended as they must; exits with 1 unless all did.
+Cases are damaged files, folders of other tools and broken streams (testkit/hostile), and a list of
+what only a person thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how many
+ended as they must; exits with 1 unless all did.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from absl import app, flags
 
 from bigbird_ja.process import console, prepare_tensorflow
 from testkit import bad_inputs, command_line, runs
-from testkit.hostile import files
+from testkit.hostile import files, folders
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import Case, sample_of
 from testkit.hostile.judge import Judge, Verdict
 from testkit.zygote import Zygote
 
-_KINDS = ("list", "files", "streams")
+_KINDS = ("list", "files", "folders", "streams")
 _KIND = flags.DEFINE_multi_enum("kind", list(_KINDS), list(_KINDS), "Which cases (repeatable).")
 _MATCH = flags.DEFINE_string("match", "", "Only cases whose 'COMMAND NAME' holds this.")
-_SHARE = flags.DEFINE_integer("share", 1, "Tries one case in so many, the same each time.")
+_SHARE = flags.DEFINE_integer("share", 1, "Tries one case in so many.")
+_SEED = flags.DEFINE_integer("seed", 1, "Which ones.")
 _JOBS = flags.DEFINE_integer("jobs", 2, "Cases at a time.")
 
 Row = tuple[str, str, str | None, float]  # kind, command, problem, seconds
@@ -67,13 +68,14 @@ def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
 def _try_generated(place: Path, inputs: Path) -> list[Row]:
     makers: dict[str, Callable[[], Iterable[Case]]] = {
         "files": lambda: files.file_cases(inputs),
+        "folders": folders.folder_cases,
         "streams": files.stream_cases,
     }
     cases = [
         (kind, case)
         for kind, make in makers.items()
         if kind in _KIND.value
-        for case in sample_of(iter(make()), _SHARE.value, seed=1)
+        for case in sample_of(iter(make()), _SHARE.value, _SEED.value)
         if _MATCH.value in f"{case.command} {case.name}"
     ]
     with contextlib.ExitStack() as stack:

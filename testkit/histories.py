@@ -11,8 +11,9 @@ import math
 import random
 from dataclasses import dataclass
 
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Phase, RunState, Settings
-from bigbird_ja.launch.services import Kind, ServiceFault, TpuSpec
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import Node, SimulatedCloud, TrainerModel
@@ -180,7 +181,7 @@ class History:
             return Stop.DETACH if leaves else Stop.NO
 
         cloud = self.cloud
-        services = Services(cloud, cloud, cloud, sleep, cloud.beat, stop)
+        services = Services(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
             return supervise(TpuSpec("run", "v3-8", "i"), self.settings, services)
         except (

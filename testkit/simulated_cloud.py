@@ -11,17 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.launch.services import (
-    ATTEMPT_LABEL,
-    RUN_LABEL,
-    Kind,
-    Operation,
-    Presence,
-    ServiceFault,
-    Tpu,
-    TpuSpec,
-)
+from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_LABEL, Operation, Presence, Tpu, TpuSpec
 from bigbird_ja.launch.slices import LEFTOVER
 from bigbird_ja.launch.watcher import CREATION_SECONDS
 from bigbird_ja.storage import decode

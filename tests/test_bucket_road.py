@@ -1,135 +1,248 @@
 """Whole commands on gs://: everything made there, killed there, and under a bucket that misbehaves.
 
-The commands run in a child process (see `bucket_runs`); each test judges one outcome. Most would
-fail with TensorFlow's own behaviour, which docs/design/storage.md lists.
+Most would fail with TensorFlow's own behaviour, which docs/design/storage.md lists.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from testkit import ROOT
-from testkit.bucket_runs import SAVE_EVERY, SCENARIOS, STEPS
+from bigbird_ja import storage
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from testkit import killing
 from testkit.fakes.gcs_process import TOKEN, FakeGcs
+from testkit.zygote import Command, Ended, Zygote
 
-# One child runs all scenarios, two dozen commands: minutes on a busy machine.
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
-Outcomes = dict[str, dict[str, Any]]
+BASE, STEPS, SAVE_EVERY = "gs://road", 12, 4
+AFTER_FIRST_SAVE = ("between-files", 3)  # two files and the sidecar are there
+MEDIA_DOOR = "GET storage.googleapis.com/"  # where TensorFlow reads the shards
+CONFIG = {
+    **killing.CONFIG,
+    "tokenize": {"vocab_size": 1200},
+    "make_data": {"seq_length": 64, "max_predictions_per_seq": 12, "num_shards": 4,
+                  "eval_fraction": 0.1},
+    "training": {**killing.CONFIG["training"], "num_train_steps": STEPS, "log_every_steps": 2},
+    "checkpoints": {**killing.CONFIG["checkpoints"], "save_every_steps": SAVE_EVERY,
+                    "keep_last": 3},
+}  # fmt: skip
+
+
+class Road:
+    """A bucket with a corpus, a tokenizer, a data set and a finished run, and commands on it."""
+
+    def __init__(self, zygote: Zygote, fake: FakeGcs, scratch: Path) -> None:
+        self.zygote, self.fake = zygote, fake
+        self._config, self._cache = scratch / "tiny.yaml", scratch / "cache"
+        self._config.write_text(yaml.safe_dump(CONFIG))
+        fake.create_bucket("road")
+        fake.log(clear=True)
+        corpus = scratch / "ja.jsonl"
+        self.printed = zygote.run("sample", f"--output={corpus}", "--documents=30", "--seed=1").err
+        fake.put(f"{BASE}/ja.jsonl", corpus.read_bytes())
+        self.finish("tokenize", f"--input={BASE}/ja.jsonl", f"--output_prefix={BASE}/tok/ja")
+        self.made = self.finish(*self.make_data("data"))
+        self.finish(*self.pretrain("reference"))
+        self.digest = killing.digest(f"{BASE}/reference")
+        self.requests = [entry["request"] for entry in fake.log()]
+
+    def start(self, *words: str, **how: Any) -> Command:
+        environ = {"XDG_CACHE_HOME": str(self._cache)}  # where make-data keeps its work
+        return self.zygote.start(
+            *words, "--config", str(self._config), "--json", environ=environ, **how
+        )
+
+    def run(self, *words: str) -> Ended:
+        """A command to its end, after which the bucket works again."""
+        ended = self.start(*words).wait()
+        self.fake.clear()
+        return ended
+
+    def finish(self, *words: str) -> dict[str, Any]:
+        ended = self.run(*words)
+        self.printed += ended.out + ended.err
+        assert ended.status == 0, ended.err
+        return ended.result
+
+    def hang(self, at: tuple[str, int], *words: str) -> Command:
+        """Starts a command and waits until it stands still at an instant of its training."""
+        running = self.start(*words, hang_at=at)
+        running.wait_for(running.hung)
+        return running
+
+    def make_data(self, name: str) -> list[str]:
+        return ["make-data", f"--input={BASE}/ja.jsonl", f"--tokenizer={BASE}/tok/ja.model",
+                f"--output_dir={BASE}/{name}", "--num_workers=1"]  # fmt: skip
+
+    def pretrain(self, name: str, data: str = "data") -> list[str]:
+        return ["pretrain", f"--data_dir={BASE}/{data}", f"--model_dir={BASE}/{name}"]
+
+    def copy(self, source: str, target: str) -> None:
+        for name in storage.list_files(f"{BASE}/{source}"):
+            self.fake.put(f"{BASE}/{target}/{name}", self.fake.get(f"{BASE}/{source}/{name}"))
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """Scenario to outcome, from a child on a fake bucket of its own."""
-    scratch = tmp_path_factory.mktemp("road")
-    with FakeGcs() as fake:
-        program = [sys.executable, "-m", "testkit.bucket_runs", fake.url, "bucket", str(scratch)]
-        done = subprocess.run(
-            [*program, *SCENARIOS], env=fake.environ(), cwd=ROOT, stdout=subprocess.PIPE,
-            text=True, check=True,
-        )  # fmt: skip
-        result: Outcomes = json.loads(done.stdout.splitlines()[-1])
-        requests = [entry["request"] for entry in fake.log()]
-        places = [f"gs://bucket/{name}" for name in fake.names("bucket")]
-        result["left behind"] = {
-            "uploads by TensorFlow": [r for r in requests if "googleapis" in r and "upload" in r],
-            "objects with the token": [p for p in places if TOKEN.encode() in fake.get(p)],
-            "logs with the token": [
-                str(log) for log in scratch.glob("*.log") if TOKEN in log.read_text()
-            ],
-        }
-    return result
+def road(
+    zygote: Zygote, fake_gcs: FakeGcs, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Road]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in fake_gcs.env.items():
+            if name.startswith(("STORAGE_", "BIGBIRD_")):
+                patch.setenv(name, value)
+        yield Road(zygote, fake_gcs, tmp_path_factory.mktemp("road"))
 
 
-def assert_ended(outcome: dict[str, Any], status: int, reason: str, *words: str) -> None:
+@pytest.fixture(autouse=True)
+def without_faults(fake_gcs: FakeGcs) -> Iterator[None]:
+    yield
+    fake_gcs.clear()
+
+
+def saved(name: str) -> list[int]:
+    return CheckpointStore(f"{BASE}/{name}").steps()
+
+
+def events(name: str) -> list[str]:
+    return [event["event"] for event in run_log.read_events(f"{BASE}/{name}")]
+
+
+def assert_ended(ended: Ended, status: int, reason: str, *words: str) -> None:
     """One line that has `words`, the status and reason of the contract, no traceback."""
-    assert (outcome["status"], outcome["results"]["reason"]) == (status, reason), outcome
-    assert not outcome["traceback"]
-    last = outcome["lines"][-1]
+    assert (ended.status, ended.result["reason"]) == (status, reason), ended.err
+    assert "Traceback" not in ended.err
+    last = ended.err.rstrip().splitlines()[-1]
     assert last.startswith("bigbird-ja: ") and all(word in last for word in words), last
 
 
-def assert_finished(outcome: dict[str, Any], outcomes: Outcomes) -> None:
+def assert_finished(road: Road, ended: Ended, name: str) -> None:
     """Trained to the end with the weights of the reference, each step logged once."""
-    assert outcome["status"] == 0, outcome
-    assert outcome["results"]["global_step"] == STEPS
-    assert outcome["logged"] == list(range(2, STEPS + 1, 2))
-    assert outcome["saved"][-1] == STEPS
-    assert outcome["digest"] == outcomes["reference"]["digest"]
+    assert ended.status == 0 and ended.result["global_step"] == STEPS, ended.err
+    logged = [record["step"] for record in run_log.read_metrics(f"{BASE}/{name}")]
+    assert logged == list(range(2, STEPS + 1, 2)) and saved(name)[-1] == STEPS
+    assert killing.digest(f"{BASE}/{name}") == road.digest
 
 
-def test_everything_is_made_on_the_bucket_and_not_by_tensorflow(outcomes: Outcomes) -> None:
-    road = outcomes["road"]
-    assert [road[name]["status"] for name in ("sample", "tokenize", "make_data")] == [0, 0, 0]
-    assert road["make_data"]["results"]["density"] > 0.97
-    assert_finished(outcomes["reference"], outcomes)
-    names = outcomes["reference"]["names"]
+def test_everything_is_made_on_the_bucket_and_not_by_tensorflow(road: Road) -> None:
+    assert road.made["density"] > 0.97
+    names = storage.list_files(f"{BASE}/reference")
     files = {"checkpoint", "config.yaml", "tokenizer.model", "metrics.jsonl", "events.jsonl"}
     assert files <= set(names) and "lock.json" not in names
-    assert not any(outcomes["left behind"].values()), outcomes["left behind"]
+    assert not [r for r in road.requests if "googleapis" in r and "upload" in r]
+    objects = [f"{BASE}/{name}" for name in road.fake.names("road")]
+    assert not [path for path in objects if TOKEN.encode() in road.fake.get(path)]
+    assert TOKEN not in road.printed
 
 
-def test_killed_in_a_save_and_resumed_under_faults_ends_with_the_same_weights(
-    outcomes: Outcomes,
-) -> None:
-    killed, resumed = outcomes["killed_and_resumed_under_faults"].values()
-    assert killed["status"] == -9 and killed["saved"] == [SAVE_EVERY]
-    assert_finished(resumed, outcomes)
-    assert resumed["results"]["interruptions"] == 1
-    assert "resumed" in resumed["events"] and resumed["events"][-1] == "finished"
-    assert sum("trying again" in line for line in resumed["lines"]) <= 1
+def test_killed_in_a_save_and_resumed_under_faults_ends_with_the_same_weights(road: Road) -> None:
+    running = road.hang(("between-files", 5), *road.pretrain("killed"))  # of the second save
+    running.send(signal.SIGKILL)
+    assert running.wait().status == -signal.SIGKILL and saved("killed") == [SAVE_EVERY]
+    road.fake.fault("/o/killed|/o[?].*name=|upload", "status", p=0.1, times=-1)
+    road.fake.fault(MEDIA_DOOR, "truncate", bytes=500, times=2)
+    road.fake.fault("upload", "lost_reply", times=3, skip=2)
+    road.fake.fault("model.ckpt.*alt=media", "reset", bytes=1000, times=2)
+    ended = road.run(*road.pretrain("killed"))
+    assert_finished(road, ended, "killed")
+    assert ended.result["interruptions"] == 1
+    assert "resumed" in events("killed") and events("killed")[-1] == "finished"
+    assert ended.err.count("trying again") <= 1
 
 
-def test_an_unreadable_checkpoint_list_never_restarts_a_run(outcomes: Outcomes) -> None:
-    runs = outcomes["unreadable_checkpoint_list"]
-    for code, status, reason in (("403", 2, "bad_input"), ("503", 74, "io_error")):
-        assert_ended(runs[code], status, reason, "gs://bucket/unreadable", code)
-        assert runs[code]["digest"] == runs["before"]["digest"]
-    assert_finished(runs["after"], outcomes)
+def test_an_unreadable_checkpoint_list_never_restarts_a_run(road: Road) -> None:
+    road.copy("reference", "unreadable")
+    for name in storage.list_files(f"{BASE}/unreadable"):
+        if f"ckpt-{STEPS}." in name:
+            storage.delete(f"{BASE}/unreadable/{name}")
+    before = killing.digest(f"{BASE}/unreadable")
+    for code, status, reason in ((403, 2, "bad_input"), (503, 74, "io_error")):
+        road.fake.fault("o/unreadable/checkpoint|prefix=unreadable", "status", code=code, times=-1)
+        ended = road.run(*road.pretrain("unreadable"))
+        assert_ended(ended, status, reason, f"{BASE}/unreadable", str(code))
+        assert killing.digest(f"{BASE}/unreadable") == before
+    assert_finished(road, road.run(*road.pretrain("unreadable")), "unreadable")
 
 
 @pytest.mark.parametrize(
-    ("scenario", "words", "saved"),
+    ("at", "fault", "words", "steps"),
     [
-        ("data_unavailable_for_ever", "503 tfrecord", []),
-        ("short_shard", "tfrecord", []),
-        ("listed_but_gone", "tfrecord 404", []),
-        ("shard_replaced", "gs://bucket/data-2/train-00000-of-00004.tfrecord", [SAVE_EVERY]),
-        ("credentials_expire", "gs://bucket/expired 401", [SAVE_EVERY]),
-        ("uploads_fail_for_ever", "gs://bucket/failing 503", [SAVE_EVERY]),
+        (None, ("googleapis.com.*tfrecord", "status"), "503 tfrecord", []),
+        (None, (MEDIA_DOOR, "short"), "tfrecord", []),
+        (None, (MEDIA_DOOR, "gone"), "tfrecord 404", []),
+        (AFTER_FIRST_SAVE, (".", "expired"), f"{BASE}/lasting 401", [SAVE_EVERY]),
+        (AFTER_FIRST_SAVE, ("upload", "status"), f"{BASE}/lasting 503", [SAVE_EVERY]),
     ],
+    ids=["unavailable", "short", "gone", "expired", "no uploads"],
 )
 def test_a_lasting_fault_ends_the_run_with_the_last_checkpoint_intact(
-    outcomes: Outcomes, scenario: str, words: str, saved: list[int]
+    road: Road, at: tuple[str, int] | None, fault: tuple[str, str], words: str, steps: list[int]
 ) -> None:
-    assert_ended(outcomes[scenario], 74, "io_error", *words.split())
-    assert outcomes[scenario]["saved"] == saved
+    for name in road.fake.names("road", "lasting/"):
+        road.fake.remove(f"{BASE}/{name}")
+    running = road.hang(at, *road.pretrain("lasting")) if at else None
+    kinds = {"short": {"bytes": 2000}, "gone": {"code": 404}, "expired": {"code": 401}}
+    match, kind = fault
+    how = kinds.get(kind, {})
+    road.fake.fault(match, "status" if "code" in how else kind, times=-1, **how)
+    if running:
+        running.hung.unlink()
+    ended = running.wait() if running else road.run(*road.pretrain("lasting"))
+    road.fake.clear()
+    assert_ended(ended, 74, "io_error", *words.split())
+    assert saved("lasting") == steps
 
 
-def test_damaged_checkpoints_are_set_aside_and_named(outcomes: Outcomes) -> None:
-    outcome = outcomes["damaged_latest"]
-    assert_finished(outcome, outcomes)
-    assert outcome["events"].count("set_aside") == 2
-    assert any(name.startswith(f"damaged-model.ckpt-{STEPS}.") for name in outcome["names"])
+def test_a_shard_that_is_replaced_by_one_of_the_same_length_is_noticed(road: Road) -> None:
+    road.copy("data", "data-2")
+    running = road.hang(AFTER_FIRST_SAVE, *road.pretrain("replaced", "data-2"))
+    path = f"{BASE}/data-2/train-00000-of-00004.tfrecord"
+    road.fake.put(path, road.fake.get(path))
+    running.hung.unlink()
+    assert_ended(running.wait(), 74, "io_error", path)
+    assert saved("replaced") == [SAVE_EVERY]
 
 
-def test_two_writers_do_not_meet(outcomes: Outcomes) -> None:
-    runs = outcomes["two_writers"]
-    assert_finished(runs["first"], outcomes)
-    assert_ended(runs["second"], 2, "bad_input", "gs://bucket/two", "process")
+def test_damaged_checkpoints_are_set_aside_and_named(road: Road) -> None:
+    road.copy("reference", "damaged")
+    data = f"{BASE}/damaged/model.ckpt-{STEPS}.data-00000-of-00001"
+    content = bytearray(road.fake.get(data))
+    content[len(content) // 2] ^= 1
+    road.fake.put(data, bytes(content))
+    road.fake.remove(f"{BASE}/damaged/model.ckpt-{STEPS - SAVE_EVERY}.index")
+    assert_finished(road, road.run(*road.pretrain("damaged")), "damaged")
+    assert events("damaged").count("set_aside") == 2
+    names = storage.list_files(f"{BASE}/damaged")
+    assert any(name.startswith(f"damaged-model.ckpt-{STEPS}.") for name in names)
 
 
-def test_make_data_under_faults_makes_the_same_bytes(outcomes: Outcomes) -> None:
-    cut = outcomes["make_data_cut_off"]
-    for name, code in (("failing", "503"), ("refusing", "403")):
-        assert_ended(cut[name], 74, "io_error", f"gs://bucket/data-{name}/", code)
-        assert "manifest.json" not in cut[name]["names"]
-    expected = outcomes["road"]["make_data"]["results"]["fingerprint"]
-    again = cut["failing again"], cut["refusing again"], outcomes["make_data_under_faults"]
-    for outcome in again:
-        assert outcome["status"] == 0, outcome
-        assert outcome["results"]["fingerprint"] == expected
+def test_of_two_writers_the_second_is_refused(road: Road) -> None:
+    first = road.hang(("step", 3), *road.pretrain("two"))
+    second = road.run(*road.pretrain("two"))
+    assert_ended(second, 2, "bad_input", f"{BASE}/two", "process")
+    first.hung.unlink()
+    assert_finished(road, first.wait(), "two")
+
+
+@pytest.mark.parametrize(("name", "code"), [("failing", 503), ("refusing", 403)])
+def test_make_data_that_was_cut_off_makes_the_same_bytes(road: Road, name: str, code: int) -> None:
+    road.fake.fault("upload", "status", code=code, times=-1, skip=3)
+    ended = road.run(*road.make_data(f"data-{name}"))
+    assert_ended(ended, 74, "io_error", f"{BASE}/data-{name}/", str(code))
+    assert "manifest.json" not in storage.list_files(f"{BASE}/data-{name}")
+    again = road.finish(*road.make_data(f"data-{name}"))
+    assert again["fingerprint"] == road.made["fingerprint"]
+
+
+def test_make_data_under_every_passing_fault_makes_the_same_bytes(road: Road) -> None:
+    road.fake.fault("data-f", "reset", times=2)
+    road.fake.fault("upload", "lost_reply", times=2, skip=3)
+    road.fake.fault("data-f|upload", "status", p=0.2, times=-1)
+    made = road.finish(*road.make_data("data-f"))
+    assert made["fingerprint"] == road.made["fingerprint"]

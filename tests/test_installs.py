@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bigbird_ja.launch import wheel
+from bigbird_ja.launch import startup
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):
@@ -127,10 +127,10 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
 
 def test_the_vm_of_launch_gets_the_packages_of_the_extras() -> None:
     extras = {r.name: r.specifier for r in requirements("tpu", "tensorflow", "estimator")}
-    beside = map(Requirement, wheel.engine_requirements("pjrt", "tpu-vm-tf-2.15.0-pjrt"))
+    beside = map(Requirement, startup.engine_requirements("pjrt", "tpu-vm-tf-2.15.0-pjrt"))
     assert all(extras[required.name] == required.specifier for required in beside)
     newer = {r.name: r.specifier for r in requirements("tpu", "tensorflow")}
-    for required in map(Requirement, wheel.engine_requirements("pjrt", "v2-alpha-tpuv6e")):
+    for required in map(Requirement, startup.engine_requirements("pjrt", "v2-alpha-tpuv6e")):
         assert newer[required.name.removesuffix("-cpu")] == required.specifier
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch import wheel
+from bigbird_ja.launch import startup
 from bigbird_ja.settings.resolve import preset_names, preset_path
 from testkit import ROOT
 
@@ -28,7 +28,7 @@ NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflo
 
 
 def test_the_wheel_for_a_vm_holds_every_preset() -> None:
-    with zipfile.ZipFile(io.BytesIO(wheel.build().content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(startup.build_wheel().content)) as archive:
         held = set(archive.namelist())
     assert (
         preset_names() and {f"bigbird_ja/settings/presets/{n}.yaml" for n in preset_names()} <= held
@@ -39,7 +39,7 @@ def test_the_vm_installs_what_the_package_requires() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = {line.split(";")[0].split("[")[0].strip() for line in project["dependencies"]}
     names = {name.rstrip("<>=!~.0123456789, ") for name in required} - NOT_FOR_TRAINING
-    installed = {pin.partition("==")[0] for pin in wheel.requirements()}
+    installed = {pin.partition("==")[0] for pin in startup.requirements()}
     assert names - installed == set()
 
 

@@ -41,7 +41,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
-    from bigbird_ja.commands.make_data import summary
+    from bigbird_ja.commands.make_data import report, summary
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.process.console import Progress
     from bigbird_ja.process.errors import BadInput
@@ -57,7 +57,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
         "problems": problems,
     }
-    print(_report(manifest, args.data_dir, results))
+    print(report(manifest, results, args.data_dir))
     if problems:
         for problem in problems:
             print(f"problem: {problem}", file=sys.stderr)
@@ -69,35 +69,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.examples and manifest.tokenizer_sha256:
         _show_examples(manifest, args.data_dir, args.examples, sys.stdout.isatty())
     return results
-
-
-def _report(manifest: Manifest, where: str, results: dict[str, Any]) -> str:
-    from bigbird_ja.commands.make_data import corpora_table, rows_of
-    from bigbird_ja.process.console import human_bytes, human_count, table
-
-    fragments = manifest.statistics.get("documents_per_sequence", [])
-    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
-    rows = [
-        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
-        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        ["tokens per epoch", human_count(results["tokens_per_epoch"])],
-        *rows_of(manifest),
-        ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["next sentence", "yes" if manifest.nsp else "no"],
-        ["readers", f"{manifest.num_readers} (hosts must divide them)"],
-        ["size", human_bytes(results["bytes"])],
-    ]
-    lengths = manifest.statistics.get("document_tokens", [])
-    most = max(lengths, default=1)
-    bars = [
-        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
-        for i, n in enumerate(lengths)
-        if n
-    ]
-    return (
-        f"{where}\n{table(rows, ['what', 'value'])}{corpora_table(manifest)}\n\n"
-        f"{table(bars, ['length of documents', 'number', ''])}\n"
-    )
 
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) -> None:

@@ -73,14 +73,14 @@ def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> N
     Each machine's own metadata names the folder of its run, so this needs no --bucket.
     """
     from bigbird_ja import storage
-    from bigbird_ja.launch import run_story
+    from bigbird_ja.launch.run_files import watched_by
 
     runs = {tpu.run_dir for tpu in tpus if tpu.run_dir}
     if bucket:
         names = {tpu.run for tpu in tpus} | ({name} if name else set())
         runs |= {storage.join(bucket, run) for run in names}
     for run_dir in sorted(runs):
-        watcher = run_story.watcher(run_dir, time.time())
+        watcher = watched_by(run_dir, time.time())
         if watcher:
             raise BadInput(
                 f"{storage.base_name(run_dir)} is watched by a `launch` ({watcher}), which would"

@@ -17,6 +17,7 @@ positions in, embeddings and log_probabilities out; tokenizer.model in assets.ex
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -65,6 +66,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Makes the folder, unless it is there."""
     from bigbird_ja.export import folder
 
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", args.license):
+        raise BadInput(
+            f"--license={args.license!r}: an identifier of the hub, such as cc-by-sa-4.0"
+        )
     folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.evaluation import trained_model
     from bigbird_ja.export import model_card

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.console import table
+from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     ]
     print(table(rows, ["mask", "token", "probability"]))
     if len(text) < 400:
-        print(filled_text(text, masks))
+        print("\n".join(map(printable, filled_text(text, masks).split("\n"))))
     return {"step": model.step, "masks": masks}
 
 

@@ -16,18 +16,23 @@ docs/cloud-setup.md leads from an empty project to here.
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
+    from bigbird_ja.accelerators.prices import Prices
     from bigbird_ja.launch.run_files import Run
     from bigbird_ja.launch.run_state import RunState
     from bigbird_ja.launch.services import Tpus
     from bigbird_ja.launch.startup import Vm
+    from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
@@ -42,7 +47,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def _define_what(flags: Flags) -> None:
-    needed: dict[str, Any] = {"required": True, "unless": ("dry_run", "logs")}
+    needed: dict[str, Any] = {"required": True, "unless": ("dry_run", "logs"), "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
     flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
@@ -51,26 +56,18 @@ def _define_what(flags: Flags) -> None:
         "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8, and larger slices such as v6e-32.",
         default="v3-8",
     )
-    flags.path("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
-    flags.path("data_dir", "Data set of `make-data`, on gs://.", **needed)
+    flags.text("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
+    flags.text("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
-    flags.text(
-        "continue_with",
-        "Changes a setting of a launched run in mid run, as `pretrain --continue_with` does"
-        " (repeatable). Its TPU must be gone: it trains with the old settings.",
-        many=True, excludes=("logs", "dry_run"),
-    )  # fmt: skip
     flags.choice(
         "engine", ("auto", "estimator", "pjrt"),
         "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking.",
     )  # fmt: skip
-    flags.choice(
-        "pricing", ("spot", "preemptible", "on_demand"),
-        "preemptible is spot's older form, ended after 24 hours at the latest.",
-    )  # fmt: skip
+    flags.choice("pricing", ("spot", "on_demand"), "Spot TPUs are preempted, and cost a third.")
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
-    flags.switch("dry_run", "Prints what would be rented, and what it costs; does nothing.")
-    flags.switch("verbose", "Prints every request and the start-up script.", needs="dry_run")
+    flags.switch(
+        "dry_run", "Prints what would be rented and its cost, with --json every request; no more."
+    )
     flags.text("logs", "Rents nothing: shows the log of the run of this name (with --bucket).")
 
 
@@ -117,88 +114,157 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launches, watches, ends."""
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.launch import backends, prepare
+    from bigbird_ja.launch import backends, terminal
     from bigbird_ja.launch.startup import vm_from_environment
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.validate import config_warnings
-    from bigbird_ja.settings.values import check_mid_run
 
     if args.logs:
-        return _follow(args)
+        if not args.bucket:
+            raise BadInput("--logs needs --bucket: where `launch` put the run")
+        return {
+            "name": args.logs,
+            "ending": terminal.follow(args.bucket, args.logs, print, time.sleep, args.poll_seconds),
+        }
     config, overrides = command_flags.resolve(args)
-    vm = vm_from_environment()
-    launched, warnings = prepare.prepare(args, config, vm, needs_all=not args.dry_run)
+    vm, table = vm_from_environment(), prices.load(args.prices)
+    launched, warnings = _prepare(args, config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")
-    changes = [override.key for override in overrides if override.source == "--continue_with"]
-    check_mid_run(changes)
     service = backends.service_of(args.accelerator_type)
     engine = backends.engine_on(args.accelerator_type, args.engine)
     log(f"{args.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
-        return {**_dry_run(args, launched, config, vm), "warnings": warnings}
+        return {**terminal.dry_run(launched, config, vm, table), "warnings": warnings}
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    config = prepare.check_data(launched, config, overrides)
-    for warning in prepare.region_warnings(launched, prices.load(args.prices)):
-        log(f"warning: {warning}")
+    config = _check_data(launched, config, overrides)
+    for zone in launched.settings.zones:
+        for warning in prices.traffic_warnings([launched.bucket], zone, table):
+            log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(launched.project)
-    if changes:
-        prepare.check_mid_run_change(launched, changes, tpus)
-    return _supervise(args, launched, config, vm, tpus, changes)
+    return _supervise(args, launched, config, vm, tpus)
 
 
-def _follow(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """`--logs`: the trainer's log, until the run has ended."""
-    import time
+def _prepare(
+    args: absl_flags.FlagValues, config: Config, vm: Vm, table: Prices
+) -> tuple[Run, list[str]]:
+    """Checks the flags and fills in what follows from them, without a credential or data; a dry
+    run has placeholders for what was not given.
 
-    from bigbird_ja.launch.run_files import BucketFiles, Run, find_runs
-    from bigbird_ja.launch.terminal import follow
-    from bigbird_ja.process.errors import BadInput
+    Returns:
+        The run, and warnings to show.
 
-    if not args.bucket:
-        raise BadInput("--logs needs --bucket: where `launch` put the run")
-    names = find_runs(args.bucket)
-    if args.logs not in names:
+    Raises:
+        BadInput: something missing, unknown, or known not to work.
+    """
+    from bigbird_ja import storage
+    from bigbird_ja.accelerators import hardware
+    from bigbird_ja.launch import backends
+    from bigbird_ja.launch.run_files import Run, check_name
+    from bigbird_ja.launch.run_state import Settings
+    from bigbird_ja.launch.services import TpuSpec
+
+    warnings = backends.check_rentable(args.accelerator_type, args.engine)
+    service = backends.service_of(args.accelerator_type)
+    if args.queued and service == "compute":
         raise BadInput(
-            f"--logs={args.logs}: no such run on {args.bucket}: {', '.join(names) or 'none'}"
+            f"--queued: Compute Engine, which rents {args.accelerator_type}, has no queue: leave it"
+            " out, and name several --zones"
         )
-    files = BucketFiles(Run(args.bucket, args.logs))
-    ending = follow(files, print, time.sleep, args.poll_seconds)
-    print(ending)
-    return {"name": args.logs, "ending": ending}
+    name = check_name(args.name or "my-run")
+    bucket = (args.bucket or "gs://MY-BUCKET").rstrip("/")
+    project = args.project or "MY-PROJECT"
+    data_dir = args.data_dir or f"{bucket}/data"
+    if storage.is_remote(bucket) and not storage.is_remote(data_dir):
+        raise BadInput(
+            f"--data_dir {data_dir} is on this machine, where the TPU cannot read it: put it on the"
+            f" bucket, with make-data --output_dir {bucket}/data or gcloud storage cp -r"
+        )
+    if not storage.is_remote(bucket) and vm.device == "tpu":
+        raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
+    zones = tuple(args.zones) or table.usual_zones(args.accelerator_type, args.pricing)
+    for zone in zones:
+        table.check_zone(zone, args.accelerator_type)
+    usd, price_warnings = _price(args, table, zones)
+    image = args.runtime_version or backends.MODULES[service].image(args.accelerator_type)
+    spec = TpuSpec(
+        name, args.accelerator_type, image, args.pricing, args.queued, args.service_account,
+        args.network, args.subnetwork, args.external_ip,
+    )  # fmt: skip
+    settings = Settings(
+        zones,
+        config.training.num_train_steps,
+        usd,
+        project=project,
+        accelerator_type=args.accelerator_type,
+        queued=args.queued,
+        lease=args.lease_hours * 3600,
+        hosts=hardware.find(args.accelerator_type).hosts,
+        max_seconds=None if args.max_hours is None else args.max_hours * 3600,
+        max_usd=args.max_cost,
+        poll=args.poll_seconds,
+        stall=args.stall_minutes * 60,
+        startup=args.startup_minutes * 60,
+        backoff_first=min(30.0, args.poll_seconds),
+    )
+    run = Run(bucket, name, project, data_dir, spec, settings, args.engine, args.vm_python)
+    return run, [*warnings, *price_warnings]
 
 
-def _dry_run(args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm) -> dict[str, Any]:
-    import dataclasses
-    import datetime
+def _price(
+    args: absl_flags.FlagValues, table: Prices, zones: Sequence[str]
+) -> tuple[float, list[str]]:
+    """US dollars per hour in the dearest of the zones, so that no budget is passed.
 
-    from bigbird_ja.accelerators import prices
-    from bigbird_ja.launch import dry_run, wheel
+    Raises:
+        BadInput: no price is known, and nothing else bounds what is spent.
+    """
+    try:
+        return table.per_hour(args.accelerator_type, args.pricing, zones), []
+    except BadInput as error:
+        if args.max_cost is not None:
+            raise BadInput(f"--max_cost needs a price: {error}") from error
+        if args.max_hours is None and not args.dry_run:
+            raise BadInput(
+                f"{error}; or give --max_hours: without a price nothing else bounds the cost"
+            ) from error
+        more = "" if args.max_hours is not None else ", so that --max_hours is needed"
+        return 0.0, [f"{error}: costs are not counted{more}"]
 
-    table, package = prices.load(args.prices), wheel.build()
-    path = wheel.location(launched.bucket, package)
-    launched = dataclasses.replace(launched, wheel=path, wheel_sha256=package.sha256)
-    requests = dry_run.planned_requests(launched, vm, package)
-    cost = dry_run.cost_plan(launched, config, table)
-    if args.verbose:
-        print(dry_run.everything(requests, cost), "\n")
-    print(dry_run.text(launched, cost, requests, table.describe_age(datetime.date.today())))
-    return {"requests": requests, "cost": cost}
+
+def _check_data(run: Run, config: Config, overrides: Sequence[Override]) -> Config:
+    """Reads the data set's manifest, so that a contradiction is found before it is paid for.
+
+    Returns:
+        The config of a run on that data.
+
+    Raises:
+        BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
+            its readers can be shared among.
+    """
+    from bigbird_ja import storage
+    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data import order
+    from bigbird_ja.settings.resolve import complete_config
+
+    manifest = manifest_lib.load(run.data_dir)
+    where = storage.join(run.data_dir, "manifest.json")
+    complete = complete_config(config, overrides, manifest.as_settings(), where)
+    batch, hosts = config.training.global_batch_size, run.settings.hosts
+    if hosts > 1:
+        order.check_hosts(manifest.num_readers, batch, hosts, 0)
+    return complete
 
 
 def _supervise(
-    args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm, tpus: Tpus,
-    changes: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    import time
-
-    from bigbird_ja.launch import prepare, startup
+    args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm, tpus: Tpus
+) -> dict[str, Any]:
+    from bigbird_ja.launch import startup
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
-    from bigbird_ja.launch.supervise import Detached, Services, SystemClock, supervise
+    from bigbird_ja.launch.supervise import Detached, Services, steady_seconds, supervise
     from bigbird_ja.launch.terminal import Interrupts, LogFollower, progress_lines
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
-    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage.lease import LeaseLost
 
     files = BucketFiles(launched)
@@ -214,14 +280,14 @@ def _supervise(
 
     lease.acquire()
     try:
-        stored = prepare.store(launched, config, changes, args.update_package)
+        stored = startup.store(launched, config, args.update_package)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             streams.guard_stderr(interrupts.nobody_reads),
         ):
             services = Services(
-                tpus, files, SystemClock(), interrupts.sleep, lease.renew, interrupts.stop, say,
-                progress,
+                tpus, files, steady_seconds, time.time, interrupts.sleep, lease.renew,
+                interrupts.stop, say, progress,
                 lambda zone, attempt, limit: startup.metadata(
                     stored, vm, zone, attempt, limit, time.time()
                 ),

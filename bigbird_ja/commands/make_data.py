@@ -58,29 +58,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.process.console import log
-
-    began = time.monotonic()
-    config, overrides = command_flags.resolve(args)
-    log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
-    manifest, was_there = _make(args, config)
-    seconds = time.monotonic() - began
-    if was_there:
-        log(f"{args.output_dir} is finished already: nothing to do")
-    results = summary(manifest, seconds)
-    print(report(manifest, results, args.output_dir))
-    return results
-
-
-def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     from bigbird_ja.data import build
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
 
+    began = time.monotonic()
+    config, overrides = command_flags.resolve(args)
+    log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
-    num_workers = args.num_workers or build.available_cores()
     ours = Files(args.tokenizer.removesuffix(".model"))
     if args.tokenizer.endswith(".model") and ours.read_record() is not None:
         tokenizer = tokenizer_lib.load(args.tokenizer)
@@ -90,16 +77,21 @@ def _make(args: absl_flags.FlagValues, config: Config) -> tuple[Manifest, bool]:
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
     corpus = corpus_input.open_input(args, weights=True)
-    spec = spec_of(config.make_data, tokenizer, corpus, args.input_mask)
-    request = build.Request(
-        corpus=corpus,
-        tokenizer=tokenizer,
-        spec=spec,
-        output_dir=args.output_dir,
-        num_workers=num_workers,
-        overwrite=args.overwrite,
+    manifest, was_there = build.make_data(
+        build.Request(
+            corpus=corpus,
+            tokenizer=tokenizer,
+            spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
+            output_dir=args.output_dir,
+            num_workers=args.num_workers or build.available_cores(),
+            overwrite=args.overwrite,
+        )
     )
-    return build.make_data(request)
+    if was_there:
+        log(f"{args.output_dir} is finished already: nothing to do")
+    results = summary(manifest, time.monotonic() - began)
+    print(report(manifest, results, args.output_dir))
+    return results
 
 
 def _check_length(config: Config) -> None:
@@ -135,38 +127,34 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     return results
 
 
-def rows_of(manifest: Manifest) -> list[list[str]]:
-    """What `make-data` and `check-data` both show of a data set."""
-    return [
+def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
+    """A data set for people, as `make-data` and `check-data` show it."""
+    from bigbird_ja.process.console import human_bytes, human_count, human_time, table
+
+    fragments = manifest.statistics.get("documents_per_sequence", [])
+    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
+    rows = [
+        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
+        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
+        ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
         ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
-    ]
-
-
-def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
-    """The result for people."""
-    from bigbird_ja.process.console import human_bytes, human_count, human_time, table
-
-    rows = [
-        ["documents", human_count(manifest.documents)],
-        ["tokens", human_count(manifest.tokens)],
-        *rows_of(manifest),
+        ["documents per sequence", f"{mean_fragments:.2f} on average"],
+        ["next sentence", "yes" if manifest.nsp else "no"],
+        ["readers", f"{manifest.num_readers} (hosts must divide them)"],
         ["size", human_bytes(results["bytes"])],
         ["time", human_time(results["seconds"])],
     ]
-    found = f"{where}: {manifest.masking} masks\n{table(rows, ['what', 'value'])}"
-    return found + corpora_table(manifest)
-
-
-def corpora_table(manifest: Manifest) -> str:
-    """The corpora that are mixed, for people; empty where they are one."""
-    from bigbird_ja.process.console import human_count, table
-
-    if not manifest.corpora:
-        return ""
-    rows = [
+    lengths = manifest.statistics.get("document_tokens", [])
+    most = max(lengths, default=1)
+    bars = [
+        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
+        for i, n in enumerate(lengths)
+        if n
+    ]
+    corpora = [
         [
             row["name"],
             f"{row['weight']:g}",
@@ -178,4 +166,6 @@ def corpora_table(manifest: Manifest) -> str:
         for row in manifest.portions()
     ]
     header = ["corpus", "weight", "documents per epoch", "tokens per epoch", "share", "held out"]
-    return f"\n\n{table(rows, header)}"
+    tables = [table(rows, ["what", "value"]), table(bars, ["length of documents", "number", ""])]
+    tables += [table(corpora, header)] if corpora else []
+    return f"{where}\n" + "\n\n".join(tables)

@@ -10,7 +10,6 @@ Writes `--output`: a .jsonl, .jsonl.gz or .txt file, on disk or gs://.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -78,7 +77,6 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
     from bigbird_ja.storage.ownership import FILES, Owned
 
     folder, name = storage.directory_of(path), storage.base_name(path)
-
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
     outputs.check_output_file(path, "--output", replaces=overwrite)
@@ -91,17 +89,14 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
             with Owned.create(folder, FILES).writing(name) as file:
                 _encode(path, documents, file)
             return True
-        wanted = _Digest()
-        _encode(path, documents, cast("IO[bytes]", wanted))
-        stored = _Digest()
         with storage.open_read(path) as file:
-            while chunk := file.read(1 << 20):
-                stored.write(chunk)
-        if stored.sha256.digest() != wanted.sha256.digest():
-            raise BadInput(
-                f"{path} holds something else: choose another --output, or, if it is a generated"
-                " corpus, replace it with --overwrite"
-            )
+            compared = _Comparison(file)
+            _encode(path, documents, cast("IO[bytes]", compared))
+            if not compared.is_same or file.read(1):
+                raise BadInput(
+                    f"{path} holds something else: choose another --output, or, if it is a"
+                    " generated corpus, replace it with --overwrite"
+                )
     return False
 
 
@@ -120,15 +115,15 @@ def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:
             file.write(f"{line}\n".encode())
 
 
-class _Digest:
-    """A file to write to that keeps only the SHA-256 of the bytes."""
+class _Comparison:
+    """A file to write to that compares the bytes with those of another file."""
 
-    def __init__(self) -> None:
-        self.sha256 = hashlib.sha256()
+    def __init__(self, stored: IO[bytes]) -> None:
+        self._stored, self.is_same = stored, True
 
     def write(self, data: bytes) -> int:
-        """Adds the next bytes."""
-        self.sha256.update(data)
+        """Compares the next bytes."""
+        self.is_same = self.is_same and self._stored.read(len(data)) == data
         return len(data)
 
     def flush(self) -> None:

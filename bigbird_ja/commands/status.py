@@ -3,12 +3,14 @@
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
 Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist, on both services. Shows for each run its state, step, rate, ETA,
-preemptions and money so far. Changes nothing; takes a second or two.
+TPUs exist, on both services. Shows for each run its state, step, rate, ETA, preemptions and money
+so far; `report` draws its curves. Changes nothing; takes a second or two.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -17,7 +19,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.run_story import Story
+    from bigbird_ja.launch.run_state import Heartbeat, RunState
     from bigbird_ja.launch.services import Tpu
 
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --events 20"
@@ -36,83 +38,137 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows."""
-    from bigbird_ja.launch import run_story
     from bigbird_ja.launch.backends import list_ours
     from bigbird_ja.launch.run_files import find_runs
 
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
-    if args.events and not (args.name and args.bucket):
-        raise BadInput("--events needs --bucket and --name")
+    if args.events and not args.bucket:
+        raise BadInput("--events needs --bucket")
     tpus = list_ours(args.project, args.zones) if args.project else []
-    names = []
-    if args.bucket:
-        names = find_runs(args.bucket)
-        if args.name and args.name not in names:
+    names = find_runs(args.bucket) if args.bucket else []
+    if args.name:
+        if args.bucket and args.name not in names:
             raise BadInput(
                 f"no run {args.name!r} on {args.bucket}: there are {', '.join(names) or 'none'}"
             )
-    if args.name:
         names = [args.name] if args.bucket else []
         tpus = [tpu for tpu in tpus if tpu.belongs_to(args.name)]
-    stories = [
-        run_story.read(args.bucket, name, tpus, _tokens_per_step(args.bucket, name))
-        for name in names
-    ]
-    strays = [tpu for tpu in tpus if tpu.run not in names]
-    _print(stories, strays, asked=bool(args.project))
+    runs = [read_status(args.bucket, name, tpus) for name in names]
+    _print(runs, [tpu for tpu in tpus if tpu.run not in names], asked=bool(args.project))
     if args.events:
-        _print_events(args)
-    return {"runs": [vars(story) for story in stories], "tpus": [tpu.to_json() for tpu in tpus]}
+        _print_events(args.bucket, args.name, args.events)
+    return {"runs": runs, "tpus": [tpu.to_json() for tpu in tpus]}
 
 
-def _tokens_per_step(bucket: str, name: str) -> int:
-    from bigbird_ja.launch.run_files import Run
-    from bigbird_ja.plan.rows import tokens_per_step
+def read_status(
+    bucket: str, name: str, tpus: Sequence[Tpu], now: float | None = None
+) -> dict[str, Any]:
+    """One run, as an item of `runs` in the `--json` results.
+
+    Args:
+        tpus: what the service lists, of all runs; empty where it was not asked.
+        now: UNIX seconds.
+    """
+    from bigbird_ja.launch.run_files import BucketFiles, Run, read_run, watched_by
+    from bigbird_ja.launch.run_state import Phase, RunState
+    from bigbird_ja.launch.services import Presence
+
+    now = time.time() if now is None else now
+    launched = read_run(bucket, name) or Run(bucket, name)
+    files = BucketFiles(launched)
+    state, heartbeat = files.load_state() or RunState(name), files.heartbeat()
+    mine = [tpu for tpu in tpus if tpu.run == name]
+    target, usd = launched.settings.target_step, launched.settings.usd_per_hour
+    step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
+    rate = heartbeat.tokens_per_second if heartbeat else 0.0
+    has_ended = state.phase is Phase.ENDED
+    eta = None
+    if rate and target > step and not has_ended:
+        eta = (target - step) * _tokens_per_step(launched.config_path) / rate or None
+    # A READY TPU is billed while nobody watches, too.
+    is_ready = any(tpu.presence is Presence.READY for tpu in mine)
+    unwatched = max(0.0, now - state.saved_wall) if state.saved_wall and is_ready else 0.0
+    return {
+        "name": name,
+        "state": _state_of(state, heartbeat),  # training, creating, ..., or its ending
+        "step": step,
+        "target_step": target,
+        "tokens_per_second": rate,
+        "eta_seconds": eta,
+        "preemptions": state.preemptions,
+        "failures": state.failures,
+        "cost_usd": state.cost_usd + unwatched / 3600 * usd,
+        "tpu_hours": (state.billed_seconds + unwatched) / 3600,
+        "usd_per_hour": usd,
+        "tpus": [f"{tpu.accelerator_type} {tpu.state} in {tpu.zone}" for tpu in mine],
+        "watched_by": watched_by(launched.run_dir, now),  # None: no supervisor is alive
+        "heartbeat_age": now - heartbeat.time if heartbeat else None,
+        "ending": state.ending.value if state.ending and has_ended else None,
+        "message": state.ending_message,
+    }
+
+
+def _state_of(state: RunState, heartbeat: Heartbeat | None) -> str:
+    from bigbird_ja.launch.run_state import Phase
+
+    if state.phase is Phase.ENDED and state.ending:
+        return state.ending.value
+    if state.phase is Phase.RUNNING:
+        return (heartbeat.state if heartbeat and state.has_stepped else "") or "starting"
+    if state.phase is Phase.REMOVING and state.cause:
+        return f"removing ({state.cause.replace('_', ' ')})"
+    return state.phase.value
+
+
+def _tokens_per_step(config_path: str) -> int:
+    """0 where the config cannot be read."""
+    from bigbird_ja.plan import rows
     from bigbird_ja.settings.resolve import complete_config, read_config
 
     try:
-        config = read_config(Run(bucket, name).config_path)
+        return rows.tokens_per_step(complete_config(read_config(config_path)))
     except BadInput:
         return 0
-    return tokens_per_step(complete_config(config))
 
 
-def _print(stories: list[Story], strays: list[Tpu], asked: bool) -> None:
+def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
     from bigbird_ja.process.console import human_time, table
 
     rows = [
         (
-            s.name, s.state, f"{s.step:,}/{s.target_step:,}", f"{s.tokens_per_second:,.0f}",
-            human_time(s.eta_seconds) if s.eta_seconds is not None else "-", s.preemptions,
-            s.failures, f"{s.tpu_hours:.1f}", f"{s.cost_usd:.2f}",
-            "; ".join(s.tpus) or ("none" if asked else "not asked (--project)"),
-            s.watched_by or "nobody",
+            s["name"], s["state"], f"{s['step']:,}/{s['target_step']:,}",
+            f"{s['tokens_per_second']:,.0f}",
+            "-" if s["eta_seconds"] is None else human_time(s["eta_seconds"]),
+            s["preemptions"], s["failures"], f"{s['tpu_hours']:.1f}", f"{s['cost_usd']:.2f}",
+            "; ".join(s["tpus"]) or ("none" if asked else "not asked (--project)"),
+            s["watched_by"] or "nobody",
         )
-        for s in stories
+        for s in runs
     ]  # fmt: skip
     header = (
         "run", "state", "step", "tokens/s", "ETA", "preempted", "failed", "TPU h", "$", "TPU",
         "watched by",
     )  # fmt: skip
     print(table(rows, header) if rows else "no runs")
-    for story in stories:
-        if story.message:
-            print(f"{story.name}: {story.message}")
-        if story.tpus and story.watched_by is None:
-            print(f"{story.name}: nobody watches its TPU: run `launch` again, or `bigbird-ja down`")
+    for s in runs:
+        if s["message"]:
+            print(f"{s['name']}: {s['message']}")
+        if s["tpus"] and s["watched_by"] is None:
+            print(f"{s['name']}: nobody watches its TPU: `launch` again, or `bigbird-ja down`")
     for tpu in strays:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
 
 
-def _print_events(args: absl_flags.FlagValues) -> None:
-    import time
-
-    from bigbird_ja.launch import run_story
+def _print_events(bucket: str, name: str, count: int) -> None:
+    """The last events of trainer and supervisor, in order of time."""
+    from bigbird_ja.launch.run_files import Run
     from bigbird_ja.launch.run_state import Event
     from bigbird_ja.launch.supervise import describe
+    from bigbird_ja.run import log as run_log
 
-    for event in run_story.events(args.bucket, args.name)[-args.events :]:
+    events = sorted(run_log.read_events(Run(bucket, name).model_dir), key=lambda e: e["time"])
+    for event in events[-count:]:
         when = time.strftime("%F %T", time.localtime(event["time"]))
         hidden = ("event", "time", "source", "run", "host", "pid")
         fields = {key: value for key, value in event.items() if key not in hidden}

@@ -54,10 +54,5 @@ def seed_key(seed: int, purpose: int) -> int:
 def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
     """The order of `ids` (int, unique, below 2**31) by the hash of each, as indices into `ids`."""
     ids = np.asarray(ids, dtype=np.int64)
-    return np.argsort(sort_keys(key, ids), kind="stable")
-
-
-def sort_keys(key: Any, ids: Any) -> npt.NDArray[np.int64]:
-    """Unique sortable keys: the hash in the upper 32 bits, the id in the lower 31."""
-    ids = np.asarray(ids, dtype=np.int64)
-    return (fold(key, ids).astype(np.int64) << 31) | ids
+    keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
+    return np.argsort(keys, kind="stable")

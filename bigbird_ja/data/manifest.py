@@ -174,11 +174,6 @@ def spec_of(
         )
     if input_mask and config.masking == "dynamic":
         raise BadInput("--input_mask is for --masking=static: dynamic records hold no masks")
-    if tokenizer.special.pad != 0:
-        raise BadInput(
-            f"{tokenizer.source}: the padding piece has id {tokenizer.special.pad}, not 0: train a"
-            " tokenizer with `bigbird-ja tokenize`"
-        )
     chosen = {**vars(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1

@@ -207,16 +207,18 @@ def manifest_of(
     made: Sequence[Sequence[MadeShard]],
 ) -> Manifest:
     """The manifest of finished shards, from the counts of their blocks."""
-    train, evaluation = plans
     counts = [_counts(plan) for plan in plans]
     if spec.masking == "static":
         for count, shards in zip(counts, made, strict=True):
             count["predictions"] = sum(m.predictions for m in shards)
     shard_lists = [tuple(m.shard for m in each) for each in made]
-    corpora = tuple(
-        MixedCorpus(name=part.name, **portion, train=_share(train, i), eval=_share(evaluation, i))
-        for i, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False))
-    )
+    corpora = []
+    for i, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False)):
+        shares = [_counts(plan, i) for plan in plans]
+        train, held_out = (Share(s["documents"], s["tokens"], s["sequences"]) for s in shares)
+        corpora.append(
+            MixedCorpus(part.name, portion["sha256"], portion["weight"], train, held_out)
+        )
     stats = [block.stats for plan in plans for block in plan.blocks]
     return Manifest(
         **vars(spec),
@@ -225,7 +227,7 @@ def manifest_of(
         eval=Split(**counts[1]),
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
-        corpora=corpora,
+        corpora=tuple(corpora),
         statistics={
             "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
             "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
@@ -246,11 +248,6 @@ def _counts(plan: SplitPlan, corpus: int | None = None) -> dict[str, int]:
     counts["sequences"] *= plan.copies
     counts["used_positions"] *= plan.copies
     return counts
-
-
-def _share(plan: SplitPlan, corpus: int) -> Share:
-    counts = _counts(plan, corpus)
-    return Share(counts["documents"], counts["tokens"], counts["sequences"])
 
 
 def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:

@@ -6,6 +6,7 @@ that has no name for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +64,12 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
     config, trained = _read_config(folder)
     path = storage.join(folder, "model.safetensors")
     state = read_safetensors(path, _ADVICE)
-    params = {}
-    for name in parameter_specs(config):
-        if (there := hugging_face_name(name)) not in state:
-            raise BadInput(f"{path}: {there} is missing: {_ADVICE}")
-        value = state[there]
-        params[name] = np.ascontiguousarray(value.T if is_transposed(name) else value)
+    params = {
+        name: np.ascontiguousarray(value.T if is_transposed(name) else value)
+        for name in parameter_specs(config)
+        if (value := state.get(hugging_face_name(name))) is not None
+    }
+    check_parameters(params, config, path, _ADVICE)
     tokenizer = tokenizer_lib.load(storage.join(folder, "spiece.model"))
     return TrainedModel(folder, config, params, tokenizer, trained, None)
 
@@ -80,15 +81,33 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
     config, params, meta = run_model.load_parameters(model_dir, step)
-    for name, spec in parameter_specs(config).items():
-        shape = np.shape(params[name]) if name in params else "missing"
-        if shape != spec.shape:
-            raise BadInput(
-                f"{model_dir}: {name} in checkpoint {meta.step} is {shape} and the config's model"
-                f" has {spec.shape}: restore the checkpoint from a copy"
-            )
+    where = f"{model_dir}: the checkpoint of step {meta.step}"
+    check_parameters(params, config, where, "take another checkpoint, by --step")
     tokenizer = run_model.load_tokenizer(model_dir, config, meta)
     return TrainedModel(model_dir, config, params, tokenizer, meta.step, meta)
+
+
+def check_parameters(
+    params: Mapping[str, np.ndarray], config: Config, where: str, advice: str
+) -> None:
+    """Refuses values that are not all parameters of a model.
+
+    Raises:
+        BadInput: one is missing, has another shape or type, or holds numbers that are not finite.
+    """
+    for name, spec in parameter_specs(config).items():
+        value = params.get(name)
+        if value is None:
+            problem = "is missing"
+        elif value.shape != spec.shape:
+            problem = f"has the shape {list(value.shape)} and the config's model {list(spec.shape)}"
+        elif not np.issubdtype(value.dtype, np.floating):
+            problem = "holds no floating-point numbers"
+        elif not np.isfinite(value).all():
+            problem = "holds NaN or infinite numbers"
+        else:
+            continue
+        raise BadInput(f"{where}: {name} {problem}: {advice}")
 
 
 def to_config_json(model: TrainedModel) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.resources
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from bigbird_ja import __version__
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import pattern
-from bigbird_ja.process.console import human_count, human_time
+from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 
 _WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
@@ -57,7 +58,8 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     if options.license == "other":
         limits.append("- No licence was stated when it was exported.\n")
     card = template.read_text(encoding="utf-8").format(
-        options=options,
+        name=_plain(options.name),
+        license=options.license,
         meta=meta,
         model=config.model,
         training=config.training,
@@ -100,11 +102,17 @@ def _data(manifest: Manifest | None, code: str | None) -> str:
     if manifest is None:
         return names
     mixed = [
-        f"{row['name']} ({row['weight']:g} times per epoch, {row['share']:.1%} of the tokens)"
+        f"{_plain(row['name'])} ({row['weight']:g} times per epoch,"
+        f" {row['share']:.1%} of the tokens)"
         for row in manifest.portions()
     ]
-    names = ", ".join(mixed or manifest.source_names) or names
+    names = ", ".join(mixed or map(_plain, manifest.source_names)) or names
     return f"{names}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
+
+
+def _plain(text: str) -> str:
+    """Text of others, as Markdown shows it: neither HTML nor cells of a table, on one line."""
+    return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> str:
@@ -135,7 +143,8 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
         if bits := evaluation.get("bits_per_character"):
             rows.append(f"bits per masked character: {bits:.3f}")
         rows += [
-            f"masked-LM loss on held-out text of {row['name']}: {number(row['loss'], '.4f')} nats"
+            f"masked-LM loss on held-out text of {_plain(row['name'])}:"
+            f" {number(row['loss'], '.4f')} nats"
             for row in evaluation.get("by_sub_corpus", [])
         ]
     return "\n".join(f"- {row}" for row in rows)

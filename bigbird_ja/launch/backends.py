@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.hardware import CHIPS, USUAL, generation_of
-from bigbird_ja.launch import compute, tpu_nodes
-from bigbird_ja.launch.services import RUN_LABEL, Presence, ServiceFault, Tpu, Tpus, advice
+from bigbird_ja.accelerators.hardware import generation_of
+from bigbird_ja.launch import compute, services
+from bigbird_ja.launch.rest import ServiceFault, advice
+from bigbird_ja.launch.services import RUN_LABEL, Presence, Tpu, Tpus
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.settings.option import nearest
 
-MODULES = {"tpu": tpu_nodes, "compute": compute}
+MODULES = {"tpu": services, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
-_TYPE = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 
 
 def service_of(accelerator_type: str) -> str:
@@ -46,21 +44,19 @@ def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
         BadInput: not a TPU type, a size that there is not, a slice of several hosts for the engine
             of one, or a generation that the engine is known to fail on.
     """
-    generation = _known_generation(accelerator_type)
-    machine = hardware.find(accelerator_type)
+    try:
+        machine = hardware.find(accelerator_type)
+    except BadInput as error:
+        raise BadInput(f"--accelerator_type: {error}") from error
     if compute.serves(accelerator_type):
         compute.machine_type(accelerator_type)
+    generation = generation_of(accelerator_type)
     if engine_on(accelerator_type, engine) == "pjrt":
-        warnings = [
-            f"{accelerator_type}: trained by JAX's runtime, which no run of ours has used on a TPU"
-            " yet: watch its first hour"
+        hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""
+        return [
+            f"{accelerator_type}: trained by JAX's runtime{hosts}, which no run of ours has used on"
+            " a TPU yet: watch its first hour"
         ]
-        if machine.hosts > 1:
-            warnings.append(
-                f"{accelerator_type}: a slice of {machine.hosts} hosts, which no run of ours has"
-                " rented yet (docs/pods.md)"
-            )
-        return warnings
     if generation >= 5:
         raise BadInput(
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
@@ -74,26 +70,6 @@ def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
     if generation < 4:
         return []
     return [f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"]
-
-
-def _known_generation(accelerator_type: str) -> int:
-    """The generation of a TPU type that is known here.
-
-    Raises:
-        BadInput: it is none.
-    """
-    if _TYPE.fullmatch(accelerator_type) is None:
-        raise BadInput(
-            f"--accelerator_type={accelerator_type!r}{nearest(accelerator_type, USUAL)}:"
-            " write a TPU type such as v2-8, v3-8 or v4-8"
-        )
-    generation = generation_of(accelerator_type)
-    if generation not in {generation_of(name) for name in CHIPS}:
-        raise BadInput(
-            f"--accelerator_type={accelerator_type}: no TPU v{generation} is known here: there are"
-            f" {', '.join(CHIPS)}"
-        )
-    return generation
 
 
 def connect_all(project: str) -> Everywhere:

@@ -13,20 +13,15 @@ from collections.abc import Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.launch import slices
+from bigbird_ja.launch.rest import Json, Kind, Rest, ServiceFault, connect_rest, seconds_of
 from bigbird_ja.launch.services import (
     ATTEMPT_LABEL,
     RUN_DIR_KEY,
     RUN_LABEL,
-    Json,
-    Kind,
     Operation,
     Presence,
-    Rest,
-    ServiceFault,
     Tpu,
     TpuSpec,
-    connect_rest,
-    seconds_of,
 )
 from bigbird_ja.launch.slices import SLICE_LABEL, TYPE_LABEL, Slices, fault_of_errors, listed
 from bigbird_ja.process.errors import BadInput
@@ -58,10 +53,7 @@ _PRESENCE = {  # any other status counts as gone
 
 def serves(accelerator_type: str) -> bool:
     """Whether Compute Engine rents this type: v5e and later, but not v5e of several hosts."""
-    try:
-        machine = hardware.find(accelerator_type)
-    except BadInput:
-        return False
+    machine = hardware.find(accelerator_type)
     return machine.chip in MACHINE_TYPES and (machine.hosts == 1 or slices.is_slice(machine.name))
 
 
@@ -72,9 +64,12 @@ def machine_type(accelerator_type: str) -> str:
         BadInput: no machine and no slice has that size.
     """
     machine = hardware.find(accelerator_type)
-    if slices.is_slice(machine.name):
-        return slices.machine_type(machine)
-    known = MACHINE_TYPES.get(machine.chip, {})
+    known = MACHINE_TYPES[machine.chip]
+    if machine.hosts > 1:
+        if machine.chips > slices.MOST_CHIPS[machine.chip]:
+            largest = hardware.of_chips(machine.chip, slices.MOST_CHIPS[machine.chip]).name
+            raise BadInput(f"--accelerator_type={machine.name}: the largest is {largest}")
+        return known[4]
     if machine.chips in known:
         return known[machine.chips]
     sizes = ", ".join(hardware.of_chips(machine.chip, chips).name for chips in known)

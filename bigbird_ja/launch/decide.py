@@ -8,7 +8,7 @@ No clock, no randomness, no input or output: `supervise.py` observes, saves the 
 In each phase the first `if` that holds decides. The comment above it has a fixed form, "what is
 observed: what is done -> the phases that may follow. Why: the reason": `scripts/make_state_tables`
 prints the tables of docs/design/launch.md from it, and a test compares each decision with it.
-Before the phases come the ends that do not depend on them (`billing.check_endings`).
+Before the phases come the ends that do not depend on them (`check_endings`).
 
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that
   it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
@@ -19,38 +19,11 @@ Before the phases come the ends that do not depend on them (`billing.check_endin
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from bigbird_ja.launch.billing import check_endings, with_progress
-from bigbird_ja.launch.outcomes import (
-    absent,
-    adopt,
-    adopt_or_remove,
-    became_ready,
-    create,
-    creation_failed,
-    delete,
-    deletion_targets,
-    end_run,
-    enter,
-    give_up_deleting,
-    hosts_lost,
-    lease_over,
-    look_again,
-    next_zone,
-    not_deleted,
-    on_machine_gone,
-    preempted,
-    refused,
-    remove_leftover,
-    request_lost,
-    stalled,
-    training_ended,
-    wait,
-    wait_for_creation,
-    wait_for_zone,
-    watch_on,
-)
+from bigbird_ja.launch import outcomes
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import (
     Action,
     Decision,
@@ -62,8 +35,8 @@ from bigbird_ja.launch.run_state import (
     RunState,
     Settings,
     View,
+    longest_life,
 )
-from bigbird_ja.launch.services import Kind, ServiceFault
 
 SILENT_EXIT = 60.0  # seconds after a trainer's last heartbeat in which its exit report may come
 
@@ -72,16 +45,57 @@ def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
     """One turn: what to do now, and how long to pause after it.
 
     Args:
-        state: with this look's time and money in it (`billing.accrue`).
+        state: with this look's time and money in it (`run_state.accrue`).
     """
     ending = check_endings(state, seen, settings)
     view = View(ending.state if ending else state, seen, settings)
     events = ending.events if ending else ()
     if view.state.phase is Phase.RUNNING:
-        view, more = with_progress(view)
+        view, more = outcomes.with_progress(view)
         events = (*events, *more)
     decision = PHASES[view.state.phase](view)
     return replace(decision, events=(*events, *decision.events))
+
+
+# --- ends, whatever the phase ----------------------------------------------------------------
+
+
+def check_endings(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
+    """The end of the run, whatever its phase; None where it continues."""
+    if state.ending is not None or state.phase is Phase.ENDED:
+        return None
+    end = outcomes.end_run
+    step = seen.checkpoint_step
+    if step is not None and step >= settings.target_step:
+        state = replace(state, best_step=max(state.best_step, step))
+        return end(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
+    if seen.stop:
+        return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
+    limit = _limit_reached(state, settings)
+    if limit:
+        text = f"{limit}: run again with more to continue"
+        return end(state, Ending.BUDGET, "interrupted", text)
+    if state.trouble_seconds > settings.service_patience:
+        why = [f"{zone}: {fault}" for zone, fault in seen.unlisted.items()]
+        why += [] if seen.bucket_seen else ["the bucket fails"]
+        hours = settings.service_patience / 3600
+        text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"
+        return end(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
+    return None
+
+
+def _limit_reached(state: RunState, settings: Settings) -> str:
+    """Which limit of hours or money is reached, or leaves too little for another machine."""
+    if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
+        return f"--max_hours={settings.max_seconds / 3600:g} reached"
+    ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
+    if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
+        return f"--max_cost={settings.max_usd:.2f} reached"
+    is_next = state.phase is Phase.IDLE and state.attempt
+    if is_next and longest_life(state, settings) < settings.shortest:
+        minutes = math.ceil(settings.shortest / 60)
+        return f"what is left of --max_hours or --max_cost does not pay for {minutes} minutes"
+    return ""
 
 
 # --- the phases ------------------------------------------------------------------------------
@@ -93,34 +107,34 @@ def idle(view: View) -> Decision:
     # Something of ours is there or on its way: adopt it, delete what is beyond one -> creating.
     # Why: an earlier supervisor asked for it, or a reply was lost.
     if view.alive:
-        return adopt(view)
+        return outcomes.adopt(view)
     # Something dead of ours is listed: remove it -> removing.
     # Why: it holds its name and quota.
     if seen.tpus:
-        return remove_leftover(view)
+        return Decision(outcomes.enter(state, Phase.REMOVING, "leftover"))
     # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
     # Why: a permission or a name is wrong, which only a person mends; later ones are waited out.
     if _is_refused_everywhere(view):
-        return refused(view)
+        return outcomes.refused(view)
     # The back-off is not over: wait. Why: capacity does not come faster by asking.
     if state.backoff_seconds > 0:
         return Decision(state, pause=min(settings.poll, state.backoff_seconds))
     # Lock, bucket or newest checkpoint cannot be seen: wait.
     # Why: the run may have finished, or be another supervisor's, and nothing is rented blindly.
     if not seen.bucket_seen or seen.checkpoint_step is None:
-        return wait(view)
+        return outcomes.wait(view)
     zones = [zone for zone in settings.zones if zone not in state.struck_zones]
     # Every zone is struck off: end, with advice -> removing. Why: none of them has quota.
     if not zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
-        return end_run(state, Ending.GAVE_UP, "bad_input", why)
+        return outcomes.end_run(state, Ending.GAVE_UP, "bad_input", why)
     zones = [zone for zone in zones if zone not in seen.unlisted]
     # No zone that is left answers: wait. Why: a TPU of ours could be there that no listing shows.
     if not zones:
-        return wait(view)
+        return outcomes.wait(view)
     # Nothing of ours is there: create, in the next zone that answers -> creating.
     # Why: a machine is wanted; its limit is part of what is stored before.
-    return create(view, zones)
+    return outcomes.create(view, zones)
 
 
 def creating(view: View) -> Decision:
@@ -129,40 +143,42 @@ def creating(view: View) -> Decision:
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_unlisted:
-        return wait_for_zone(view)
+        if view.is_certainly_over:
+            return outcomes.lease_over(state, "not listed")
+        return outcomes.wait(view)
     # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
-        return adopt_or_remove(view)
+        return outcomes.adopt_or_remove(view)
     # READY: watch it -> running.
     # Why: the machine is up; whether it trains, its steps will show.
     if view.is_ready:
-        return became_ready(view)
+        return outcomes.became_ready(view)
     fault = _creation_fault(view)
     # The creation has failed: remove it, then next zone, strike the zone off, or end -> removing.
     # Why: stock-out, quota, refusal and trouble of the service need different answers.
     if fault is not None:
-        return creation_failed(state, fault, view.settings)
+        return outcomes.creation_failed(state, fault, view.settings)
     is_made = view.is_operation_done and state.operation_kind == "create"
     # Absent, although its creation is over and has not failed: preemption -> removing.
     # Why: it was there, and was taken away before it was seen.
     if view.tpu is None and is_made:
-        return preempted(state, view.service_state)
+        return outcomes.preempted(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
     # Absent, and asked for lately or still being made: wait; in the end the next zone -> removing.
     # Why: a TPU that was asked for may appear late.
     if view.tpu is None and (state.phase_seconds < view.settings.settle or is_being_made):
-        return wait_for_creation(view)
+        return outcomes.wait_for_creation(view)
     # Absent: next zone, or a pause -> idle. Why: the request was lost.
     if view.tpu is None:
-        return request_lost(view)
+        return outcomes.request_lost(view)
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: it was taken away before it was READY; the dead one holds its name.
     if view.is_gone:
-        return on_machine_gone(view)
+        return outcomes.on_machine_gone(view)
     # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
     # Why: others may have capacity.
-    return wait_for_creation(view)
+    return outcomes.wait_for_creation(view)
 
 
 def running(view: View) -> Decision:
@@ -171,36 +187,38 @@ def running(view: View) -> Decision:
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_unlisted:
-        return wait_for_zone(view)
+        if view.is_certainly_over:
+            return outcomes.lease_over(state, "not listed")
+        return outcomes.wait(view)
     # Another TPU of its name: adopt it -> creating, removing.
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
-        return adopt_or_remove(view)
+        return outcomes.adopt_or_remove(view)
     # Gone, and it reported how training ended: as reported -> removing.
     # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
-        return training_ended(view)
+        return outcomes.training_ended(view)
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: what is neither READY nor on its way there is dead, whatever it is called.
     if view.is_gone:
-        return on_machine_gone(view)
+        return outcomes.on_machine_gone(view)
     if not view.is_ready:
         return _not_ready(view)
     # Its life is over: lease over -> removing. Why: it deletes itself; we are here and do it now.
     if view.is_life_over:
-        return lease_over(state, "READY")
+        return outcomes.lease_over(state, "READY")
     # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
     # reason demands -> removing. Why: the same reason three times in a row, or what would come
     # again at once, ends the run.
     if _has_training_ended(view):
-        return training_ended(view)
+        return outcomes.training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
     if state.quiet_seconds > (settings.stall if state.has_stepped else settings.startup):
-        return stalled(view)
+        return outcomes.stalled(view)
     # READY: watch on, delete what is beyond one.
     # Why: health is a new global step; a newer time stamp alone is none.
-    return watch_on(view)
+    return outcomes.watch_on(view)
 
 
 def _not_ready(view: View) -> Decision:
@@ -211,21 +229,21 @@ def _not_ready(view: View) -> Decision:
     # A slice has lost hosts: count a preemption, wait for its group.
     # Why: a group replaces its hosts by itself, and training resumes from the checkpoint.
     if is_group and not state.in_repair:
-        return hosts_lost(view)
+        return outcomes.hosts_lost(view)
     # The slice's life is over while hosts are missing: lease over -> removing.
     # Why: its group tries in vain from now on.
     if is_group and view.is_life_over:
-        return lease_over(state, view.service_state)
+        return outcomes.lease_over(state, view.service_state)
     # The slice's hosts have not come back for 20 minutes: remove it, next zone -> removing.
     # Why: its zone has no capacity, and hosts that wait are billed; the preemption is counted.
     if is_group and is_too_long:
-        return next_zone(view, "repair_timeout", "preempted")
+        return outcomes.next_zone(view, "repair_timeout", "preempted")
     # In repair or restarting for more than 20 minutes: preemption -> removing.
     # Why: the service does not bring it back.
     if is_too_long:
-        return preempted(state, view.service_state)
+        return outcomes.preempted(state, view.service_state)
     # In repair or restarting: wait. Why: the service may bring it back.
-    return watch_on(view)
+    return outcomes.watch_on(view)
 
 
 def removing(view: View) -> Decision:
@@ -235,19 +253,19 @@ def removing(view: View) -> Decision:
     is_absent = not view.seen.tpus and not view.is_unlisted
     # Absent, but its creation is under way: wait. Why: it could still put something there.
     if is_absent and _is_creation_under_way(view):
-        return look_again(view)
+        return outcomes.wait(view, outcomes.LOOK_AGAIN)
     # Absent: next TPU, or end -> idle, ended. Why: a listing of its zone shows nothing.
     if is_absent:
-        return absent(view)
+        return outcomes.absent(view)
     is_out_of_patience = state.phase_seconds > settings.delete_patience
     # An ending run could not delete for 30 minutes: end, and list what may be there -> ended.
     # Why: a person can look on the console; its lease ends without us.
     if is_out_of_patience and state.ending is not None:
-        return give_up_deleting(view)
+        return outcomes.give_up_deleting(view)
     # Its zone has not answered until well after the end of its life: next TPU -> idle.
     # Why: it cannot be there any more.
     if is_out_of_patience and view.is_certainly_over and not view.seen.tpus:
-        return Decision(enter(state, Phase.IDLE), events=(not_deleted(state),))
+        return Decision(outcomes.enter(state, Phase.IDLE), events=(outcomes.not_deleted(state),))
     # The deletion has failed: report it, and ask again.
     # Why: it is tried again until a listing shows nothing.
     if state.operation_kind == "delete" and view.operation_fault is not None:
@@ -255,14 +273,14 @@ def removing(view: View) -> Decision:
     # A deletion is under way, or nothing is left to ask for: wait.
     # Why: nothing counts as deleted before it is absent.
     if _is_deletion_under_way(view):
-        return look_again(view)
+        return outcomes.wait(view, outcomes.LOOK_AGAIN)
     # The last try was just now: wait.
     # Why: each try waits longer than the one before, two minutes at most.
     if state.delete_wait > 0:
         return Decision(state, pause=min(settings.poll, state.delete_wait))
     # Something of ours is there, or may be in a zone that does not answer: delete it, there by its
     # name. Why: what answers is deleted, whatever the bucket or other zones answer.
-    return delete(view)
+    return outcomes.delete(view)
 
 
 def ended(view: View) -> Decision:
@@ -322,7 +340,7 @@ def _is_deletion_under_way(view: View) -> bool:
     if state.phase_seconds > view.settings.create_timeout * (state.delete_tries + 1):
         return False
     is_pending = state.operation_kind == "delete" and not view.is_operation_done
-    return not deletion_targets(view) or (is_pending and not view.seen.unlisted)
+    return not outcomes.deletion_targets(view) or (is_pending and not view.seen.unlisted)
 
 
 def _deletion_failed(view: View) -> Decision:
@@ -360,4 +378,4 @@ def after_action(
         # It exists, or may yet appear: the listing decides after `settle` seconds.
         state = replace(state, in_trouble=fault.is_passing)
         return Decision(state, events=(Event("create_unclear", fields),))
-    return creation_failed(state, fault, settings)
+    return outcomes.creation_failed(state, fault, settings)

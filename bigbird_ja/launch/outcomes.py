@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from bigbird_ja.launch.rest import Kind, ServiceFault, advice
 from bigbird_ja.launch.run_state import (
     Create,
     Decision,
@@ -16,21 +18,17 @@ from bigbird_ja.launch.run_state import (
     View,
     longest_life,
 )
-from bigbird_ja.launch.services import (
-    ATTEMPT_LABEL,
-    RUN_LABEL,
-    Kind,
-    Presence,
-    ServiceFault,
-    Tpu,
-    advice,
-)
+from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_LABEL, Presence, Tpu
+
+LOOK_AGAIN = 10.0  # seconds, while something is being deleted
 
 
-def enter(state: RunState, phase: Phase, cause: str = "") -> RunState:
-    """The state at the beginning of a phase, its timers at zero. A creation under way is followed
-    into REMOVING: it may still put something there."""
-    keeps = phase is Phase.REMOVING and state.operation_kind == "create"
+def enter(
+    state: RunState, phase: Phase, cause: str = "", is_creation_over: bool = True
+) -> RunState:
+    """The state at the beginning of a phase, its timers at zero. A creation that may not be over is
+    followed into REMOVING: it may still put something there."""
+    keeps = phase is Phase.REMOVING and state.operation_kind == "create" and not is_creation_over
     return replace(
         state,
         phase=phase,
@@ -48,27 +46,23 @@ def enter(state: RunState, phase: Phase, cause: str = "") -> RunState:
 def end_run(state: RunState, ending: Ending, reason: str, message: str) -> Decision:
     """The run ends: what is there is deleted first."""
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
+    state = enter(state, Phase.REMOVING, "ending", is_creation_over=False)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
-    return Decision(enter(state, Phase.REMOVING, "ending"), events=(event,))
+    return Decision(state, events=(event,))
 
 
 def preempted(state: RunState, service_state: str) -> Decision:
     """It was taken away: expected, and unlimited."""
-    fields = {
-        **_where(state), "state": service_state, "step": state.best_step,
-        "preemptions": state.preemptions + 1,
-    }  # fmt: skip
-    state = replace(_without_operation(state), preemptions=state.preemptions + 1)
+    state = replace(state, preemptions=state.preemptions + 1)
+    fields = {**_where(state), "state": service_state, "preemptions": state.preemptions}
     return Decision(enter(state, Phase.REMOVING, "preempted"), events=(Event("preempted", fields),))
 
 
 def lease_over(state: RunState, service_state: str) -> Decision:
     """It has lived as long as it may: no failure either."""
-    fields = {**_where(state), "state": service_state, "step": state.best_step}
-    state = replace(_without_operation(state), leases_over=state.leases_over + 1)
-    return Decision(
-        enter(state, Phase.REMOVING, "lease_over"), events=(Event("lease_over", fields),)
-    )
+    state = replace(state, leases_over=state.leases_over + 1)
+    event = Event("lease_over", {**_where(state), "state": service_state})
+    return Decision(enter(state, Phase.REMOVING, "lease_over"), events=(event,))
 
 
 def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> Decision:
@@ -82,17 +76,14 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
         reason == "bug" and again and state.failure_step == state.best_step
     )
     state = replace(
-        _without_operation(state),
+        state,
         failures=state.failures + 1,
         last_failure=reason,
         same_failures=in_a_row,
         failure_step=state.best_step,
     )
-    fields = {
-        **_where(state), "reason": reason, "in_a_row": in_a_row, "step": state.best_step,
-        "log": log_tail[-2000:],
-    }  # fmt: skip
-    event = Event("failed", fields)
+    fields = {"reason": reason, "in_a_row": in_a_row, "log": log_tail[-2000:]}
+    event = Event("failed", {**_where(state), **fields})
     if repeats or in_a_row >= settings.same_failure_limit:
         message = f"{reason}, {in_a_row} times in a row" if in_a_row > 1 else reason
         if repeats:
@@ -101,16 +92,14 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
             message += f"; the log ends: {log_tail[-600:]}"
         ended = end_run(state, Ending.GAVE_UP, reason, message)
         return replace(ended, events=(event, *ended.events))
-    state = replace(
-        enter(state, Phase.REMOVING, "failed"), backoff_seconds=backoff(in_a_row, settings)
-    )
-    return Decision(state, events=(event,))
+    state = enter(state, Phase.REMOVING, "failed")
+    pause = backoff(in_a_row, settings)
+    return Decision(replace(state, backoff_seconds=pause), events=(event,))
 
 
 def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
     """The service has not made a TPU. Capacity and quota share a code and differ in their words."""
-    # The creation is over: nothing of it may delay REMOVING.
-    state = enter(_without_operation(state), Phase.REMOVING, "no_capacity")
+    state = enter(state, Phase.REMOVING, "no_capacity")
     state = replace(state, in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     if fault.kind is Kind.QUOTA:
@@ -150,34 +139,27 @@ def backoff(rounds: int, settings: Settings) -> float:
     return min(settings.backoff_most, settings.backoff_first * 2.0 ** min(rounds - 1, 16))
 
 
-def wait(view: View) -> Decision:
-    """Looks again after the usual pause."""
-    return Decision(view.state, pause=view.settings.poll)
+def wait(view: View, most: float = math.inf) -> Decision:
+    """Looks again after the usual pause, or a shorter one."""
+    return Decision(view.state, pause=min(view.settings.poll, most))
 
 
 def refused(view: View) -> Decision:
     """Ends at once: nothing is there that would have to be deleted."""
     settings, zone = view.settings, view.settings.zones[0]
     text = advice(view.seen.unlisted[zone], settings.project, zone, settings.accelerator_type)
-    state = enter(view.state, Phase.ENDED)
-    return Decision(
-        replace(state, ending=Ending.GAVE_UP, ending_message=text, ending_reason="bad_input")
-    )
+    ended = end_run(view.state, Ending.GAVE_UP, "bad_input", text)
+    return Decision(enter(ended.state, Phase.ENDED))
 
 
 def create(view: View, zones: list[str]) -> Decision:
     """Asks for a TPU in the next of these zones, with the most that it may live."""
     state, seen, settings = view.state, view.seen, view.settings
-    count = len(settings.zones)
-    index = next(
-        i % count
-        for i in range(state.zone_index, state.zone_index + count)
-        if settings.zones[i % count] in zones
-    )
-    zone = settings.zones[index]
+    first = state.zone_index % len(settings.zones)
+    zone = next(z for z in settings.zones[first:] + settings.zones[:first] if z in zones)
     state = replace(
         _unobserved(enter(state, Phase.CREATING), zone),
-        zone_index=index,
+        zone_index=settings.zones.index(zone),
         attempt=state.attempt + 1,
         machine_seconds=0.0,
         machine_limit=longest_life(state, settings),
@@ -214,14 +196,11 @@ def adopt(view: View) -> Decision:
     return Decision(state, tuple(map(Delete, view.alive[1:])), (event,))
 
 
-def remove_leftover(view: View) -> Decision:
-    """What is dead must go before anything of its name can be created."""
-    return Decision(enter(view.state, Phase.REMOVING, "leftover"))
-
-
 def adopt_or_remove(view: View) -> Decision:
     """Adopts what is alive, or removes what is not."""
-    return adopt(view) if view.alive else remove_leftover(view)
+    if view.alive:
+        return adopt(view)
+    return Decision(enter(view.state, Phase.REMOVING, "leftover", is_creation_over=False))
 
 
 def became_ready(view: View) -> Decision:
@@ -240,11 +219,6 @@ def became_ready(view: View) -> Decision:
     return Decision(state, events=(Event("created", fields),))
 
 
-def wait_for_zone(view: View) -> Decision:
-    """Its zone does not answer."""
-    return lease_over(view.state, "not listed") if view.is_certainly_over else wait(view)
-
-
 def wait_for_creation(view: View) -> Decision:
     """Waits for it, but not for ever."""
     settings = view.settings
@@ -258,7 +232,7 @@ def wait_for_creation(view: View) -> Decision:
 def next_zone(view: View, event: str, cause: str) -> Decision:
     """Removes what does not become READY; the next one is asked for elsewhere."""
     fields = {**_where(view.state), "seconds": round(view.state.phase_seconds)}
-    state = enter(view.state, Phase.REMOVING, cause)
+    state = enter(view.state, Phase.REMOVING, cause, is_creation_over=False)
     return Decision(pause_before_next(state, view.settings), events=(Event(event, fields),))
 
 
@@ -288,10 +262,46 @@ def hosts_lost(view: View) -> Decision:
         stale_heartbeat=heartbeat.signature if heartbeat else state.stale_heartbeat,
     )
     fields = {
-        **_where(state), "state": view.service_state, "step": state.best_step,
-        "preemptions": state.preemptions,
+        **_where(state), "state": view.service_state, "preemptions": state.preemptions,
     }  # fmt: skip
     return replace(watch_on(replace(view, state=state)), events=(Event("repairing", fields),))
+
+
+def with_progress(view: View) -> tuple[View, tuple[Event, ...]]:
+    """The view with what our TPU's trainer has done since the last look; only of one that is READY
+    and whose life is not over."""
+    if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
+        return view, ()
+    state = view.state
+    events = (Event("repaired", _where(state)),) if state.in_repair else ()
+    state = replace(state, phase_seconds=0.0, in_repair=False)
+    state = _with_steps(replace(view, state=state))
+    return replace(view, state=state), events
+
+
+def _with_steps(view: View) -> RunState:
+    """Resets the quiet time when the global step moved; a newer time stamp alone does not.
+
+    The first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in
+    which the bucket could not be read does not count.
+    """
+    state, seen, heartbeat = view.state, view.seen, view.heartbeat
+    quiet = state.quiet_seconds + (seen.watched if seen.bucket_seen else 0.0)
+    if heartbeat is None or heartbeat.global_step == state.last_step:
+        return replace(state, quiet_seconds=quiet)
+    if state.last_step < 0:
+        # Past "starting" it has made steps before we looked: the shorter patience is right.
+        begun = heartbeat.state != "starting"
+        return replace(
+            state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
+        )
+    return replace(
+        state,
+        quiet_seconds=0.0,
+        last_step=heartbeat.global_step,
+        has_stepped=True,
+        healthy_seconds=state.healthy_seconds + seen.watched,
+    )
 
 
 def training_ended(view: View) -> Decision:
@@ -320,10 +330,6 @@ def watch_on(view: View) -> Decision:
     """Looks again; of a run there is one TPU."""
     extras = tuple(Delete(tpu) for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.settings.poll)
-
-
-def look_again(view: View) -> Decision:
-    return Decision(view.state, pause=min(view.settings.poll, 10.0))
 
 
 def absent(view: View) -> Decision:
@@ -385,12 +391,8 @@ def delete(view: View) -> Decision:
     deletions = tuple(map(Delete, deletion_targets(view) or _deletable(view)))
     pause = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
     state = replace(state, delete_tries=tries, delete_wait=pause, operation="", operation_kind="")
-    return replace(look_again(replace(view, state=state)), actions=deletions)
+    return replace(wait(replace(view, state=state), LOOK_AGAIN), actions=deletions)
 
 
 def _where(state: RunState) -> dict[str, object]:
-    return {"zone": state.zone, "attempt": state.attempt}
-
-
-def _without_operation(state: RunState) -> RunState:
-    return replace(state, operation="", operation_kind="")
+    return {"zone": state.zone, "attempt": state.attempt, "step": state.best_step}

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState, Settings
@@ -26,7 +26,7 @@ from bigbird_ja.process.redaction import redact
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.lease import Lease
+from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
@@ -61,8 +61,6 @@ class Run:
     vm_python: str = "python3"
     wheel: str = ""  # path of the package on the bucket
     wheel_sha256: str = ""
-    # Settings that were ever changed in mid run (--continue_with), with their values.
-    continue_with: Mapping[str, Any] = field(default_factory=dict)
     format_version: str = ""
 
     @property
@@ -109,23 +107,6 @@ def find_runs(bucket: str) -> list[str]:
     return sorted({path.split("/")[depth] for path in paths})
 
 
-class RunFiles(Protocol):
-    """What the supervisor reads and writes. Errors of the bucket pass through.
-
-    What reads raises BadInput where a file is not as it was written.
-    """
-
-    def heartbeat(self) -> Heartbeat | None: ...
-    def exit_report(self) -> ExitReport | None: ...
-    def log_tail(self) -> str: ...
-    def log_window(self) -> str: ...
-    def load_state(self) -> RunState | None: ...
-    def save_state(self, state: RunState) -> None: ...
-    def append_event(self, event: Mapping[str, Any]) -> None: ...
-    def checkpoint_step(self) -> int: ...
-    def renew_machine(self, attempt: int, wall: float) -> None: ...
-
-
 def supervisor_lease(
     run: Run,
     log: Callable[[str], None],
@@ -140,8 +121,24 @@ def supervisor_lease(
     return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
 
 
+def watched_by(run_dir: str, now: float) -> str | None:
+    """The living supervisor of the run in BUCKET/NAME, by name; None where there is none.
+
+    Args:
+        now: UNIX seconds.
+    """
+    holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
+    if holder is None or holder.has_ended or now - holder.renewed > STALE_SECONDS:
+        return None
+    return holder.name
+
+
 class BucketFiles:
-    """`RunFiles` on a bucket, or a local directory."""
+    """What supervisor, trainer and machine leave on a bucket, or in a local directory.
+
+    Errors of the bucket pass through. What reads raises BadInput where a file is not as it was
+    written.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run

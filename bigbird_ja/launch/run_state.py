@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from bigbird_ja.launch.services import Operation, Presence, ServiceFault, Tpu
+from bigbird_ja.launch.rest import ServiceFault
+from bigbird_ja.launch.services import Operation, Presence, Tpu
 from bigbird_ja.storage.decode import FORMAT_VERSION, Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
@@ -225,6 +226,67 @@ class Decision:
         """Whether it costs money: then it must be stored before it is acted on."""
         return any(isinstance(action, Create) for action in self.actions)
 
+
+# --- time and money -----------------------------------------------------------------------------
+
+_BILLED = (Presence.READY, Presence.DELETING)
+_ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
+_MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
+
+
+def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
+    """Adds this look's time and money. What was READY at either end was billed throughout; what
+    cannot be listed counts as READY for as long as it may live."""
+    has_machine = state.phase in _MACHINE_PHASES
+    is_unseen = state.zone in seen.unlisted and has_machine
+    now_billing = is_unseen or any(tpu.presence in _BILLED or tpu.is_partly_up for tpu in seen.tpus)
+    # What was asked for when we were last seen may have been READY and gone since.
+    was_billing = state.billing or (seen.resumed and state.phase in _ASKED_FOR)
+    billed = seen.elapsed if was_billing or now_billing else 0.0
+    if seen.resumed and was_billing and not now_billing:
+        billed = min(billed, _unwatched(state, seen, settings))
+    if is_unseen and state.machine_limit:
+        billed = min(billed, max(0.0, state.machine_limit - state.machine_seconds))
+    heartbeat = seen.heartbeat
+    return replace(
+        state,
+        elapsed_seconds=state.elapsed_seconds + seen.elapsed,
+        billed_seconds=state.billed_seconds + billed,
+        cost_usd=state.cost_usd + billed / 3600 * settings.usd_per_hour,
+        billing=now_billing,
+        machine_seconds=state.machine_seconds + seen.elapsed if has_machine else 0.0,
+        trouble_seconds=_trouble(state, seen, settings),
+        phase_seconds=state.phase_seconds + seen.watched,
+        backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
+        delete_wait=max(0.0, state.delete_wait - seen.elapsed),
+        best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
+        last_heartbeat=heartbeat.time if heartbeat else state.last_heartbeat,
+        saved_wall=seen.wall,
+    )
+
+
+def _unwatched(state: RunState, seen: Observation, settings: Settings) -> float:
+    """The most that a machine was billed which went away while nobody watched: it was there a bit
+    longer than its last sign of life, but no longer than it was allowed to be."""
+    alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_wall
+    most = max(alive, 0.0) + settings.silence
+    if state.machine_limit:
+        most = min(most, max(0.0, state.machine_limit - state.machine_seconds))
+    return most
+
+
+def _trouble(state: RunState, seen: Observation, settings: Settings) -> float:
+    """Seconds in a row in which nothing could be done because service or bucket failed."""
+    if state.phase in _MACHINE_PHASES:
+        blind = state.zone in seen.unlisted
+    else:
+        blind = all(zone in seen.unlisted for zone in settings.zones)
+    stuck = state.phase is Phase.REMOVING and state.delete_tries > 3
+    troubled = blind or stuck or state.in_trouble or not seen.bucket_seen
+    return state.trouble_seconds + seen.watched if troubled else 0.0
+
+
+# --- one turn -----------------------------------------------------------------------------------
 
 ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
 # Seconds after its limit in which a machine is still on its way out: the watcher's turn and the

@@ -25,30 +25,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja.accelerators import hardware
-from bigbird_ja.launch.services import (
-    ATTEMPT_LABEL,
+from bigbird_ja.launch.rest import (
     RETRY_SECONDS,
-    RUN_DIR_KEY,
-    RUN_LABEL,
     Json,
     Kind,
-    Presence,
     Rest,
     ServiceFault,
-    Tpu,
     fault_of_status,
     seconds_of,
 )
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_DIR_KEY, RUN_LABEL, Presence, Tpu
 
 TYPE_LABEL = "bigbird-ja-type"
 SLICE_LABEL = "bigbird-ja-slice"  # of a host: the group that it belongs to
 LEFTOVER = "LEFTOVER"  # state of what no group holds any more
 
-# Chips of a host -> machine type, of the generations that such groups serve, and the most chips.
-_HOSTS = {"v5p": "ct5p-hightpu-4t", "v6e": "ct6e-standard-4t", "v7x": "tpu7x-standard-4t"}
-_MOST_CHIPS = {"v5p": 4096, "v6e": 256, "v7x": 8192}
-_CHIPS_PER_HOST = 4
+# The most chips of the generations that such groups serve.
+MOST_CHIPS = {"v5p": 4096, "v6e": 256, "v7x": 8192}
 _FLAT = ("v5e", "v6e")  # their links form a plane; those of the others a cube
 
 # Error codes of operations and groups -> google.rpc.Code.
@@ -72,20 +65,7 @@ _BRIEF = "items(name,description),nextPageToken"  # templates hold whole start-u
 def is_slice(accelerator_type: str) -> bool:
     """Whether a group of Compute Engine is what rents this type."""
     machine = hardware.find(accelerator_type)
-    return machine.chip in _HOSTS and machine.hosts > 1
-
-
-def machine_type(machine: hardware.Machine) -> str:
-    """The VM of one host.
-
-    Raises:
-        BadInput: no slice of that generation is so large.
-    """
-    most = _MOST_CHIPS[machine.chip]
-    if machine.chips > most:
-        largest = hardware.of_chips(machine.chip, most).name
-        raise BadInput(f"--accelerator_type={machine.name}: the largest is {largest}")
-    return _HOSTS[machine.chip]
+    return machine.chip in MOST_CHIPS and machine.hosts > 1
 
 
 def topology(machine: hardware.Machine) -> str:

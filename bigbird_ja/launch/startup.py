@@ -1,28 +1,181 @@
-"""Fills in the start-up script of a TPU VM (`startup.sh`)."""
+"""What a machine gets: the package as a wheel, the config, and its start-up script (`startup.sh`).
+
+The wheel has reproducible bytes and is kept on the bucket under its hash, so that a restart months
+later installs what the first start installed. It is written here and not by a build tool because
+it must come out the same from a source tree and from an installed package.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib.metadata
 import importlib.resources
+import io
 import json
 import os
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
+import bigbird_ja
 from bigbird_ja import storage
-from bigbird_ja.launch import watcher, wheel
+from bigbird_ja.launch import watcher
 from bigbird_ja.launch.backends import MODULES, engine_on, service_of
-from bigbird_ja.launch.run_files import Run
+from bigbird_ja.launch.run_files import BucketFiles, Run, read_run
 from bigbird_ja.launch.services import RUN_DIR_KEY
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml, differences
 from bigbird_ja.storage import decode
 
+_SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".typed")
+# What `pretrain` needs on a TPU VM beyond the image's TensorFlow (and what comes with that).
+_NEEDED = (
+    "absl-py",
+    "cloud-tpu-client",
+    "google-cloud-storage",
+    "google-crc32c",
+    "msgspec",
+    "pyyaml",
+    "sentencepiece",
+)
+# For the engine of JAX's runtime, as in pyproject.toml's extras: beside TensorFlow 2.15, or newer.
+_BESIDE_TENSORFLOW_2_15 = ("jax==0.4.34", "jaxlib==0.4.34", "libtpu>=0.0.2,<0.0.12")
+_NEWER = ("tensorflow-cpu>=2.15", "jax>=0.4.34", "libtpu>=0.0.2")
+_METADATA = "Metadata-Version: 2.1\nName: bigbird-ja\n"
+_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
 # In the environment of a test: `Vm` as JSON, so that this machine can stand for the rented one.
 VM_VARIABLE = "BIGBIRD_JA_EMULATED_VM"
 # Compute Engine takes up to 256 KiB for one metadata value.
 MAX_BYTES = 256 * 1024
+
+
+# --- the package ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel in memory."""
+
+    file_name: str
+    content: bytes
+    sha256: str
+
+    def path_on(self, bucket: str) -> str:
+        """Where it lies: pip wants its name, so the hash is the folder."""
+        return storage.join(bucket, "packages", self.sha256, self.file_name)
+
+
+def build_wheel() -> Wheel:
+    """Packs the running package."""
+    root = os.path.dirname(os.path.abspath(bigbird_ja.__file__))
+    version = bigbird_ja.__version__
+    info = f"bigbird_ja-{version}.dist-info"
+    files = [(f"bigbird_ja/{name}", _read(os.path.join(root, name))) for name in _files(root)]
+    files += [
+        (f"{info}/METADATA", f"{_METADATA}Version: {version}\n".encode()),
+        (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: bigbird-ja\nRoot-Is-Purelib: true\n"
+                          b"Tag: py3-none-any\n"),
+        (f"{info}/entry_points.txt", b"[console_scripts]\nbigbird-ja = bigbird_ja.__main__:main\n"),
+    ]  # fmt: skip
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files)
+    files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files:
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            archive.writestr(entry, data)
+    content = buffer.getvalue()
+    return Wheel(
+        f"bigbird_ja-{version}-py3-none-any.whl", content, hashlib.sha256(content).hexdigest()
+    )
+
+
+def upload(bucket: str, wheel: Wheel) -> str:
+    """Puts the wheel on the bucket unless it is there; returns its path."""
+    path = wheel.path_on(bucket)
+    if not storage.exists(path):
+        storage.make_directory(storage.directory_of(path))
+        storage.write_bytes(path, wheel.content)
+    return path
+
+
+def requirements() -> list[str]:
+    """What the VM installs beside the image's TensorFlow, pinned to what runs here."""
+    pins = []
+    for name in _NEEDED:
+        try:
+            pins.append(f"{name}=={importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pins.append(name)
+    return pins
+
+
+def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
+    """What the VM installs of which its image has no version at all.
+
+    Args:
+        engine: "estimator" or "pjrt".
+        runtime_version: of the VM's image.
+    """
+    if engine == "estimator":
+        return ()
+    return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
+
+
+def _files(root: str) -> Iterator[str]:
+    for directory, _, names in sorted(os.walk(root)):
+        if "__pycache__" not in directory:
+            paths = (os.path.relpath(os.path.join(directory, name), root) for name in names)
+            yield from sorted(p.replace(os.sep, "/") for p in paths if p.endswith(_SUFFIXES))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def store(run: Run, config: Config, update_package: bool) -> Run:
+    """Writes what the VM needs to the bucket.
+
+    A run that was launched before keeps its package, unless `update_package`.
+
+    Returns:
+        The run with its package.
+
+    Raises:
+        BadInput: the run exists with a config that its checkpoints do not accept.
+    """
+    BucketFiles(run).prepare()
+    before = read_run(run.bucket, run.name)
+    if before is not None:
+        changed = differences(read_config(run.config_path), config)
+        if changed:
+            raise BadInput(
+                f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
+                " it, or choose another --name"
+            )
+    if before and not update_package and before.wheel and storage.exists(before.wheel):
+        run = replace(run, wheel=before.wheel, wheel_sha256=before.wheel_sha256)
+    else:
+        package = build_wheel()
+        run = replace(run, wheel=upload(run.bucket, package), wheel_sha256=package.sha256)
+    storage.write_text(run.config_path, config_to_yaml(config))
+    run.save()
+    return run
+
+
+# --- the start-up script --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,14 +239,14 @@ def fill(
         asked=asked,
         hosts=run.settings.hosts,
     )
-    requirements = wheel.requirements() if vm.installs else []
-    lacking = wheel.engine_requirements(engine, run.spec.runtime_version) if vm.installs else ()
+    needed = requirements() if vm.installs else []
+    lacking = engine_requirements(engine, run.spec.runtime_version) if vm.installs else ()
     values = {
         "RUN_NAME": run.name,
         "ATTEMPT": attempt,
         "WHEEL": run.wheel,
         "WHEEL_SHA256": run.wheel_sha256,
-        "REQUIREMENTS": " ".join(requirements),
+        "REQUIREMENTS": " ".join(needed),
         "LACKING": " ".join(lacking),
         "PYTHON": run.vm_python,
         "SERVICE_MANAGER": vm.service_manager,
@@ -123,9 +276,7 @@ def pretrain_flags(run: Run, vm: Vm) -> list[str]:
     if run.settings.hosts > 1:
         # A lost host's successor has as long to come as the supervisor waits for it.
         pretrain.append(f"--pod_wait_seconds={run.settings.create_timeout:.0f}")
-    # Every machine gets them, and the first one changes the run, which then has these values.
-    changes = run.continue_with.items()
-    return [*pretrain, *(f"--continue_with={key}={json.dumps(value)}" for key, value in changes)]
+    return pretrain
 
 
 def template() -> str:

@@ -13,7 +13,6 @@ import re
 from copy import deepcopy
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels.shape import Shape
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
@@ -112,7 +111,11 @@ def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
-    shape = _shape(config, length)
+    from bigbird_ja.model.kernels.tiles import Shape  # imports jax
+
+    rows, heads = 2 * model.block_size, model.num_attention_heads
+    size, documents = model.hidden_size // heads, not model.attend_across_documents
+    shape = Shape(1, length // rows, heads, size, rows, (), documents, config.training.dtype)
     if shape.rows % 128 or shape.group * shape.size % 128:
         return (
             "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
@@ -121,15 +124,6 @@ def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
     if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
         return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
     return None
-
-
-def _shape(config: Config, length: int) -> Shape:
-    model = config.model
-    rows = 2 * model.block_size
-    heads = model.num_attention_heads
-    size = model.hidden_size // heads
-    documents = not model.attend_across_documents
-    return Shape(1, length // rows, heads, size, rows, (), documents, config.training.dtype)
 
 
 def _version(package: str) -> tuple[int, ...] | None:

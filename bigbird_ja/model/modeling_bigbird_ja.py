@@ -191,7 +191,7 @@ def _settings(config: Any) -> Any:
     stock = {name: getattr(config, name) for name in names}
     own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}
     model = SimpleNamespace(**stock, **own, num_layers=config.num_hidden_layers)
-    return SimpleNamespace(model=model, data=SimpleNamespace(seq_length=None))
+    return SimpleNamespace(model=model)
 
 
 class BigBirdJaModel(big_bird.BigBirdModel):

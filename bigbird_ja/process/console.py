@@ -156,7 +156,7 @@ class Progress:
 def log(message: str, stream: TextIO | None = None) -> None:
     """One line for people, on standard error, above a progress line that is shown there; without
     credentials."""
-    message = redact(message)
+    message = "\n".join(map(printable, redact(message).split("\n")))
     with LiveLine._lock:
         if stream is None and LiveLine._shown is not None:
             LiveLine._shown.above(message)
@@ -164,8 +164,20 @@ def log(message: str, stream: TextIO | None = None) -> None:
             print(message, file=stream or sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """Text of a file or a service as one line that no terminal obeys: control characters (ESC, BEL,
+    C1, line breaks), invisible ones that reorder text, and lone surrogates become escapes."""
+    if text.isprintable():
+        return text
+    import unicodedata
+
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c) in hidden else c for c in text)
+
+
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Columns aligned: numbers to the right, text to the left; full-width characters count two."""
+    """Columns aligned: numbers to the right, text to the left; full-width characters count two, and
+    what a terminal would obey is escaped."""
     texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [
@@ -194,7 +206,7 @@ def _pad(text: str, width: int, right: bool) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return f"{value:,.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def _is_number(text: str) -> bool:

@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any, NamedTuple
 
+from bigbird_ja.process.console import printable
 from bigbird_ja.process.redaction import redact
 
 
@@ -229,8 +230,8 @@ def _printable(path: object) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message on one line, its overlong words (paths, values) shortened."""
-    return " ".join(map(_shortened, message.split()))
+    """A message on one line that no terminal obeys, its overlong words shortened."""
+    return printable(" ".join(map(_shortened, message.split())))
 
 
 def _shortened(word: str) -> str:

@@ -15,19 +15,26 @@ import traceback
 
 MASK = "[redacted]"
 
-# Credentials wherever they stand: private keys, whole or cut off; tokens with a known beginning.
+# Credentials wherever they stand: private keys, whole or cut off; words of small letters, capitals
+# and digits, as no prose or checksum has them; words with a known beginning; encoded addresses.
 _FORMS = (
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     r"(?s:.*?)(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)"
-    r"|\b(?:ya29\.|eyJ)[\w.-]{12,}"
-    r"|\b(?:1//|4/0|AIza|GOCSPX-|GOOG1E|github_pat_|glpat-|xox[a-z]-|[rs]k_live_|sk-|pypi-|nvapi-)"
-    r"(?=[\w-]*\d)[\w-]{16,}"
-    r"|\b(?:hf|gh[pousr]|npm|KGAT)_(?=\w*\d)[A-Za-z0-9]{16,}|\bA[KS]IA[A-Z0-9]{12,}"
-    r"|(?<=hooks\.slack\.com/services/)[\w/-]+"
+    r"|(?<![\w+/])(?=[A-Za-z]*\d)(?=[a-z\d]*[A-Z])(?=[A-Z\d]*[a-z])(?=\w*\d\w*\d)[A-Za-z0-9]{20,}"
+    r"[\w+/=-]*"
+    r"|\b(?:ya29\.|eyJ|ewog)[\w+/=.-]{12,}"
+    r"|\b(?:1//|4/0|AIza|GOCSPX-|GOOG|AGE-SECRET-KEY-|SG\.|sk-|pypi-|nvapi-|tskey-|dapi|SK)"
+    r"(?=[\w.-]*\d)[\w.-]{16,}"
+    r"|\b(?:hf|gh[pousr]|github_pat|npm|glpat|xox[a-z]|whsec|KGAT|wandb_v\d|dckr_pat|dop_v\d|[rs]k_live)"
+    r"[-_](?=[\w-]*\d)[\w-]{16,}|\bA[KS]IA[A-Z0-9]{12,}"
+    r"|(?<=/bot)\d+:[\w-]+|\b\w+%3[aA]%2[fF]%2[fF][^\s\"'<>]+"
 )
-_SEPARATOR = r"""\\*["']?\s*(?:[=:]|%3[dD]|=>|,(?=\s*b?\\*["']))\s*"""
-# What a program or a manual shows in place of a credential stays: `$TOKEN`, `<your token>`, None.
-_PLACEHOLDER = r"""(?!\[redacted\]|\\*["']?(?:\$[\w({]|<|%s|\{|\*\*|(?:none|null|true|false)\b))"""
+_SEPARATOR = r"""\\*["']?\]?\s*(?:[=:]|%3[dD]|=>|,(?=\s*b?\\*["']))\s*"""
+# What a program or a manual shows in place of a credential stays: `$TOKEN`, `<your token>`, None;
+# and where a file of them lies.
+_PLACEHOLDER = (
+    r"""(?!\[redacted\]|\\*["']?(?:\$[\w({]|<|%s|\{|\*\*|[/~.]|(?:none|null|true|false)\b))"""
+)
 _QUOTED = r"""b?(?P<quote>\\*["'])(?:(?!(?P=quote)).)+(?P=quote)"""
 _VALUE = rf"""{_PLACEHOLDER}(?:{_QUOTED}|[^\s&,;"'<>(){{}}\[\]\\]+)"""
 # Letters, digits and signs, as no word of prose has them.
@@ -40,12 +47,20 @@ _RULES = (
     r"""(?!\s*(?:\[redacted\]|\\*["']?(?:\w+\s+)?[$<%{]))[^\r\n]+""",
     rf"(?i)(\b(?:set-)?cookie{_SEPARATOR})(?=\S*=)[^\r\n]+",
     r"(?i)(\bbearer(?:\s+|%20))(?=[\w.~+/=-]*\d)[\w.~+/=-]+",
-    rf"(?i)({_BEFORE}(?:password|passwd|passphrase|pwd|secret|(?<=_)pass)(?:[_-]?\w*key)?"
+    # Any value of a variable with such a name; what looks random behind other names.
+    rf"(\b(?:[A-Z0-9]+_){{0,9}}(?:KEY|TOKEN|SECRET|PASS|PWD|CREDENTIALS?|AUTH|WEBHOOK|DSN)(?:_[A-Z0-9]+){{0,3}}"
     rf"{_SEPARATOR}){_VALUE}",
-    rf"(?i)({_BEFORE}(?:token|key(?:[_-]?id)?|pass|auth|credential|signature){_SEPARATOR}){_RANDOM}",
-    rf"(?i)((?<![\w-])--?(?:password|token|api[_-]key|secret)\s+)(?!-){_VALUE}",
-    r"""((?<![\w-])(?:-u|--user)[\s=]+["']?[^\s:"']+:)[^\s"']+""",
+    rf"(?i)({_BEFORE}(?:passw(?:or[dt]|d)|passphrase|passcode|pwd|secret|(?<=_)pass|パスワード)"
+    rf"(?:[_-]?\w*key)?{_SEPARATOR}){_VALUE}",
+    rf"(?i)({_BEFORE}(?:token|key(?:[_-]?(?:id|base))?|pass|auth|credential|signature|sig|sas"
+    rf"|session_?id|sid|upload_id){_SEPARATOR}){_RANDOM}",
+    rf"(?i)((?<![\w-])--?(?:pass\w*|token|api[_-]key|secret)\s+)(?!-){_VALUE}",
+    rf"(\blogin\s+\S+\s+password\s+){_VALUE}",
+    r"""((?<![\w-])(?:-[uU]\s*|--(?:proxy-)?user[\s=]+)["']?[^\s:"']+:)[^\s"']+""",
+    # Addresses: user and password, query, and all that follows the host of a webhook.
     r"""(://)[^/\s?#"'<>]+(?=@)""",
+    r"""((?<![\w/:.-])[\w.-]{1,99}:)[^\s/@:"']+(?=@[\w-])""",
+    r"""(?i)(://[^\s"'<>]{0,200}?hook[^\s"'<>/]*/)(?!\[redacted\])[^\s"'<>)]+""",
     r"(?i)(\bwandb\b[^\n]{0,80}?)(?<![\w-])[0-9a-f]{40}\b",
     r"""(://[^\s?"'<>]{0,500}\?)(?!\[redacted\])[^\s"'<>)]+""",
 )

@@ -24,7 +24,6 @@ from bigbird_ja.storage import paths
 
 T = TypeVar("T")
 
-MAX_DEPTH = 64  # lists and objects inside each other; our own files need six
 MAX_YAML_BYTES = 256 << 10  # PyYAML reads some 100 kB a second; our largest preset has 3 kB
 
 # Ranges that many files share.
@@ -37,11 +36,7 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 FORMAT_VERSION = "0.1.0"
 
 
-class _Unfit(Exception):
-    """Nested too deeply."""
-
-
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, _Unfit)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 _NAMES = {
     "int": "a whole number",
     "float": "a number",
@@ -52,7 +47,8 @@ _NAMES = {
     "null": "null",
     "date": "a date such as 2024-05-31",
 }
-_TOKENS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+# Numbers that YAML 1.1 reads to base 60, or to base 8 for a leading zero.
+_SURPRISING = re.compile(r"[-+]?([0-9_]+(:[0-9_.]+)+|0[0-7_]+)")
 _PLACE = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
 
 
@@ -90,7 +86,6 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
         BadInput: it holds something else.
     """
     try:
-        _check_depth(data)
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
         problem = "lists or objects nested too deeply"
@@ -176,17 +171,6 @@ def _message(where: str, problem: str, advice: str) -> str:
     return f"{where}: {problem[:300]}" + (f": {advice}" if advice else "")
 
 
-def _check_depth(data: bytes) -> None:
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-        return
-    depth = 0
-    for token in _TOKENS.finditer(data):
-        first = token[0][:1]
-        depth += (first in b"[{") - (first in b"]}")
-        if depth > MAX_DEPTH:
-            raise _Unfit("lists or objects nested too deeply")
-
-
 def _is_cut(line: bytes, is_last: bool) -> bool:
     """Whether a line is the beginning of an object, without its end.
 
@@ -195,13 +179,10 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
     if not line.startswith(b"{"):
         return False
     try:
-        _check_depth(line)
         msgspec.json.decode(line)
-    except RecursionError:
-        return False
     except msgspec.MsgspecError as error:
         return is_last or str(error) == "Input data was truncated"
-    except _UNREADABLE:
+    except (RecursionError, UnicodeDecodeError):
         return False
     return False
 
@@ -243,27 +224,22 @@ class _Refused(Exception):
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader without what surprises; see `read_yaml`."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise _Refused(f"*{event.anchor}: write the value out", event.start_mark)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            mark = self.peek_event().start_mark
-            raise _Refused("lists or mappings nested too deeply", mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise _Refused(f"{_shown(node)} is no value of its kind", node.start_mark) from error
+        if isinstance(value, (int, float)) and _SURPRISING.fullmatch(str(node.value)):
+            raise _Refused(
+                f"{_shown(node)} is {value} in YAML 1.1: write that, or put it in quotes",
+                node.start_mark,
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise _Refused(f"{_shown(node)} is not a finite number", node.start_mark)
         if type(value) is int and not -(1 << 63) <= value < 1 << 64:

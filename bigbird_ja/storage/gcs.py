@@ -193,7 +193,7 @@ def _seconds(name: str, default: float) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise BadInput(f"{name}={text!r}: expected a number of seconds above 0")
+        raise BadInput(f"{name}: expected a number of seconds above 0")
     return value
 
 

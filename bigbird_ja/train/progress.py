@@ -268,7 +268,11 @@ class WandbLog:
     ) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": run_id, "name": name, "resume": "allow"}
-        self._run = self._try(lambda: library.init(**about, config=flatten(config)))
+        # Neither what the program prints nor its files and their remote address are sent.
+        settings = {"console": "off", "disable_git": True, "disable_code": True}
+        self._run = self._try(
+            lambda: library.init(**about, config=flatten(config), settings=settings)
+        )
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Sends the numbers among `values`, as `prefix/key`."""

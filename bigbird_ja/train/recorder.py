@@ -7,6 +7,7 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
@@ -253,7 +254,9 @@ class Recorder:
         the lock writes nothing: MODEL_DIR belongs to another."""
         if isinstance(error, LeaseLost):
             return
-        fields = {"message": " ".join(str(error).split())} if error else {}
+        # The words of an exception that nothing here has composed may quote anything.
+        words = str(error) if isinstance(error, CommandError) else type(error).__name__
+        fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
         for write in (
             self.sync_metrics,

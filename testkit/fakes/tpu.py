@@ -45,7 +45,7 @@ class FakeTpu(Service):
         self._operations: dict[str, dict[str, Any]] = {}
         self.unreachable: list[str] = []  # locations that a listing leaves out
         self.http_script: list[int] = []  # statuses for what machines ask of themselves
-        self.created_names: list[str] = []
+        self.created: list[str] = []
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class FakeTpu(Service):
         state = "CREATING" if word == "stuck" else "READY"
         machine = Machine({**node, "name": name, "createTime": _now(), "state": state})
         self._machines[name] = machine
-        self.created_names.append(name)
+        self.created.append(name)
         self.most_at_once = max(self.most_at_once, len(self._machines))
         if word != "stuck":
             script = node["metadata"].get("startup-script", "")

@@ -54,6 +54,7 @@ class Case:
         prepare: called with the folders of inputs and outputs before the command runs.
         streams: file descriptor -> "closed" or a path to open it on.
         obeys_permissions: root is refused what it may not read or write, as any user.
+        other_result: where it is taken, its results may be others than those of the good one.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Case:
     prepare: Callable[[Path, Path], None] | None = None
     streams: dict[int, str] = field(default_factory=dict)
     obeys_permissions: bool = False
+    other_result: bool = False
 
 
 def commands(*left_out: str) -> list[str]:

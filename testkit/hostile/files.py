@@ -26,14 +26,15 @@ def file_cases(inputs: Path) -> Iterator[Case]:
         for file in _files_of(command, inputs):
             name = str(file.relative_to(inputs))
             for how, damage in _damages(file):
-                if how == "missing" and re.fullmatch(r"model\.ckpt-\d+\.json", file.name):
-                    continue  # no checkpoint without its sidecar: the one before it is taken
+                # No checkpoint without its sidecar: the one before it is taken.
+                is_sidecar = re.fullmatch(r"model\.ckpt-\d+\.json", file.name) is not None
                 prepare = functools.partial(_apply, name, damage)
                 words = tuple(good_arguments(command))
                 obeys = how == "unreadable"
                 yield Case(
-                    f"{name} {how}", command, words, DAMAGED, prepare, obeys_permissions=obeys
-                )
+                    f"{name} {how}", command, words, DAMAGED, prepare, obeys_permissions=obeys,
+                    other_result=how == "missing" and is_sidecar,
+                )  # fmt: skip
 
 
 def _files_of(command: str, inputs: Path) -> Iterator[Path]:

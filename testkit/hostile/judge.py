@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from testkit.zygote import Ended, Zygote
 PATIENCE_SECONDS = 120.0
 # Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
 _MEMORY = 6 * 2**30
+_HASHED = 1 << 20  # bytes; of larger files size and time are compared
 # Of results: what may differ between two good runs.
 _VOLATILE = frozenset({"seconds", "time", "tokens_per_second", "train_seconds", "date"})
 
@@ -78,7 +80,7 @@ class Judge:
             ended = self._run(case, place)
             seconds = time.monotonic() - start
             problem = self._problem(case, ended, place, before)
-            if problem is None and ended.status == 0 and same_result:
+            if problem is None and ended.status == 0 and same_result and not case.other_result:
                 found = _steady(ended.result)
                 if found != self.good_result(case.command):
                     problem = f"taken as if it were good: {_difference(found, self, case.command)}"
@@ -153,7 +155,8 @@ def _said_badly(case: Case, ended: Ended, last: str) -> str | None:
 
 
 def _listing(place: Path) -> dict[str, Any]:
-    """Every path below, what it is, its size and when it was changed; links are not followed."""
+    """Every path below, what it is, its size, when it was changed, and of small files a checksum;
+    links are not followed."""
     found = {}
     for folder, names, files in os.walk(place):
         for name in [*names, *files]:
@@ -162,6 +165,8 @@ def _listing(place: Path) -> dict[str, Any]:
             kind = stat.S_IFMT(about.st_mode)
             is_file = stat.S_ISREG(about.st_mode)
             content = (about.st_size, about.st_mtime_ns) if is_file else ()
+            if is_file and about.st_size < _HASHED and os.access(path, os.R_OK):
+                content += (zlib.crc32(Path(path).read_bytes()),)
             found[os.path.relpath(path, place)] = (kind, *content)
     return found
 

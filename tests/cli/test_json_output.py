@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.cli import main
-from bigbird_ja.launch.tpu_nodes import EMULATOR_VARIABLE
+from bigbird_ja.launch.services import EMULATOR_VARIABLE
 from bigbird_ja.process.errors import STATUS_OF_REASON
 from testkit import ROOT
 from testkit.fakes.tpu import FakeTpu

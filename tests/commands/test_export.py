@@ -44,6 +44,7 @@ def test_hugging_face(small_run, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--model_dir=nowhere", "--output_dir=OUT"], "no checkpoint here"),
+        (["--model_dir=MODEL", "--output_dir=OUT", "--license=mit\ntags: [x]"], "--license="),
         (["--model_dir=MODEL", "--output_dir=MODEL/hf"], "overlaps with --model_dir"),
     ],
 )

@@ -74,6 +74,15 @@ def test_a_text_without_an_end_is_not_read_to_it(small_run, capsys, monkeypatch,
     assert "t.txt: more than 1,048,576 bytes" in capsys.readouterr().err
 
 
+def test_a_terminal_obeys_nothing_in_the_text(small_run, capsys):
+    flags = ["fill-mask", f"--model_dir={small_run.model_dir}"]
+    assert main.run_command_line([*flags, "--text=\x1b[31m\x07\x9b2J漢字[MASK]"]) == 0
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert "\\x1b[31m\\x07\\x9b2J漢字【" in shown
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown)
+
+
 def test_bytes_that_are_no_text(small_run, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff[MASK]")))
     assert main.run_command_line(["fill-mask", f"--model_dir={small_run.model_dir}"]) == 2

@@ -15,6 +15,7 @@ import pytest
 from bigbird_ja.cli import main
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
+from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -71,38 +72,18 @@ def test_what_compute_engine_rents_has_its_end_in_the_request(accelerator_type: 
     assert asked["scheduling"]["instanceTerminationAction"] == "DELETE"
 
 
-def test_dry_run_fits_one_screen_and_the_rest_is_for_who_asks() -> None:
-    flags = ["launch", "--dry_run", "--queued", "--name=a", "--project=q", "--max_cost=50"]
-    status, out, _ = run_plain(*flags)
-    assert status == 0
-    lines = out.splitlines()
-    assert len(lines) <= 24 and max(map(len, lines)) <= 100
-    for words in ("v3-8, spot", "us-central1-a, ", "at most 50.00 USD", "days old", "config.yaml"):
-        assert words in out
-    assert "CreateQueuedResource" not in out
-    status, out, _ = run_plain(*flags, "--verbose")
-    assert status == 0
-    assert "CreateQueuedResource" in out and "DeleteQueuedResource" in out
-    assert "readonly RUN_NAME=a" in out and out.endswith("\n".join(lines) + "\n")
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--accelerator_type=v5litepod-8", "--engine=estimator"], "90807"),
-        (["--accelerator_type=v6e-8", "--engine=estimator"], "90807"),
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
-        (["--accelerator_type=A100"], "write a TPU type such as"),
+        (["--accelerator_type=A100"], "no TPU type"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "sizes v6e-1, v6e-4, v6e-8"),
         (["--accelerator_type=v6e-512", "--zones=us-east5-b"], "largest is v6e-256"),
         (["--accelerator_type=v6e-8", "--zones=us-east5-b", "--queued"], "has no queue"),
         (["--name=Bad_Name"], "lower-case"),
         (["--max_cost=nan"], "must lie between 0"),
-        (["--max_hours=nan"], "must lie between 0"),
-        (["--max_hours=inf"], "must lie between 0"),
-        (["--pricing=preemptible", "--queued"], "--pricing=spot"),
-        (["--max_cost=-1"], "must lie between 0"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--prices=/nonexistent.yaml"], "no such file"),
@@ -156,13 +137,13 @@ def test_what_is_needed_is_named(missing: str) -> None:
     assert f"--{missing} is needed" in err
 
 
-def test_preempted_run_finishes_and_leaves_nothing(root: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "flags"), [(FakeTpu, []), (FakeCompute, ["--accelerator_type=v6e-8"])]
+)
+def test_preempted_run_finishes_and_leaves_nothing(
+    root: str, kind: type[support.Fake], flags: list[str]
+) -> None:
     """Killed before the first step, early, and late; then finished, each on a fresh machine."""
-    with FakeTpu(f"{root}/vms", dict(os.environ)) as fake:
-        check_preempted_run(root, fake)
-
-
-def check_preempted_run(root: str, fake: FakeTpu) -> None:
 
     def preempt() -> None:
         support.wait_until(lambda: fake.is_ready("run-1"))
@@ -171,45 +152,34 @@ def check_preempted_run(root: str, fake: FakeTpu) -> None:
             support.wait_until(lambda at=at: support.step_of(root) >= at)
             fake.preempt("run-1", grace=2.0 if at == 30 else 0.0)
 
-    preempting = support.in_background(preempt)
-    status, result = support.run(support.command(root, fake), fake)
-    preempting.join(1)
-    assert not preempting.is_alive()
-    assert (status, result["reason"]) == (0, "finished")
-    assert result["global_step"] == 100
-    assert (result["preemptions"], result["failures"]) == (3, 0)
-    assert fake.node_names() == []
-    assert fake.most_at_once == 1
-    assert len(fake.created_names) == 4
-    story = [event["event"] for event in support.events_of(root)]
-    assert story.count("preempted") == 3
-    assert story[-1] == "ended"
-    # The same command again: finished work costs nothing.
-    status, result = support.run(support.command(root, fake), fake)
-    assert (status, result["state"]) == (0, "ended")
-    assert len(fake.created_names) == 4
+    with kind(f"{root}/vms", dict(os.environ), keep_disk=kind is FakeCompute) as fake:
+        preempting = support.in_background(preempt)
+        command = support.command(root, fake, *flags)
+        status, result = support.run(command, fake)
+        preempting.join(1)
+        assert not preempting.is_alive()
+        assert (status, result["reason"], result["global_step"]) == (0, "finished", 100)
+        assert (result["preemptions"], result["failures"]) == (3, 0)
+        assert (fake.node_names(), fake.most_at_once, len(fake.created)) == ([], 1, 4)
+        events = [event["event"] for event in support.events_of(root)]
+        assert events.count("preempted") == 3 and events[-1] == "ended"
+        # The same command again: finished work costs nothing.
+        status, result = support.run(command, fake)
+        assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
+        status, result = support.run(
+            ["status", f"--bucket={root}/bucket", "--name=run-1", "--events=9", "--json"], fake
+        )
+        (shown,) = result["runs"]
+        assert (shown["state"], shown["step"], shown["preemptions"]) == ("finished", 100, 3)
 
 
 def test_queued_resources_stockout_and_next_zone(root: str, fake: FakeTpu) -> None:
     fake.script.append("stockout")
     status, _ = support.run(support.command(root, fake, "--queued", steps=40), fake)
     assert status == 0
-    (name,) = fake.created_names
+    (name,) = fake.created
     assert "/us-central1-b/" in name
     assert fake.node_names() == fake.queued_names() == []
-
-
-@pytest.mark.parametrize(
-    ("word", "words"), [("permission", "roles/tpu.admin"), ("quota", "Quotas page")]
-)
-def test_refusals_of_the_service_are_bad_input(
-    root: str, fake: FakeTpu, word: str, words: str
-) -> None:
-    fake.script += [word, word]
-    status, result = support.run(support.command(root, fake), fake)
-    assert (status, result["reason"]) == (2, "bad_input")
-    assert words in result["error"]
-    assert fake.created_names == []
 
 
 def test_an_api_that_is_off_is_reported_before_renting(root: str, fake: FakeTpu) -> None:
@@ -217,7 +187,7 @@ def test_an_api_that_is_off_is_reported_before_renting(root: str, fake: FakeTpu)
     status, result = support.run(support.command(root, fake), fake)
     assert status == 2
     assert "gcloud services enable tpu.googleapis.com" in result["error"]
-    assert fake.created_names == []
+    assert fake.created == []
 
 
 def test_what_would_repeat_is_not_paid_for_again(root: str, status: int = 70) -> None:
@@ -226,7 +196,7 @@ def test_what_would_repeat_is_not_paid_for_again(root: str, status: int = 70) ->
     with FakeTpu(f"{root}/failing", environ, keep_disk=True) as failing:
         ended, result = support.run(support.command(root, failing), failing)
         assert failing.node_names() == []
-        assert len(failing.created_names) == 1
+        assert len(failing.created) == 1
     assert ended == status
     assert "it would come again" in result["error"]
 
@@ -238,7 +208,7 @@ def test_killed_supervisor_is_followed_by_one_that_adopts(root: str, fake: FakeT
     process.communicate()
     status, result = support.run(support.command(root, fake, steps=400), fake)
     assert (status, result["global_step"], result["preemptions"]) == (0, 400, 0)
-    assert len(fake.created_names) == 1
+    assert len(fake.created) == 1
     assert fake.node_names() == []
 
 
@@ -274,18 +244,6 @@ def test_ctrl_c_without_a_terminal(
     assert b"Traceback" not in err
     result = json.loads(out)
     assert result.get("ending", result.get("state")) == ("detached" if left else "interrupted")
-
-
-def test_a_closed_terminal_deletes_the_tpu(root: str, fake: FakeTpu) -> None:
-    process = support.start(root, fake, "--json", steps=100_000)
-    support.wait_until(lambda: support.step_of(root) >= 10)
-    assert process.stdout is not None and process.stderr is not None
-    process.stderr.close()  # the next line of the log has no reader: SIGPIPE, without the signal
-    process.send_signal(signal.SIGHUP)
-    out = process.stdout.read()
-    assert process.wait(timeout=60) == 75
-    assert fake.node_names() == []
-    assert json.loads(out)["ending"] == "interrupted"
 
 
 def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake: FakeTpu) -> None:

@@ -65,20 +65,14 @@ def test_mixed_corpora_are_in_the_results_of_make_data_and_check_data(
 @pytest.mark.parametrize(
     "change,says",
     [
-        (["--input=/nowhere/x.jsonl"], "/nowhere/x.jsonl"),
-        (["--input=/nowhere/x.jsonl=2"], "/nowhere/x.jsonl"),
-        (["--input=/nowhere/x.jsonl=many"], "weight='many'"),
         (["--tokenizer=/nowhere/x.model"], "/nowhere/x.model"),
         (["--max_predictions_per_seq=500"], "max_predictions_per_seq"),
         (["--input_mask"], "input_mask"),
-        (["--output_dir="], "--output_dir is empty"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path, inputs, change, says, capsys):
     output = tmp_path / "data"
     command = ["make-data", *inputs, *SMALL, f"--output_dir={output}", *change, "--json"]
-    if change[0].startswith("--input=/"):
-        command = [c for c in command if c != inputs[0]]
     assert main.run_command_line(command) == 2
     captured = capsys.readouterr()
     last = captured.err.strip().splitlines()[-1]
@@ -125,7 +119,6 @@ def test_mecab_boundaries(tmp_path, inputs, capsys):
     ("flags", "what_would_do"),
     [
         (["--seq_length=1000"], ["896", "1024", "model.attention_type=original_full"]),
-        (["--seq_length=4100"], ["4096", "4224"]),
         (["--config=tiny-cpu", "--seq_length=1000"], ["992", "1024"]),
     ],
 )

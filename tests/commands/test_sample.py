@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,21 +71,6 @@ def test_a_file_that_it_did_not_make_is_never_replaced(
     assert path.read_bytes() == MINE and list(tmp_path.iterdir()) == [path]
 
 
-def test_links_devices_and_folders_are_not_written_through(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "target"
-    target.write_bytes(MINE)
-    (tmp_path / "link.txt").symlink_to(target)
-    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
-    os.mkfifo(tmp_path / "fifo.txt")
-    for name in ("link", "gone", "fifo"):
-        assert run(f"--output={tmp_path}/{name}.txt", "--documents=5", "--overwrite") == 2, name
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    assert target.read_bytes() == MINE and not (tmp_path / "nowhere").exists()
-    assert (tmp_path / "link.txt").is_symlink() and list(tmp_path.glob(".*")) == []
-
-
 def test_two_at_once_and_the_second_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,19 +94,3 @@ def test_it_writes_to_a_bucket(bucket: str) -> None:
     assert run(f"--output={bucket}/a.jsonl.gz", "--documents=6") == 2
     assert set(storage.list_files(bucket)) == {"a.jsonl.gz", MARK}
     assert len(list(open_corpus([f"{bucket}/a.jsonl.gz"]).documents())) == 5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--output=DIR/a.csv"], "must end in .jsonl"),
-        (["--output=/proc/none/a.txt", "--documents=1"], "/proc/none"),
-    ],
-)
-def test_what_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert run(*(a.replace("DIR", str(tmp_path)) for a in arguments)) == 2
-    err = capsys.readouterr().err
-    assert message in err and len(err.strip().splitlines()) == 1
-    assert not [p for p in tmp_path.rglob("*") if p.is_file()]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from bigbird_ja.launch import run_story
 from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.run_state import Ending, Phase, RunState, Settings
 from bigbird_ja.launch.services import TpuSpec
@@ -60,48 +58,12 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-def test_an_unwatched_tpu_still_costs(root: str) -> None:
-    from bigbird_ja.launch.services import Presence, Tpu
-
-    make_run(root, "a", phase=Phase.RUNNING, billing=True, cost_usd=1.0, saved_wall=NOW - 3600)
-    ready = Tpu("a", "z", Presence.READY, "READY")
-    story = run_story.read(f"{root}/bucket", "a", [ready], 0, NOW)
-    assert story.cost_usd == pytest.approx(1.0 + 2.4)
-    assert story.watched_by is None
-
-
-def test_eta_from_the_rate(root: str) -> None:
-    paths = make_run(root, "a", phase=Phase.RUNNING)
-    trainer.beat(paths.model_dir, 400, "training")  # 1,000 tokens per second
-    story = run_story.read(f"{root}/bucket", "a", [], 500, NOW)
-    assert story.eta_seconds == pytest.approx(600 * 500 / 1000)
-
-
-def test_events_of_a_preempted_run(root: str) -> None:
-    with FakeTpu(f"{root}/real", dict(os.environ), keep_disk=True) as fake:
-
-        def preempt() -> None:
-            support.wait_until(lambda: support.step_of(root) >= 30)
-            fake.preempt("run-1")
-
-        support.in_background(preempt)
-        status, _ = support.run(support.command(root, fake), fake)
-        assert status == 0
-        flags = [f"--bucket={root}/bucket", "--name=run-1", "--events=20"]
-        status, result = support.run(["status", *flags, "--json"], fake)
-    assert status == 0
-    assert result["runs"][0]["state"] == "finished"
-    assert result["runs"][0]["preemptions"] == 1
-    events = run_story.events(f"{root}/bucket", "run-1")
-    assert [event["event"] for event in events].count("preempted") == 1
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         ([], "--bucket or --project"),
         (["--bucket=/nonexistent", "--name=x"], "no run 'x'"),
-        (["--project=p", "--events=3"], "--events"),
+        (["--project=p", "--name=x", "--events=3"], "--events"),
     ],
 )
 def test_bad_input(fake: FakeTpu, flags: list[str], words: str) -> None:

@@ -109,22 +109,6 @@ def test_files_that_it_did_not_make_are_never_replaced(
     assert run(*arguments, "--overwrite") == 0
 
 
-def test_links_and_devices_are_not_written_through(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "target"
-    target.write_bytes(b"mine")
-    for name in ("x.model", "x.json"):
-        for where in (target, tmp_path / "nowhere"):
-            (tmp_path / name).symlink_to(where)
-            arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB)
-            assert run(*arguments, "--overwrite") == 2
-            assert name in capsys.readouterr().err.strip().splitlines()[-1]
-            (tmp_path / name).unlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["target"]
-    assert target.read_bytes() == b"mine"
-
-
 def test_two_at_once_and_the_second_is_refused(
     sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,32 +152,17 @@ def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
     assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
 
 
-def test_text_files_by_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sample_corpus: str
+def test_settings_come_from_the_config(
+    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = Path(sample_corpus).read_text("utf-8").splitlines()
-    texts = [json.loads(line)["text"].split("\n")[-1] for line in lines]
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(texts), "utf-8")
-    arguments = (f"--input={path}", VOCAB)
-    assert run(*arguments, f"--output_prefix={tmp_path}/x") == 0
-    assert "warning: " in (err := capsys.readouterr().err) and "--txt_documents=line" in err
-    assert run(*arguments, f"--output_prefix={tmp_path}/y", "--txt_documents=line") == 0
-    assert "warning: " not in capsys.readouterr().err
-    records = [json.loads((tmp_path / f"{name}.json").read_text("utf-8")) for name in "xy"]
-    assert records[0]["corpus_fingerprint"] != records[1]["corpus_fingerprint"]
-    arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/z")
-    assert run(*arguments, "--txt_documents=line") == 2
-    assert "no --input is a .txt file" in capsys.readouterr().err
-
-
-def test_settings_come_from_the_config(sample_corpus: str, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("tokenize:\n  vocab_size: 1250\n  max_sentences: 500\n")
     source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
     assert run(source, prefix, f"--config={config}", "--max_sentences=600") == 0
     record = json.loads((tmp_path / "x.json").read_text("utf-8"))
     assert (record["vocab_size"], record["lines"]) == (1250, 600)
+    assert run(source, prefix, "--txt_documents=line") == 2
+    assert "no --input is a .txt file" in capsys.readouterr().err
 
 
 def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
@@ -202,29 +171,6 @@ def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
     assert set(storage.list_files(f"{bucket}/t")) == {MARK, "ja.json", "ja.model", "ja.vocab"}
     assert run(source, prefix, VOCAB) == 0
     assert run(source, prefix, "--vocab_size=1300") == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--input=DIR/none.jsonl", "--output_prefix=DIR/x"], "no such file"),
-        (["--input=SAMPLE", "--output_prefix=DIR/x"], "use --vocab_size="),
-        (["--input=SAMPLE", "--output_prefix=DIR/x", "--vocab_size=50"], "too small"),
-        (["--input=SAMPLE", "--output_prefix=/proc/none/x", VOCAB], "/proc/none"),
-    ],
-)
-def test_what_is_refused(
-    sample_corpus: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    filled = [a.replace("DIR", str(tmp_path)).replace("SAMPLE", sample_corpus) for a in arguments]
-    assert run(*filled) == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("bigbird-ja: ") and message in last
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -146,17 +145,6 @@ def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
     fewer = dataclasses.replace(manifest.corpora[0], weight=2.0)
     changed = dataclasses.replace(manifest, corpora=(fewer, manifest.corpora[1]))
     assert changed.fingerprint != manifest.fingerprint
-
-
-def test_without_a_weight_all_inputs_are_one_corpus(tmp_path, corpora, tokenizer_path):
-    lines = "".join(Path(path).read_text(encoding="utf-8") for path in corpora)
-    one = tmp_path / "one.jsonl"
-    one.write_text(lines, encoding="utf-8")
-    joined = build.make_data(making.request(str(one), tokenizer_path, str(tmp_path / "joined")))[0]
-    apart = make(corpora, tokenizer_path, tmp_path / "apart", ("", ""))
-    for split in manifest_lib.SPLITS:
-        assert [s.sha256 for s in apart.shards(split)] == [s.sha256 for s in joined.shards(split)]
-    assert apart.mixture == apart.corpora == ()
 
 
 def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(

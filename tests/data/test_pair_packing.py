@@ -156,19 +156,6 @@ def test_every_document_gets_both_labels(lengths, sentence):
         assert abs(np.mean(long_ones) - 0.5) < 0.07
 
 
-def test_label_length_and_partner_are_drawn_apart():
-    lengths = [400] * 1000
-    pairs = many_pairs(lengths, every_nth(lengths, 20), 512, 4)
-    labels = np.array([pair.is_random for pair in pairs])
-    drawn = np.array([pair.segment_b for pair in pairs])
-    assert abs(np.corrcoef(labels, drawn)[0, 1]) < 0.05
-    assert abs(np.corrcoef(labels[1:], labels[:-1])[0, 1]) < 0.05
-    partners = np.array([pair.b[0].document for pair in pairs if pair.is_random])
-    for divisor in (2, 3, 4):
-        shares = np.bincount(partners % divisor) / len(partners)
-        np.testing.assert_allclose(shares, 1 / divisor, atol=0.04)
-
-
 def test_partners_start_anywhere_between_two_sentences_but_never_at_the_start():
     lengths = [1000] * 200
     pairs = many_pairs(lengths, every_nth(lengths, 20), 512, 3)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.evaluation import trained_model
 from bigbird_ja.export import huggingface, model_card
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run.checkpoints import STEP, CheckpointStore, read_variables, write_variables
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -57,3 +61,50 @@ def test_what_an_export_cannot_do_is_refused(folder, small_run, capsys, tmp_path
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(BadInput, match="export again"):
         trained_model.load_model(str(tmp_path))
+
+
+def _without(values):
+    del values["cls/predictions/output_bias"]
+
+
+def _misshapen(values):
+    values["cls/predictions/output_bias"] = values["cls/predictions/output_bias"][:-1]
+
+
+def _not_a_number(values):
+    values["cls/predictions/output_bias"][7] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (_without, "output_bias is missing"),
+        (_misshapen, r"output_bias has the shape \[1199\]"),
+        (_not_a_number, "output_bias holds NaN"),
+    ],
+)
+def test_a_checkpoint_whose_variables_are_not_the_model_is_refused(
+    damage, problem, small_run, tmp_path
+):
+    """Its sidecar is right: size and checksums are those of the files."""
+    store = CheckpointStore(str(shutil.copytree(small_run.model_dir, tmp_path / "model")))
+    values = read_variables(f"{store.model_dir}/model.ckpt-6")
+    values[STEP] = np.int64(7)
+    damage(values)
+    write_variables(str(tmp_path / "new"), values)
+    meta = dataclasses.replace(store.read_meta(6), step=7)
+    store.publish(str(tmp_path / "new"), meta, keep_last=5, keep_every=0)
+    with pytest.raises(BadInput, match=f"step 7: cls/predictions/{problem}.*by --step"):
+        trained_model.load_model(store.model_dir)
+    assert trained_model.load_model(store.model_dir, 6).step == 6
+
+
+def test_damaged_weights_of_an_export_are_refused(folder, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    copy = shutil.copytree(folder, tmp_path / "hf")
+    state = load_file(f"{copy}/model.safetensors")
+    state["cls.predictions.bias"][7] = np.inf
+    save_file(state, f"{copy}/model.safetensors")
+    with pytest.raises(BadInput, match="output_bias holds NaN or infinite numbers: export again"):
+        trained_model.load_model(str(copy))

@@ -76,6 +76,19 @@ def test_mixed_corpora_are_named_with_their_share_and_loss(trained, manifest) ->
     assert "/home/me" not in card
 
 
+def test_names_of_others_are_text_and_nothing_else(trained, manifest) -> None:
+    """File names went into the card's HTML and tables as they are."""
+    sources = ("/home/me/<img src=x onerror=alert(1)>|\n---\nlicense: mit.jsonl",)
+    options = model_card.Options(
+        "my <b>bird</b>\n## x", manifest=dataclasses.replace(manifest, sources=sources)
+    )
+    card = model_card.text(trained, options, {})
+    assert "<img" not in card and "<b>" not in card and "\n## x" not in card
+    assert card.count("\nlicense: ") == 1
+    (row,) = [line for line in card.splitlines() if line.startswith("| data |")]
+    assert row.count("|") - row.count("\\|") == 3
+
+
 def test_results_name_each_corpus_and_what_is_not_a_number() -> None:
     row = {"name": "news.jsonl", "count": 5, "loss": 1.25, "accuracy": 0.5}
     evaluation = {"masked_lm_loss": None, "masked_lm_accuracy": 0.5, "by_sub_corpus": [row]}

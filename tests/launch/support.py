@@ -19,11 +19,11 @@ from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
 from bigbird_ja.data.manifest import Manifest, Shard, Split
-from bigbird_ja.launch import compute, tpu_nodes
+from bigbird_ja.launch import compute, services
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.services import Rest
+from bigbird_ja.launch.rest import Rest
+from bigbird_ja.launch.services import TpuNodes
 from bigbird_ja.launch.startup import VM_VARIABLE
-from bigbird_ja.launch.tpu_nodes import TpuNodes
 from testkit import prepared, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
@@ -107,7 +107,7 @@ def environment(fake: Fake, **vm: object) -> dict[str, str]:
         "api": f"{fake.url}/compute/v1" if is_compute else f"{fake.url}/v2",
         "metadata": fake.url, "poll_seconds": 1.0, **vm,
     }  # fmt: skip
-    variable = compute.EMULATOR_VARIABLE if is_compute else tpu_nodes.EMULATOR_VARIABLE
+    variable = compute.EMULATOR_VARIABLE if is_compute else services.EMULATOR_VARIABLE
     return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 

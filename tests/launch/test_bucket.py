@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import wheel
+from bigbird_ja.launch import startup
 from bigbird_ja.launch.run_files import (
     LOCK,
     STALE_SECONDS,
@@ -55,7 +55,7 @@ def test_state_events_and_reports(bucket: str) -> None:
     lease = json.loads(storage.read_bytes(paths.supervisor("lease.json")))
     assert lease == {"attempt": 3, "renewed": 1.5}
     assert read_run(bucket, "run-1") is None and find_runs(bucket) == []
-    run = replace(paths, wheel="w", continue_with={"training.seed": 3})
+    run = replace(paths, wheel="w", engine="pjrt")
     run.save()
     assert read_run(bucket, "run-1") == replace(run, format_version=FORMAT_VERSION)
     assert find_runs(bucket) == ["run-1"]
@@ -108,11 +108,11 @@ def test_one_supervisor_per_run(bucket: str) -> None:
 
 
 def test_wheel_is_uploaded_once(bucket: str) -> None:
-    packed = wheel.build()
-    path = wheel.upload(bucket, packed)
+    packed = startup.build_wheel()
+    path = startup.upload(bucket, packed)
     assert packed.sha256 in path and path.endswith("-py3-none-any.whl")
     before = storage.stat(path)
-    assert wheel.upload(bucket, packed) == path
+    assert startup.upload(bucket, packed) == path
     assert storage.stat(path) == before
 
 

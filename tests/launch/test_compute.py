@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import pytest
 
 from bigbird_ja.launch import backends, compute
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Operation, Presence, TpuSpec
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.launch.rest import Kind
+from bigbird_ja.launch.services import RUN_DIR_KEY, Operation, Presence, TpuSpec
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -106,14 +106,6 @@ def test_machine_types(name: str, machine: str) -> None:
     assert backends.service_of(name) == "compute"
 
 
-def test_other_types() -> None:
-    with pytest.raises(BadInput, match="v6e-1, v6e-4, v6e-8"):
-        compute.machine_type("v6e-2")
-    for name in ("v2-8", "v3-8", "v4-8"):
-        assert backends.service_of(name) == "tpu"
-    assert "tpu7x" in compute.image("v7x-8") and "v6e" in compute.image("v6e-8")
-
-
 @pytest.mark.parametrize(
     ("word", "kind"),
     [("stockout", Kind.STOCKOUT), ("quota", Kind.QUOTA), ("internal", Kind.INTERNAL)],
@@ -125,30 +117,6 @@ def test_failed_operations(
     fault = finished(service, service.create(SPEC, ZONE, 1, {}, 100.0)).fault
     assert fault is not None and fault.kind is kind
     assert fake.node_names() == []
-
-
-def preempted(fake: FakeCompute, root: str) -> Callable[[], None]:
-    def preempt() -> None:
-        for at in (20, 60):
-            support.wait_until(lambda at=at: support.step_of(root) >= at)
-            fake.preempt("run-1", grace=1.0 if at == 20 else 0.0)
-
-    return preempt
-
-
-def test_a_preempted_run_finishes_and_leaves_nothing(tmp_path: Path) -> None:
-    """The command, the real client, the real script, and processes for machines."""
-    root = str(tmp_path)
-    with FakeCompute(f"{root}/vms", dict(os.environ), keep_disk=True) as fake:
-        fake.script.append("stockout")
-        thread = support.in_background(preempted(fake, root))
-        flags = ["--accelerator_type=v6e-8"]
-        status, result = support.run(support.command(root, fake, *flags), fake)
-        thread.join(5)
-        assert (status, result["reason"], result["global_step"]) == (0, "finished", 100)
-        assert (result["preemptions"], result["failures"]) == (2, 0)
-        assert (fake.node_names(), fake.most_at_once) == ([], 1)
-        assert [one["name"] for one in fake.created] == ["run-1"] * 3
 
 
 def test_an_unwatched_machine_goes_at_the_end_of_its_lease(tmp_path: Path) -> None:

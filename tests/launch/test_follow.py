@@ -50,8 +50,8 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
         if len(shown) == 2:
             files.save_state(RunState("run-1", Phase.ENDED, ending_message="finished at step 3"))
 
-    assert follow(files, shown.append, sleep) == "finished at step 3"
-    assert shown == ["one", "two", "three"]
+    assert follow(str(tmp_path), "run-1", shown.append, sleep) == "finished at step 3"
+    assert shown == ["one", "two", "three", "finished at step 3"]
     status, result = support.run_with(
         ["launch", "--logs=run-1", f"--bucket={tmp_path}", "--json"], {}
     )

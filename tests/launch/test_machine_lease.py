@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Ending, Phase, RunState
-from bigbird_ja.launch.services import Kind, ServiceFault
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import Refused, StorageError
 from testkit.simulated_cloud import SimulatedCloud

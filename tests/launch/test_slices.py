@@ -14,7 +14,8 @@ import pytest
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.launch import backends, compute, slices
 from bigbird_ja.launch.compute import ComputeEngine
-from bigbird_ja.launch.services import RUN_DIR_KEY, Kind, Presence, ServiceFault, Tpu, TpuSpec
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.services import RUN_DIR_KEY, Presence, Tpu, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.machines import error
@@ -281,26 +282,3 @@ def test_a_run_goes_on_while_its_group_replaces_hosts(tmp_path: Path) -> None:
         assert (fake.node_names(), fake.slices.leftovers()) == ([], [])
     events = [e["event"] for e in support.events_of(root) if e.get("source") == "supervisor"]
     assert events.count("creating") == 1 and events.count("repairing") == 2
-
-
-@pytest.mark.nightly
-def test_an_unwatched_slice_goes_at_the_end_of_its_lease(tmp_path: Path) -> None:
-    """The watchers of its hosts delete the group; `down` then finds what is unbilled."""
-    root = str(tmp_path)
-    with FakeCompute(f"{root}/vms", dict(os.environ), keep_disk=True) as fake:
-        flags = [
-            "--accelerator_type=v5p-16",
-            "--zones=us-central1-a",
-            "--lease_hours=0.0005",
-            "--on_interrupt=detach",
-        ]
-        process = support.start(root, fake, *flags, steps=100_000)
-        support.wait_until(lambda: support.step_of(root) >= 10)
-        process.kill()
-        process.communicate()
-        support.wait_until(lambda: fake.node_names() == [])
-        assert fake.slices.leftovers()
-        environment = support.environment(fake)
-        down = ["down", "--project=p", "--yes", "--json"]
-        status, result = support.run_with(down, environment)
-        assert (status, len(result["deleted"]), fake.slices.leftovers()) == (0, 1, [])

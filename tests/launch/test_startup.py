@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import startup, wheel
+from bigbird_ja.launch import startup
 from bigbird_ja.launch.run_files import Run
 from bigbird_ja.launch.run_state import Settings
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.services import API, TpuSpec, delete_address
 from bigbird_ja.launch.startup import Vm
-from bigbird_ja.launch.tpu_nodes import API, delete_address
 from bigbird_ja.process.errors import BadInput
 from tests.launch.support import wait_until
 
@@ -78,10 +77,6 @@ def test_shellcheck_is_clean(tmp_path: object, filled: bool) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_script_fits_into_metadata() -> None:
-    assert len(fill(run_of()).encode()) < 32_000
-
-
 def boot(root: str, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
     path = f"{root}/script"
     with open(path, "w", encoding="utf-8") as file:
@@ -94,8 +89,8 @@ def boot(root: str, script: str, **environ: str) -> subprocess.CompletedProcess[
 
 
 def local(root: str, **changes: object) -> Run:
-    packed = wheel.build()
-    path = wheel.upload(f"{root}/bucket", packed)
+    packed = startup.build_wheel()
+    path = startup.upload(f"{root}/bucket", packed)
     values = {"bucket": root, "wheel": path, "wheel_sha256": packed.sha256,
               "vm_python": sys.executable, **changes}  # fmt: skip
     return run_of(**values)
@@ -159,8 +154,8 @@ def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_rep
         )
     os.chmod(python, 0o755)
     lacking = ("numpy==0.0.1", "Not-There>=2,<3", "tensorflow-cpu>=99")
-    monkeypatch.setattr(wheel, "requirements", lambda: ["one==1"])
-    monkeypatch.setattr(wheel, "engine_requirements", lambda engine, image: lacking)
+    monkeypatch.setattr(startup, "requirements", lambda: ["one==1"])
+    monkeypatch.setattr(startup, "engine_requirements", lambda engine, image: lacking)
     os.makedirs(f"{root}/vm")
     with open(f"{root}/script", "w", encoding="utf-8") as file:
         file.write(fill(local(root, vm_python=python), installs=True))
@@ -247,7 +242,7 @@ def test_wheel_that_was_changed_is_not_installed(tmp_path: object) -> None:
 
 
 def test_wheel_is_reproducible_and_installs(tmp_path: object) -> None:
-    first, second = wheel.build(), wheel.build()
+    first, second = startup.build_wheel(), startup.build_wheel()
     assert first.content == second.content
     path = f"{tmp_path}/{first.file_name}"
     with open(path, "wb") as file:
@@ -264,10 +259,3 @@ def test_wheel_is_reproducible_and_installs(tmp_path: object) -> None:
         check=True,
     ).stdout
     assert str(tmp_path) in out
-
-
-def test_vm_never_installs_tensorflow() -> None:
-    for requirement in wheel.requirements():
-        assert not requirement.startswith(("tensorflow", "keras", "numpy", "protobuf"))
-        # What only TensorFlow 2.15 needs is not everywhere.
-        assert "==" in requirement or requirement == "cloud-tpu-client"

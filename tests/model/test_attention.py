@@ -179,17 +179,6 @@ def test_bfloat16_is_near_float32(random_pattern):
             assert error < 0.04 * np.abs(expected).mean(), name
 
 
-def test_short_sequences_get_full_attention():
-    length = pattern.shortest_sparse(_config("block_sparse", "rolled", 96).model) - 1
-    for size in (1, 5, length):
-        results = [
-            _run(_config(kind, "rolled", size), _inputs(size))
-            for kind in ("block_sparse", "original_full")
-        ]
-        for name, expected in results[1].items():
-            np.testing.assert_array_equal(results[0][name], expected)
-
-
 def test_full_attention_is_softmax_over_the_visible_keys():
     random = np.random.default_rng(2)
     q, k, v = (random.standard_normal((1, 16, 2, 8)).astype(np.float32) for _ in range(3))

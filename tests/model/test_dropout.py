@@ -66,9 +66,3 @@ def test_the_gradient_uses_the_same_mask(jit: bool, dtype: tf.DType) -> None:
     np.testing.assert_allclose(kept[kept > 0], 1 / (1 - RATE), rtol=4e-3)
     expected = keep_mask([8, 4, 32], RATE, make_key(1, 5)).numpy()
     np.testing.assert_array_equal(kept > 0, expected)
-
-
-def test_off() -> None:
-    x = tf.ones([2, 3])
-    assert dropout(x, RATE, None) is x
-    assert dropout(x, 0.0, make_key(1, 1)) is x

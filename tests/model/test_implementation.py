@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bigbird_ja.model import implementation
-from bigbird_ja.model.kernels.shape import Shape, group_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
@@ -126,10 +125,3 @@ def test_no_fingerprint_and_no_run_depends_on_it() -> None:
     ours, theirs = _config(), _config(f"{KEY}=xla")
     assert config_fingerprint(ours) == config_fingerprint(theirs)
     assert not differences(ours, theirs)
-
-
-def test_heads_are_grouped_to_fill_the_lanes() -> None:
-    found = [group_of(*pair) for pair in [(12, 64), (3, 64), (12, 128), (8, 32)]]
-    assert found == [2, 1, 1, 4]
-    shape = Shape(2, 32, 12, 64, 128, (), False, "bfloat16")
-    assert (shape.groups, shape.width) == (6, 256)

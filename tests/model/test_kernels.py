@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from bigbird_ja.model import pattern
 from bigbird_ja.model.attention import dense_attention
-from bigbird_ja.model.kernels.shape import Shape
 from tests.model.tiny import tiny_config
 
 jnp = pytest.importorskip("jax.numpy")
@@ -21,6 +20,7 @@ pytest.importorskip("jax").config.update("jax_platforms", "cpu")
 from bigbird_ja.model.kernels.backward_kernel import backward  # noqa: E402
 from bigbird_ja.model.kernels.forward_kernel import forward  # noqa: E402
 from bigbird_ja.model.kernels.kernel_attention import marks_of  # noqa: E402
+from bigbird_ja.model.kernels.tiles import Shape  # noqa: E402
 
 # Block size, blocks, random blocks, heads, size of a head; two heads of 64 share one step.
 SHAPES = {

@@ -47,12 +47,6 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
     assert op.split()[-4:] == ["70.00", "20.00", "matrix", "unit"]
 
 
-def test_figures_by_code_are_printed_only_where_they_exist() -> None:
-    text = figures.describe(RESULT | dict.fromkeys(breakdown.CODE_KEYS))
-    assert "machine code" not in text
-    assert not any(key in text for key in breakdown.CODE_KEYS)
-
-
 @pytest.mark.parametrize(("way", "named"), [("kernel", True), ("xla", False)])
 def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
     config, _ = resolve_config("base-4096", [])

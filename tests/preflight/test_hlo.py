@@ -52,11 +52,6 @@ def test_the_mark_for_unknown_is_not_an_estimate() -> None:
     assert op.estimated_cycles is None
 
 
-def test_lines_that_are_no_instructions() -> None:
-    for line in ("", "}", "HloModule m, is_scheduled=true", "%comp (x: f32[]) -> f32[] {"):
-        assert hlo.parse_instruction(line) is None
-
-
 def test_a_module_without_entry_is_refused() -> None:
     with pytest.raises(ValueError, match="ENTRY"):
         hlo.parse("HloModule m\n\n%c (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}\n")

@@ -116,12 +116,6 @@ def test_a_start_that_is_set_where_the_loop_before_ends() -> None:
     assert machine_code.bundle_runs(_listing(*lines))[0][1] == 9
 
 
-def test_a_start_that_is_not_known_is_zero() -> None:
-    unknown = "%s30_s3 = sphi %s99_s9, %s20_s2  ;;  %s20_s2 = sadd.s32 1, %s30_s3"
-    times, unknown_share = machine_code.bundle_runs(_listing(*_loop(unknown, 12)))
-    assert (times[1], unknown_share) == (12, 0)
-
-
 def test_a_bound_that_is_not_known_is_said() -> None:
     lines = [line.replace("%s20_s2, 12", "%s20_s2, %s98_s9") for line in _loop(PHI, 12)]
     times, unknown_share = machine_code.bundle_runs(_listing(*lines))

@@ -131,19 +131,6 @@ def test_sums_over_a_step() -> None:
     assert figures.keys() == set(breakdown.CODE_KEYS)
 
 
-def test_the_costliest_ops_by_code() -> None:
-    found = list(_found().values())
-    top = breakdown.top_ops([code.cost for code in found], code=found)
-    assert [op["code_cycles"] for op in top] == sorted(
-        (op["code_cycles"] for op in top), reverse=True
-    )
-    (mlp,) = (op for op in top if op["kind"] == "MLP")
-    assert (mlp["op"], mlp["count"], mlp["bound_by"]) == ("layer_*/mlp/a", 2, "matrix unit")
-    assert mlp["bundle_cycles"] == mlp["code_cycles"] == 40_000
-    without = breakdown.top_ops([code.cost for code in found])
-    assert "code_cycles" not in without[0]
-
-
 MIB = 1024 * 1024
 HEAD = """HloModule m, is_scheduled=true
 
@@ -217,13 +204,6 @@ def test_an_op_that_fills_hbm_leaves_no_time():
     # It writes four mebibytes, in as many times `ONE`, whatever its bundles.
     assert _waits(START, op, DONE, ops=1.0).waiting == pytest.approx(ONE)
     assert _waits(START, op, DONE, ops=4.5).waiting == pytest.approx(0.5 * ONE)
-
-
-def test_copies_within_the_core_and_to_hbm_and_back():
-    inside = START.replace("T(8,128)}}, u32", "T(8,128)S(1)}}, u32")
-    assert _waits(inside, DONE, ops=0.0) == StepTime()
-    outside = START.replace("T(8,128)S(1)}}, f32", "T(8,128)}}, f32")
-    assert _waits(outside, DONE, ops=0.0).waiting == pytest.approx(2 * ONE)
 
 
 def test_loops_wait_in_every_trip():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 from typing import Annotated
 
 import pytest
@@ -50,8 +49,8 @@ def test_a_good_object_is_read() -> None:
         (b'{"step": 1e30}', "step: "),
         (b'{"step": 1, "files": {"a": {"bytes": null}}}', "files[...].bytes: expected a whole"),
         (b'{"step": 1, "files": {"a": {}}}', "files[...].bytes is missing"),
-        (b"[" * 10_000 + b"]" * 10_000, "lists or objects nested too deeply"),
-        (b'{"step": 1, "x": ' + b"[" * 500 + b"]" * 500 + b"}", "lists or objects nested too"),
+        (b"[" * 10_000 + b"]" * 10_000, "expected an object of keys and values, found a list"),
+        (b'{"step": 1, "x": ' + b"[" * 9000 + b"]" * 9000 + b"}", "lists or objects nested too"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -63,11 +62,6 @@ def test_anything_else_is_one_line_that_says_file_key_and_what_was_expected(
     assert str(caught.value).startswith(f"f.json: {message}")
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(": make it again")
-
-
-def test_brackets_in_text_are_no_nesting() -> None:
-    data = json.dumps(["[" * 500, '"{\\' * 200]).encode()
-    assert len(decode.decode_json(data, list[str], "x")) == 2
 
 
 @given(
@@ -132,12 +126,15 @@ def test_yaml_is_read_as_before() -> None:
         ("a: &x [1]\nb: *x\n", r"line 2: \*x: write the value out"),
         ("a: &a [*a]", r"\*a: write the value out"),
         ("[" * 10_000, "nested too deeply"),
-        ("a:\n" + "".join(" " * i + "a:\n" for i in range(1, 300)), "nested too deeply"),
+        ("a:\n" + "".join(" " * i + "a:\n" for i in range(1, 400)), "nested too deeply"),
         ("a: 2001-13-01", "'2001-13-01' is no value of its kind"),
         ("a: 0x_", "'0x_' is no value of its kind"),
         ("a: " + "9" * 5000, "is no value of its kind"),
         ("a: 0x" + "f" * 5000, "does not fit 64 bits"),
         ("a: 18446744073709551616", "does not fit 64 bits"),
+        ("a: 1:30", "'1:30' is 90 in YAML 1.1: write that, or put it in quotes"),
+        ("a: 1:30.5", "'1:30.5' is 90.5 in YAML 1.1"),
+        ("a: 010", "'010' is 8 in YAML 1.1"),
         ("a: .nan", "'.nan' is not a finite number"),
         ("a: -.inf", "'-.inf' is not a finite number"),
         ("a: 1.0e+999", "'1.0e.999' is not a finite number"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.process import identity
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage.disk import scratch_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -130,3 +132,38 @@ def test_what_is_read_whole_is_looked_at_first(tmp_path: Path) -> None:
     os.truncate(path, 64 << 30)  # a hole, which no memory holds
     with pytest.raises(BadInput, match=r"ja\.model: more than 268,435,456 bytes"):
         storage.read_bytes(str(path))
+
+
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
+    killed = (
+        "import os, signal, sys\n"
+        "from bigbird_ja.storage.disk import scratch_directory\n"
+        "with scratch_directory(sys.argv[1]) as scratch:\n"
+        "    open(scratch + '/model', 'w').write('a copy of a model')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", killed, str(tmp_path)])
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    (tmp_path / "bigbird-ja-of-the-user").mkdir()  # names no owner
+    with scratch_directory(str(tmp_path)) as one, scratch_directory(str(tmp_path)) as two:
+        assert os.listdir(one) == os.listdir(two) == [] and one != two
+        assert os.stat(one).st_mode & 0o77 == 0
+        assert left not in os.listdir(tmp_path)
+    assert os.listdir(tmp_path) == ["bigbird-ja-of-the-user"]
+
+
+def test_what_another_boot_or_machine_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = dataclasses.replace(identity.this_process(), machine="0123456789ab.1").tag
+    left, thesis = tmp_path / f"bigbird-ja-{elsewhere}-x", tmp_path / "bigbird-ja-thesis-1-2-x"
+    left.mkdir()
+    thesis.mkdir()
+    with scratch_directory(str(tmp_path)):  # machines may share this folder: it may be at work
+        assert left.exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch_directory():  # this machine's temporary folder: it has been booted since
+        assert not left.exists() and thesis.exists()
+    (tmp_path / f"x-{elsewhere}-x").mkdir()
+    (tmp_path / f"x-{elsewhere}-link").symlink_to(thesis)
+    with scratch_directory(str(tmp_path), "x-", is_ours_alone=True):
+        assert not (tmp_path / f"x-{elsewhere}-x").exists() and thesis.exists()

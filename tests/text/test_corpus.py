@@ -75,15 +75,6 @@ def test_no_character_of_a_text_is_lost(
         assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
 
 
-def test_documents_know_their_source_and_index(tmp_path: Path) -> None:
-    a = write(tmp_path / "a.jsonl", lines_of("一", "二"))
-    b = write(tmp_path / "b.txt", "三\n\n四".encode())
-    documents = list(open_corpus([a, b]).documents())
-    assert [(d.text, d.source, d.index) for d in documents] == [
-        ("一", a, 0), ("二", a, 1), ("三", b, 2), ("四", b, 3),
-    ]  # fmt: skip
-
-
 def test_globs_are_sorted_and_a_file_counts_once(tmp_path: Path) -> None:
     for name in "cab":
         write(tmp_path / f"{name}.jsonl", lines_of(name))
@@ -159,14 +150,11 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(
     [
         ("a.jsonl", lines_of("一") + b'{"title": "x"}\n', "a.jsonl line 2: no string `text`"),
         ("a.jsonl", lines_of("一") + b'{"text": null}\n', "a.jsonl line 2: no string `text`"),
-        ("a.jsonl", lines_of("一") + b'["text"]\n', "a.jsonl line 2: no string `text`"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
         ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
-        ("a.jsonl", "日本".encode("utf-16"), "a.jsonl line 1: not UTF-8"),
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
-        ("a.txt", "日本語".encode("euc-jp"), "a.txt line 1: not UTF-8"),
         ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: .*truncated"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz: damaged or truncated gzip"),
         ("a.txt.gz", NEWLINES, "1,048,576 blank lines before it: is this the file you mean"),

@@ -46,12 +46,6 @@ def test_a_sample_has_the_wanted_size_keeps_the_order_and_repeats(total: int, wa
     assert drawn == list(tokenizer_training.sampled(items, total, wanted))
 
 
-def test_a_sample_does_not_follow_the_layout() -> None:
-    items = ["marker", "text"] * 5000
-    drawn = list(tokenizer_training.sampled(items, len(items), len(items) // 2))
-    assert 2300 < drawn.count("text") < 2700
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(
     tmp_path: Path, model_type: str
@@ -84,11 +78,9 @@ def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path: Path)
     ("log", "signal_number", "end", "message"),
     [
         ("", 9, OutOfMemory, "ran out of memory, or was killed: .*--max_sentences"),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", 6, OutOfMemory, "ran"),
-        ("terminate called without an active exception", 6, OutOfMemory, "ran out of memory"),
         ("trainer.cc(95) [!weighted.empty()] terminated", 6, CommandError, "weighted.empty"),
     ],
-    ids=["killed", "no memory", "no threads", "a fault of its own"],
+    ids=["killed", "a fault of its own"],
 )
 def test_the_end_of_a_child_becomes_an_error(
     tmp_path: Path,

@@ -90,12 +90,6 @@ def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -
     words._mecab_parser.cache_clear()
 
 
-def test_a_token_starts_a_word_where_its_first_character_is_in_a_new_one() -> None:
-    boundaries, offsets = np.array([0, 2, 5]), np.array([0, 1, 3, 4, 5, 6])
-    #  words: aa|bbb|cc, tokens: a|ab|b|b|c|c; the second reaches into the next word
-    assert words.starts_at(boundaries, offsets).tolist() == [True, False, True, False, True, False]
-
-
 def _texts(sample_corpus: str) -> list[str]:
     strange = [
         "",

@@ -172,6 +172,9 @@ def test_numbers_are_written_under_their_prefix():
     assert (library.begun["id"], library.begun["name"]) == ("0123abcd", "model")
     assert library.begun["resume"] == "allow"
     assert library.begun["config"]["training.global_batch_size"] == 16
+    assert (
+        library.begun["settings"]["console"] == "off" and library.begun["settings"]["disable_git"]
+    )
 
 
 def test_a_failure_is_said_once_and_training_goes_on():

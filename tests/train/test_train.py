@@ -182,6 +182,20 @@ def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
     assert training.saved in ([], [7]), "the save of step 7 runs beside the steps"
 
 
+def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(
+    training: Training,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("the code is swordfish")
+
+    with pytest.raises(RuntimeError):
+        training.run(stop_at=9, instead=fail)
+    event = run_log.read_events(training.model_dir)[-1]
+    assert (event["reason"], event["message"]) == ("bug", "RuntimeError")
+    files = [path for path in Path(training.model_dir).rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"swordfish" in path.read_bytes()]
+
+
 def test_a_request_before_the_first_step_saves_nothing(training: Training) -> None:
     with pytest.raises(Interrupted, match="no step was made"):
         training.run(stop_at=0)

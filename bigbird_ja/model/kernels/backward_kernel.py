@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.shape import Shape
+from bigbird_ja.model.kernels.tiles import Shape
 
 
 def backward(shape: Shape, interpret: Any = False) -> Any:
@@ -161,12 +161,11 @@ def _beside(
     tiles: _Tiles, near: t.Neighbours, ours: _Queries, j: Any, head: int, found: list[jax.Array]
 ) -> Iterator[None]:
     """The same with the blocks on both sides of tile j."""
-    own, half = t.rows_of(tiles.shape, head), tiles.shape.rows // 2
-
-    def joined(array: Any) -> jax.Array:
-        return jnp.concatenate([array[near.after, :half], array[near.before, half:]], axis=0)
-
-    scores, d_exact = ours.products(joined(tiles.keys), joined(tiles.values))
+    shape, own = tiles.shape, t.rows_of(tiles.shape, head)
+    keys, values = (
+        t.joined_rows(shape, array, near.after, near.before) for array in (tiles.keys, tiles.values)
+    )
+    scores, d_exact = ours.products(keys, values)
     yield
     scores = tiles.seen.outer(scores, j, near.after, near.before)
     exact, slopes = ours.weights(scores, d_exact)

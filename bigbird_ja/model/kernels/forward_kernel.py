@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.shape import Shape
+from bigbird_ja.model.kernels.tiles import Shape
 
 
 def forward(shape: Shape, interpret: Any = False) -> Any:
@@ -132,14 +132,14 @@ def _one_head(
     """One head of tile j >= 1, with its own tile, the global one, the random ones and the blocks
     beside it; and that head of tile 0 with the keys of tile j, which depends on nothing here."""
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
-    own, half = t.rows_of(shape, head), shape.rows // 2
+    own = t.rows_of(shape, head)
     queries = t.alone(shape, tiles.query[j], head)
     whole = (j, 0, *(chosen[head] for chosen in near.random))
     scores = []
     for tile in whole:
         scores.append(seen.tile(t.matmul(keys[tile], queries), j, tile))
         yield
-    outer = jnp.concatenate([keys[near.after, :half], keys[near.before, half:]], axis=0)
+    outer = t.joined_rows(shape, keys, near.after, near.before)
     scores.append(seen.outer(t.matmul(outer, queries), j, near.after, near.before))
     yield
     of_first = seen.tile(t.matmul(keys[j], first.queries), 0, j)

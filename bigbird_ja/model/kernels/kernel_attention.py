@@ -25,8 +25,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bigbird_ja.model.kernels.backward_kernel import backward
 from bigbird_ja.model.kernels.forward_kernel import forward
-from bigbird_ja.model.kernels.shape import Shape
-from bigbird_ja.model.kernels.tiles import UNSEEN
+from bigbird_ja.model.kernels.tiles import UNSEEN, Shape
 from bigbird_ja.model.tiling import RolledTiles
 
 _TARGET = "tpu_custom_call"

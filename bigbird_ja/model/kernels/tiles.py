@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,12 +24,76 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bigbird_ja.model.kernels.shape import Shape
-
 # As in `model.tiled`: the score of a key that must not be seen. Half of it is the least maximum.
 UNSEEN = -1e9
 # Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
 LN_2 = math.log(2.0)
+_LANES = 128
+# Query tiles that are written down together, where there are enough of them.
+_AT_ONCE, _ENOUGH = 3, 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One attention layer's shapes, and its random connections."""
+
+    batch: int
+    tiles: int  # T of a sequence, tile 0 included
+    heads: int
+    size: int  # of a head
+    rows: int  # of a tile
+    shifts: tuple[tuple[int, ...], ...]  # of each head
+    has_documents: bool
+    dtype: str
+
+    @property
+    def group(self) -> int:
+        """Heads that one step of the grid computes: enough to fill the lanes, where they divide."""
+        wanted = max(1, _LANES // self.size)
+        return wanted if self.heads % wanted == 0 else 1
+
+    @property
+    def groups(self) -> int:
+        return self.heads // self.group
+
+    @property
+    def at_once(self) -> int:
+        """Query tiles that one iteration computes; more is more code for the compiler."""
+        return _AT_ONCE if self.tiles >= _ENOUGH else 1
+
+    @property
+    def width(self) -> int:
+        """Query lanes of a group."""
+        return self.group * self.rows
+
+    @property
+    def sequence(self) -> tuple[int, int, int]:
+        """Queries, keys, values, contexts and their gradients, as the projections write them."""
+        return (self.batch * self.tiles, self.heads * self.size, self.rows)
+
+    @property
+    def statistics(self) -> tuple[int, int, int]:
+        """A number per query, float32: logarithm of the row's sum of exponentials."""
+        return (self.batch * self.groups * self.tiles, 1, self.width)
+
+    @property
+    def key_marks(self) -> tuple[int, int, int]:
+        """See `Marks`; one tile more, of keys that are not there."""
+        return (self.batch * (self.tiles + 1), self.rows, self.rows)
+
+    @property
+    def query_marks(self) -> tuple[int, int, int]:
+        """int32 document numbers of the queries; only where documents limit what is seen."""
+        return (self.batch * self.tiles, 1, self.rows)
+
+    def vmem_bytes(self) -> int:
+        """About what the backward kernel needs: two buffers for each argument, and its scratch."""
+        item = 2 if self.dtype == "bfloat16" else 4
+        lanes = max(self.group * self.size, _LANES)
+        sequence = self.tiles * self.group * self.size * self.rows * item
+        marks = (self.tiles + 1) * self.rows * self.rows * 4
+        scratch = (self.tiles + 1) * self.rows * lanes * (2 * item + 2 * 4)
+        return 2 * (8 * sequence + marks) + scratch
 
 
 def sequence_spec(shape: Shape) -> Any:
@@ -147,12 +212,16 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 
     By selection of 32 bits: not every chip selects, or moves, 16.
     """
-    is_low = lax.broadcasted_iota
     if low.dtype == jnp.bfloat16 and low.shape[0] % 16 == 0:
         words = [pltpu.bitcast(tile, jnp.int32) for tile in (low, high)]
-        lanes = is_low(jnp.int32, words[0].shape, 1) < low.shape[1] // 2
-        return pltpu.bitcast(jnp.where(lanes, *words), low.dtype)
-    return jnp.where(is_low(jnp.int32, low.shape, 1) < low.shape[1] // 2, low, high)
+        return pltpu.bitcast(joined_lanes(*words), low.dtype)
+    return jnp.where(lax.broadcasted_iota(jnp.int32, low.shape, 1) < low.shape[1] // 2, low, high)
+
+
+def joined_rows(shape: Shape, array: Any, low: Any, high: Any) -> jax.Array:
+    """The first half of the rows of one tile of an array, and the second of another."""
+    half = shape.rows // 2
+    return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
 
 
 class Seen:
@@ -174,8 +243,7 @@ class Seen:
 
     def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
         """Scores of the blocks on both sides: each block of the queries sees the one beside it."""
-        half = self._shape.rows // 2
-        marks = jnp.concatenate([self._keys[after, :half], self._keys[before, half:]], axis=0)
+        marks = joined_rows(self._shape, self._keys, after, before)
         return jnp.where(self._same_side, UNSEEN, self._limited(scores, query, marks))
 
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:

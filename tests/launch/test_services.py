@@ -12,9 +12,9 @@ from dataclasses import replace
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
-from bigbird_ja.launch import services, tpu_nodes
-from bigbird_ja.launch.services import Kind, Operation, Presence, ServiceFault, Tpu, TpuSpec
-from bigbird_ja.launch.tpu_nodes import TpuNodes
+from bigbird_ja.launch import rest, services
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.services import Operation, Presence, Tpu, TpuNodes, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -60,25 +60,23 @@ def test_life_of_a_tpu(fake: FakeTpu, tpus: TpuNodes, spec: TpuSpec) -> None:
 
 
 def test_requests_state_what_is_rented() -> None:
-    spot = tpu_nodes.creation("p", NODE, ZONE, 1, {"startup-script": "x"})
+    spot = services.creation("p", NODE, ZONE, 1, {"startup-script": "x"})
     assert spot["schedulingConfig"] == {"spot": True}
     assert spot["metadata"] == {"startup-script": "x"}
     assert spot["labels"][services.RUN_LABEL] == "run-1"
-    preemptible = TpuSpec("r", "v2-8", "i", "preemptible", service_account="a@b", network="n")
-    node = tpu_nodes.creation("p", preemptible, ZONE, 1, {})
-    assert node["schedulingConfig"] == {"preemptible": True}
+    other = TpuSpec("r", "v2-8", "i", "on_demand", service_account="a@b", network="n")
+    node = services.creation("p", other, ZONE, 1, {})
+    assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
-    on_demand = tpu_nodes.creation("p", replace(NODE, pricing="on_demand"), ZONE, 1, {})
-    assert "schedulingConfig" not in on_demand
-    queued = tpu_nodes.creation("p", QUEUED, ZONE, 1, {})
+    queued = services.creation("p", QUEUED, ZONE, 1, {})
     assert "spot" in queued and "guaranteed" not in queued
     assert queued["tpu"]["nodeSpec"][0]["nodeId"] == "run-1"
 
 
 def test_slices_of_v5e_are_nodes() -> None:
-    spec = TpuSpec("run-1", "v5e-16", tpu_nodes.image("v5e-16"))
-    assert spec.runtime_version == tpu_nodes.V5E_RUNTIME_VERSION
-    assert tpu_nodes.creation("p", spec, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
+    spec = TpuSpec("run-1", "v5e-16", services.image("v5e-16"))
+    assert spec.runtime_version == services.V5E_RUNTIME_VERSION
+    assert services.creation("p", spec, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +214,7 @@ def test_a_request_that_fails_before_an_answer(error: Exception, kind: Kind) -> 
             raise error
 
     with pytest.raises(ServiceFault) as caught:
-        services.Rest("http://127.0.0.1", Session(), retry_seconds=0.01).call("GET", "x")
+        rest.Rest("http://127.0.0.1", Session(), retry_seconds=0.01).call("GET", "x")
     assert caught.value.kind is kind
 
 
@@ -234,7 +232,7 @@ def test_a_request_that_fails_before_an_answer(error: Exception, kind: Kind) -> 
     ],
 )
 def test_what_a_refusal_means(status: int, body: object, kind: Kind) -> None:
-    fault = services.fault_of_answer(status, json.loads(json.dumps({"error": body})))
+    fault = rest.fault_of_answer(status, json.loads(json.dumps({"error": body})))
     assert fault.kind is kind and fault.message
 
 
@@ -250,23 +248,17 @@ def test_what_a_refusal_means(status: int, body: object, kind: Kind) -> None:
     ],
 )
 def test_advice_has_what_to_do(code: int, message: str, words: str) -> None:
-    text = services.advice(services.fault_of_status(code, message), "my-project", ZONE, "v3-8")
+    text = rest.advice(rest.fault_of_status(code, message), "my-project", ZONE, "v3-8")
     assert words in text and message in text and "\n" not in text
 
 
 def test_an_open_connection_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tpu_nodes.EMULATOR_VARIABLE, "tpu.example.com:443")
+    monkeypatch.setenv(services.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
-        tpu_nodes.connect("p")
+        services.connect("p")
 
 
 def test_labels_that_are_not_ours() -> None:
     labels = {services.ATTEMPT_LABEL: "?"}
     tpu = Tpu("x", ZONE, Presence.READY, "READY", labels=labels)
     assert (tpu.run, tpu.attempt) == ("x", 0)
-
-
-def test_time_stamps() -> None:
-    assert services.seconds_of("1970-01-01T00:00:01.123456789Z") == pytest.approx(1.123456789)
-    assert services.seconds_of("1970-01-01T01:00:00+01:00") == 0.0
-    assert services.seconds_of("") == services.seconds_of("soon") == 0.0
