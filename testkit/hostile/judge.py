@@ -103,16 +103,10 @@ class Judge:
 
     def _run(self, case: Case, place: Path) -> Ended:
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
-        if "--help" not in words and "--json" not in words and not _has_json(words):
-            words.append("--json")
         command = self._zygote.start(
-            case.command,
-            *words,
-            cwd=str(place),
-            streams={str(number): target for number, target in case.streams.items()},
-            obeys_permissions=case.obeys_permissions,
-            limits={"AS": _MEMORY},
-        )
+            case.command, *words, "--json", cwd=str(place),
+            obeys_permissions=case.obeys_permissions, limits={"AS": _MEMORY},
+        )  # fmt: skip
         return command.wait(PATIENCE_SECONDS)
 
     def _problem(self, case: Case, ended: Ended, place: Path, before: dict[str, Any]) -> str | None:
@@ -123,32 +117,26 @@ class Judge:
             return f"traceback: {last[:300]}"
         if ended.status not in case.statuses:
             return f"status {ended.status}: {last[:300]}"
-        problem = _said_badly(case, ended, last)
+        problem = _badly_reported(ended, last)
         if problem is None:
             problem = _changed(before, _listing(place), ended.status)
         return problem
 
 
-def _has_json(words: list[str]) -> bool:
-    return any(word.startswith("--json") for word in words)
-
-
-def _said_badly(case: Case, ended: Ended, last: str) -> str | None:
-    """What is wrong with the lines that were printed, or None."""
-    if ended.status != 0 and 2 not in case.streams:
-        lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
-        if not last.startswith("bigbird-ja: ") or len(lines) != 1:
-            return f"not one clear line: {ended.err[-400:]!r}"
-        if len(last) > 1500:
-            return f"a line of {len(last)} characters: {last[:200]}"
-    if 1 in case.streams or "--help" in case.arguments or ended.status == 0:
+def _badly_reported(ended: Ended, last: str) -> str | None:
+    """What is wrong with the lines that a command which failed has printed, or None."""
+    if ended.status == 0:
         return None
+    lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
+    if not last.startswith("bigbird-ja: ") or len(lines) != 1:
+        return f"not one clear line: {ended.err[-400:]!r}"
+    if len(last) > 1500:
+        return f"a line of {len(last)} characters: {last[:200]}"
     try:
         (line,) = ended.out.splitlines()
         reason = json.loads(line)["reason"]
     except (ValueError, KeyError, TypeError):
-        # A flag that spoils --json itself may go without the object.
-        return None if _has_json(list(case.arguments)) else f"no JSON object: {ended.out[-300:]!r}"
+        return f"no JSON object: {ended.out[-300:]!r}"
     if STATUS_OF_REASON.get(reason) != ended.status:
         return f"status {ended.status} with reason {reason}"
     return None
