@@ -119,7 +119,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.launch import backends, terminal
     from bigbird_ja.launch.startup import vm_from_environment
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     if args.logs:
         if not args.bucket:

@@ -13,11 +13,14 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.checkpoints import (
     CheckpointStore,
+    Damaged,
     Meta,
+    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
 )
+from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -37,7 +40,10 @@ def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, i
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
     store = CheckpointStore(
-        place, str(scratch), lambda event, step, text: reports.append((event, step))
+        place,
+        str(scratch),
+        lambda event, step, text: reports.append((event, step)),
+        owned=Owned.create(place, "run"),
     )
     return store, reports
 
@@ -120,7 +126,8 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
             if marks == stop_at:
                 raise Killed
 
-        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark)
+        owned = Owned.create(here, "run")
+        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark, owned=owned)
         with pytest.raises(Killed):
             _publish_and_leave(dying, tmp_path, 30)
         after, _ = make(here, tmp_path)
@@ -129,8 +136,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
         save(after, tmp_path, 40, keep_last=2)
         assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
         assert len(after.steps()) == 2
-        strange = [n for n in storage.list_files(here) if "incomplete" in n]
-        assert len(strange) <= 2
+        assert len([n for n in storage.list_files(here) if "model.ckpt-" in n]) == 6
 
 
 def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> None:
@@ -139,29 +145,72 @@ def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> Non
     from unittest import mock
 
     with (
-        mock.patch.object(storage, "delete", side_effect=Killed),
+        mock.patch.object(Owned, "remove", side_effect=Killed),
         contextlib.suppress(StorageError),
     ):
         save(store, tmp_path, step, keep_last=2)
 
 
-def test_a_first_save_that_was_cut_off_is_no_checkpoint(place: str, tmp_path: Path) -> None:
+def test_only_what_we_wrote_is_cleaned_up_after_a_kill(place: str, tmp_path: Path) -> None:
     store, reports = make(place, tmp_path)
-    for step in (5, 6):
-        storage.write_bytes(storage.join(place, f"model.ckpt-{step}.data-00000-of-00001"), b"x")
-        assert store.latest_good() is None
-    assert reports == [("set_aside", 5), ("set_aside", 6)]
-    aside = [n for n in storage.list_files(place) if n.startswith("incomplete-")]
-    assert aside == ["incomplete-model.ckpt-6.data-00000-of-00001"]
+    theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
+    for name in (theirs, ours):
+        storage.write_bytes(storage.join(place, name), b"x")
+    Owned.create(place, "run").note({ours: Made.of(b"x")})
+    store, reports = make(place, tmp_path)
+    assert store.latest_good() is None and reports == [("cleaned", 6)]
+    assert [n for n in storage.list_files(place) if n != MARK] == [theirs]
 
 
-def test_what_a_removal_left_behind_is_cleaned_up(place: str, tmp_path: Path) -> None:
-    store, reports = make(place, tmp_path)
-    for step in (10, 20, 30):
-        save(store, tmp_path, step, keep_last=2)
-    storage.write_bytes(storage.join(place, "model.ckpt-10.data-00000-of-00001"), b"x")
-    assert store.latest_good() is not None and reports == [("cleaned", 10)]
-    assert not storage.exists(storage.join(place, "model.ckpt-10.data-00000-of-00001"))
+def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(
+    place: str, tmp_path: Path
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10, keep_last=1)
+    storage.write_bytes(storage.join(place, "model.ckpt-10.json"), b"the user's")
+    save(store, tmp_path, 20, keep_last=1)
+    assert storage.read_bytes(storage.join(place, "model.ckpt-10.json")) == b"the user's"
+    assert storage.exists(storage.join(place, "model.ckpt-10.index"))
+
+
+def test_a_second_damaged_checkpoint_does_not_replace_the_first(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    for _ in range(2):
+        save(store, tmp_path, 20)
+        storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{}")
+        assert store.latest_good().meta.step == 10  # type: ignore[union-attr]
+    names = [n for n in storage.list_files(place) if n.startswith("damaged-")]
+    assert len(names) == 6 and "damaged-2-model.ckpt-20.json" in names
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"w": np.full([3], np.nan, np.float32)}, "w holds text, NaN"),
+        ({"w": np.array(["text"], object)}, "w holds text"),
+        ({"global_step": np.int64(9)}, "global_step is 9 and its sidecar states 10"),
+    ],
+)
+def test_wrong_variables_under_a_right_sidecar_are_refused(
+    tmp_path: Path, values: dict, words: str
+) -> None:
+    store, _ = make(str(tmp_path), tmp_path)
+    prefix = str(tmp_path / "scratch" / "model.ckpt-10")
+    write_variables(prefix, {"w": np.zeros(3), "global_step": np.int64(10), **values})
+    store.publish(prefix, Meta(10, "config", "data", 1.5, 100, 0, 0.0, 10, 4), 3, 0)
+    with pytest.raises(Damaged, match=words):
+        read_checkpoint(store.fetch(10))
+
+
+def test_what_cannot_be_read_as_a_checkpoint_is_bad_input(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt-1")
+    write_variables(prefix, {"w": np.zeros(1000)})
+    data = Path(f"{prefix}.data-00000-of-00001").read_bytes()
+    for name, content in (("data-00000-of-00001", data[:100]), ("index", b"x" * 200)):
+        Path(f"{prefix}.{name}").write_bytes(content)
+        with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
+            read_variables(prefix)
 
 
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
