@@ -155,7 +155,7 @@ def test_what_cannot_be_fetched_is_named(place: str, tmp_path: Path) -> None:
     with pytest.raises(Damaged, match=r"model\.ckpt-99\.json: no such checkpoint"):
         store.fetch(99)
     save(store, tmp_path, 20)
-    _change_sidecar(place, '"format_version": "0.1.0', '"format_version": "0.0.9')
+    _change_sidecar(place, '"format_version": "0.1.0"', '"format_version": ""')
     with pytest.raises(BadInput, match=r"model\.ckpt-20\.json.*train again") as caught:
         store.latest_good()
     assert not isinstance(caught.value, Damaged) and store.steps() == [20], "left as it is"

@@ -213,8 +213,9 @@ def test_a_single_file_of_ours_that_was_changed_is_not_ours(base: str) -> None:
     storage.write_bytes(f"{base}/report.html", b"ours, annotated")
     with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
         ownership.check_folder(base, "--model_dir", "run", "name an empty folder")
-    with pytest.raises(BadInput, match="^--model_dir .*holds what another command"):
-        Owned.create(f"{base}/export", "export")
+    storage.make_directory(f"{base}/export")
+    Owned.create(f"{base}/export", "export")
+    with pytest.raises(BadInput, match=r"^--model_dir .*: holds what another command"):
         ownership.check_folder(f"{base}/export", "--model_dir", "run", "name an empty folder")
 
 
