@@ -4,7 +4,8 @@
   bigbird-ja export --model_dir out/model --output_dir out/saved --format saved_model
 
 Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, logs). Writes
-OUTPUT_DIR whole or not at all.
+OUTPUT_DIR, export.json last: without that file it is unfinished, and the same command completes it.
+With --overwrite, a file that you changed is kept as NAME.yours-1.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
 special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
@@ -40,7 +41,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.switch("overwrite", "Replaces what is in OUTPUT_DIR.")
+    flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
     _define_card_flags(flags)
 
 

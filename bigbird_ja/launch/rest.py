@@ -266,7 +266,7 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
     host = os.environ.get(emulator_variable)
     if host:
         if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-            raise BadInput(f"{emulator_variable}={host}: must be an address of this machine")
+            raise BadInput(f"{emulator_variable}: must be an address of this machine")
         base = re.sub("^https://[^/]*", f"http://{host}", api)
         return Rest(base, AuthorizedSession(AnonymousCredentials()))
     try:

@@ -27,6 +27,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
 STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
@@ -146,6 +147,7 @@ class BucketFiles:
         """Makes the folders (on a disk; a bucket needs none)."""
         storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
         storage.make_directory(self._run.model_dir)
+        Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
 
     def heartbeat(self) -> Heartbeat | None:
         values = run_log.read_heartbeat(self._run.model_dir)

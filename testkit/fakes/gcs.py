@@ -245,9 +245,6 @@ class Handler(BaseHTTPRequestHandler):
                 answer = list(server.log)
                 if self.command == "DELETE":
                     server.log.clear()
-        elif what == "bucket":
-            values = json.loads(body)
-            answer = server.store.create_bucket(values["name"], values["location"])
         data = json.dumps(answer).encode()
         self._send(Reply(200, data, {"Content-Type": "application/json"}), None)
 
@@ -283,16 +280,9 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 def _error_reply(error: HttpError) -> Reply:
-    error_json = {
-        "error": {
-            "code": error.status,
-            "message": error.message,
-            "errors": [{"message": error.message, "domain": "global", "reason": "fake"}],
-        }
-    }
-    return Reply(
-        error.status, json.dumps(error_json).encode(), {"Content-Type": "application/json"}
-    )
+    detail = {"message": error.message, "domain": "global", "reason": "fake"}
+    words = {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
+    return Reply(error.status, json.dumps(words).encode(), {"Content-Type": "application/json"})
 
 
 def main() -> None:

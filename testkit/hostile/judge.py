@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from testkit.zygote import Ended, Zygote
 PATIENCE_SECONDS = 120.0
 # Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
 _MEMORY = 6 * 2**30
+_HASHED = 1 << 20  # bytes; of larger files size and time are compared
 # Of results: what may differ between two good runs.
 _VOLATILE = frozenset({"seconds", "time", "tokens_per_second", "train_seconds", "date"})
 
@@ -78,7 +80,7 @@ class Judge:
             ended = self._run(case, place)
             seconds = time.monotonic() - start
             problem = self._problem(case, ended, place, before)
-            if problem is None and ended.status == 0 and same_result:
+            if problem is None and ended.status == 0 and same_result and not case.other_result:
                 found = _steady(ended.result)
                 if found != self.good_result(case.command):
                     problem = f"taken as if it were good: {_difference(found, self, case.command)}"
@@ -101,16 +103,10 @@ class Judge:
 
     def _run(self, case: Case, place: Path) -> Ended:
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
-        if "--help" not in words and "--json" not in words and not _has_json(words):
-            words.append("--json")
         command = self._zygote.start(
-            case.command,
-            *words,
-            cwd=str(place),
-            streams={str(number): target for number, target in case.streams.items()},
-            obeys_permissions=case.obeys_permissions,
-            limits={"AS": _MEMORY},
-        )
+            case.command, *words, "--json", cwd=str(place),
+            obeys_permissions=case.obeys_permissions, limits={"AS": _MEMORY},
+        )  # fmt: skip
         return command.wait(PATIENCE_SECONDS)
 
     def _problem(self, case: Case, ended: Ended, place: Path, before: dict[str, Any]) -> str | None:
@@ -121,39 +117,34 @@ class Judge:
             return f"traceback: {last[:300]}"
         if ended.status not in case.statuses:
             return f"status {ended.status}: {last[:300]}"
-        problem = _said_badly(case, ended, last)
+        problem = _badly_reported(ended, last)
         if problem is None:
             problem = _changed(before, _listing(place), ended.status)
         return problem
 
 
-def _has_json(words: list[str]) -> bool:
-    return any(word.startswith("--json") for word in words)
-
-
-def _said_badly(case: Case, ended: Ended, last: str) -> str | None:
-    """What is wrong with the lines that were printed, or None."""
-    if ended.status != 0 and 2 not in case.streams:
-        lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
-        if not last.startswith("bigbird-ja: ") or len(lines) != 1:
-            return f"not one clear line: {ended.err[-400:]!r}"
-        if len(last) > 1500:
-            return f"a line of {len(last)} characters: {last[:200]}"
-    if 1 in case.streams or "--help" in case.arguments or ended.status == 0:
+def _badly_reported(ended: Ended, last: str) -> str | None:
+    """What is wrong with the lines that a command which failed has printed, or None."""
+    if ended.status == 0:
         return None
+    lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
+    if not last.startswith("bigbird-ja: ") or len(lines) != 1:
+        return f"not one clear line: {ended.err[-400:]!r}"
+    if len(last) > 1500:
+        return f"a line of {len(last)} characters: {last[:200]}"
     try:
         (line,) = ended.out.splitlines()
         reason = json.loads(line)["reason"]
     except (ValueError, KeyError, TypeError):
-        # A flag that spoils --json itself may go without the object.
-        return None if _has_json(list(case.arguments)) else f"no JSON object: {ended.out[-300:]!r}"
+        return f"no JSON object: {ended.out[-300:]!r}"
     if STATUS_OF_REASON.get(reason) != ended.status:
         return f"status {ended.status} with reason {reason}"
     return None
 
 
 def _listing(place: Path) -> dict[str, Any]:
-    """Every path below, what it is, its size and when it was changed; links are not followed."""
+    """Every path below, what it is, its size, when it was changed, and of small files a checksum;
+    links are not followed."""
     found = {}
     for folder, names, files in os.walk(place):
         for name in [*names, *files]:
@@ -162,6 +153,8 @@ def _listing(place: Path) -> dict[str, Any]:
             kind = stat.S_IFMT(about.st_mode)
             is_file = stat.S_ISREG(about.st_mode)
             content = (about.st_size, about.st_mtime_ns) if is_file else ()
+            if is_file and about.st_size < _HASHED and os.access(path, os.R_OK):
+                content += (zlib.crc32(Path(path).read_bytes()),)
             found[os.path.relpath(path, place)] = (kind, *content)
     return found
 

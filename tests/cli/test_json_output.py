@@ -139,8 +139,8 @@ def test_a_refusal_too(
 @pytest.mark.parametrize("command", main.COMMANDS)
 def test_an_unknown_flag_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main.run_command_line([command, "--no_such_flag=1", "--json"])
-    said = capsys.readouterr()
-    assert status == 2 and "no_such_flag" in check(status, said.out, said.err)["error"]
+    printed = capsys.readouterr()
+    assert status == 2 and "no_such_flag" in check(status, printed.out, printed.err)["error"]
 
 
 @pytest.mark.parametrize("words", [["nonsense", "--json"], ["--json"], ["sample", "--json=maybe"]])

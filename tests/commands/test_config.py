@@ -62,7 +62,7 @@ def test_only_what_one_command_uses(capsys: pytest.CaptureFixture) -> None:
     assert status == 2 and "model.num_layers" in err and "tokenize.*" in err
 
 
-def test_what_is_hardly_meant_is_said(capsys: pytest.CaptureFixture) -> None:
+def test_unlikely_settings_are_warned_about(capsys: pytest.CaptureFixture) -> None:
     status, out, err = run(capsys, "--set=training.num_train_steps=40", "--json")
     assert status == 0 and "training.warmup_steps=10,000" in err
     assert len(json.loads(out)["warnings"]) == 1

@@ -171,8 +171,8 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
 def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
     _, output = made
     before = making.digests(output)
-    for weights, said in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
-        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {said} requested"):
+    for weights, printed in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
+        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {printed} requested"):
             make(corpora, tokenizer_path, output, weights)
     assert making.digests(output) == before
 

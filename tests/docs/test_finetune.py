@@ -69,9 +69,6 @@ def test_the_example_fine_tunes_an_exported_model(
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert math.isfinite(result["eval_loss"]) and 0 <= result["eval_accuracy"] <= 1
-    logged = [json.loads(line.replace("'", '"')) for line in done.stdout.splitlines()
-              if line.startswith("{'loss'")]  # fmt: skip
-    assert logged and logged[-1]["loss"] < logged[0]["loss"] + 1
     tuned = getattr(transformers, loads).from_pretrained(output)
     before = transformers.AutoModel.from_pretrained(exported).state_dict()
     after = tuned.base_model.state_dict()

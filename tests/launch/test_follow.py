@@ -62,7 +62,7 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
     assert status == 2 and "run-1" in result["error"]
 
 
-def test_without_credentials_it_says_so_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     class DefaultCredentialsError(Exception):
         """As google-auth calls it."""
 

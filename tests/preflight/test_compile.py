@@ -47,7 +47,7 @@ def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "printed"),
     [
         ("import os; os.abort()", "crashed (SIGABRT)"),
         ("import sys; sys.stderr.write('F0101 Check failed: x\\nstack\\n'); sys.exit(3)",
@@ -56,12 +56,14 @@ def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
          " open(sys.argv[-1] + '/result.json', 'w'))", "refused: INTERNAL: odd"),
     ],
 )  # fmt: skip
-def test_a_crash_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+def test_a_crash_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, code: str, printed: str
+) -> None:
     _child(monkeypatch, code)
     with pytest.raises(CommandError) as caught:
         compile_lib.compile_for(STEP, V3)
     assert (caught.value.status, caught.value.reason) == (1, "bug")
-    assert said in str(caught.value)
+    assert printed in str(caught.value)
     assert "v3" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -113,7 +115,7 @@ json.dump({"temp_bytes": 7} | ({"code": code} if code else {}), open(out + "/res
     ("chip", "libtpu", "asked"), [("v5e", "0.0.52", True), ("v5e", "0.0.17", False),
                                   ("v3", "0.0.52", False)]
 )  # fmt: skip
-def test_code_is_asked_for_where_it_is_and_kept_by_itself(
+def test_machine_code_is_made_on_request_and_cached_apart(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: os.PathLike[str],
     chip: str,

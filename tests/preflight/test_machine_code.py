@@ -116,7 +116,7 @@ def test_a_start_that_is_set_where_the_loop_before_ends() -> None:
     assert machine_code.bundle_runs(_listing(*lines))[0][1] == 9
 
 
-def test_a_bound_that_is_not_known_is_said() -> None:
+def test_an_unknown_bound_is_reported() -> None:
     lines = [line.replace("%s20_s2, 12", "%s20_s2, %s98_s9") for line in _loop(PHI, 12)]
     times, unknown_share = machine_code.bundle_runs(_listing(*lines))
     assert (times[1], unknown_share) == (1.0, 0.6)

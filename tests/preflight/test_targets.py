@@ -31,7 +31,7 @@ def test_slices_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "printed"),
     [
         ("v5ee:2x4", "did you mean 'v5e'.*chips: v2, v3, .*v7x"),
         ("2x4", "chips: v2, v3"),
@@ -42,8 +42,8 @@ def test_slices_by_name() -> None:
         ("v7x:2x2x1", "does not know v7x, only v2, v3, v4, v5e, v5p, v6e: use a newer libtpu"),
     ],
 )
-def test_a_slice_that_there_is_not(name: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said) as caught:
+def test_a_slice_that_there_is_not(name: str, printed: str) -> None:
+    with pytest.raises(BadInput, match=printed) as caught:
         targets.of_topologies([name], _count)
     assert str(caught.value).startswith(f"--topology {name}")
     assert "\n" not in str(caught.value)

@@ -18,10 +18,12 @@ from bigbird_ja.run.checkpoints import (
     Damaged,
     Meta,
     parameters_of,
+    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
 )
+from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -48,7 +50,8 @@ def make(
         if texts is not None:
             texts.append(text)
 
-    return CheckpointStore(place, str(scratch), report), reports
+    store = CheckpointStore(place, str(scratch), report, owned=Owned.create(place, "run"))
+    return store, reports
 
 
 def save(
@@ -208,14 +211,15 @@ def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
     assert store.steps() == [10]
 
 
-def test_a_cut_off_save_beside_good_ones_is_set_aside(place: str, tmp_path: Path) -> None:
+def test_a_listed_step_without_its_sidecar_is_set_aside(place: str, tmp_path: Path) -> None:
     texts: list[str] = []
     store, reports = make(place, tmp_path, texts)
     save(store, tmp_path, 10)
-    storage.write_bytes(storage.join(place, "model.ckpt-20.index"), b"x")
+    save(store, tmp_path, 20)
+    storage.delete(storage.join(place, "model.ckpt-20.json"))
     newest = store.latest_good()
     assert newest is not None and newest.meta.step == 10
-    assert reports == [("set_aside", 20)] and "its save was cut off" in texts[0]
+    assert reports == [("set_aside", 20)] and "its sidecar is missing" in texts[0]
 
 
 def test_a_state_file_that_is_no_text_is_written_anew(place: str, tmp_path: Path) -> None:
@@ -261,7 +265,7 @@ def test_parameters_are_what_is_no_slot_and_no_step() -> None:
 
 def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.index").write_bytes(b"not a table")
-    with pytest.raises(StorageError, match=r"x: not readable as a TensorFlow checkpoint: ."):
+    with pytest.raises(Damaged, match=r"x: not readable as a TensorFlow checkpoint: ."):
         read_variables(str(tmp_path / "x"))
     (tmp_path / "file").touch()
     with pytest.raises((StorageError, OSError), match="file/x"):
@@ -283,7 +287,8 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
             if marks == stop_at:
                 raise Killed
 
-        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark)
+        owned = Owned.create(here, "run")
+        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark, owned=owned)
         with pytest.raises(Killed):
             _publish_and_leave(dying, tmp_path, 30)
         after, _ = make(here, tmp_path)
@@ -292,8 +297,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
         save(after, tmp_path, 40, keep_last=2)
         assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
         assert len(after.steps()) == 2
-        strange = [n for n in storage.list_files(here) if "incomplete" in n]
-        assert len(strange) <= 2
+        assert len([n for n in storage.list_files(here) if "model.ckpt-" in n]) == 6
 
 
 def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> None:
@@ -302,29 +306,72 @@ def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> Non
     from unittest import mock
 
     with (
-        mock.patch.object(storage, "delete", side_effect=Killed),
+        mock.patch.object(Owned, "remove", side_effect=Killed),
         contextlib.suppress(StorageError),
     ):
         save(store, tmp_path, step, keep_last=2)
 
 
-def test_a_first_save_that_was_cut_off_is_no_checkpoint(place: str, tmp_path: Path) -> None:
+def test_only_what_we_wrote_is_cleaned_up_after_a_kill(place: str, tmp_path: Path) -> None:
     store, reports = make(place, tmp_path)
-    for step in (5, 6):
-        storage.write_bytes(storage.join(place, f"model.ckpt-{step}.data-00000-of-00001"), b"x")
-        assert store.latest_good() is None
-    assert reports == [("set_aside", 5), ("set_aside", 6)]
-    aside = [n for n in storage.list_files(place) if n.startswith("incomplete-")]
-    assert aside == ["incomplete-model.ckpt-6.data-00000-of-00001"]
+    theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
+    for name in (theirs, ours):
+        storage.write_bytes(storage.join(place, name), b"x")
+    Owned.create(place, "run").note({ours: Made.of(b"x")})
+    store, reports = make(place, tmp_path)
+    assert store.latest_good() is None and reports == [("cleaned", 6)]
+    assert [n for n in storage.list_files(place) if n != MARK] == [theirs]
 
 
-def test_what_a_removal_left_behind_is_cleaned_up(place: str, tmp_path: Path) -> None:
-    store, reports = make(place, tmp_path)
-    for step in (10, 20, 30):
-        save(store, tmp_path, step, keep_last=2)
-    storage.write_bytes(storage.join(place, "model.ckpt-10.data-00000-of-00001"), b"x")
-    assert store.latest_good() is not None and reports == [("cleaned", 10)]
-    assert not storage.exists(storage.join(place, "model.ckpt-10.data-00000-of-00001"))
+def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(
+    place: str, tmp_path: Path
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10, keep_last=1)
+    storage.write_bytes(storage.join(place, "model.ckpt-10.json"), b"the user's")
+    save(store, tmp_path, 20, keep_last=1)
+    assert storage.read_bytes(storage.join(place, "model.ckpt-10.json")) == b"the user's"
+    assert storage.exists(storage.join(place, "model.ckpt-10.index"))
+
+
+def test_a_second_damaged_checkpoint_does_not_replace_the_first(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    for _ in range(2):
+        save(store, tmp_path, 20)
+        storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{}")
+        assert store.latest_good().meta.step == 10  # type: ignore[union-attr]
+    names = [n for n in storage.list_files(place) if n.startswith("damaged-")]
+    assert len(names) == 6 and "damaged-2-model.ckpt-20.json" in names
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"w": np.full([3], np.nan, np.float32)}, "w holds text, NaN"),
+        ({"w": np.array(["text"], object)}, "w holds text"),
+        ({"global_step": np.int64(9)}, "global_step is 9 and its sidecar states 10"),
+    ],
+)
+def test_wrong_variables_under_a_right_sidecar_are_refused(
+    tmp_path: Path, values: dict, words: str
+) -> None:
+    store, _ = make(str(tmp_path), tmp_path)
+    prefix = str(tmp_path / "scratch" / "model.ckpt-10")
+    write_variables(prefix, {"w": np.zeros(3), "global_step": np.int64(10), **values})
+    store.publish(prefix, Meta(10, "config", "data", 1.5, 100, 0, 0.0, 10, 4), 3, 0)
+    with pytest.raises(Damaged, match=words):
+        read_checkpoint(store.fetch(10))
+
+
+def test_what_cannot_be_read_as_a_checkpoint_is_bad_input(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt-1")
+    write_variables(prefix, {"w": np.zeros(1000)})
+    data = Path(f"{prefix}.data-00000-of-00001").read_bytes()
+    for name, content in (("data-00000-of-00001", data[:100]), ("index", b"x" * 200)):
+        Path(f"{prefix}.{name}").write_bytes(content)
+        with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
+            read_variables(prefix)
 
 
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(

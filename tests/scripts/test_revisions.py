@@ -16,17 +16,17 @@ from testkit import ROOT
 
 def test_the_tree_of_a_commit_is_its_own_and_goes_away() -> None:
     with revisions.tree_of("HEAD") as tree:
-        told = subprocess.run(
+        reported = subprocess.run(
             ["git", "show", "HEAD:bigbird_ja/cli/main.py"],
             cwd=ROOT,
             check=True,
             capture_output=True,
         )
-        assert Path(tree, "bigbird_ja/cli/main.py").read_bytes() == told.stdout
+        assert Path(tree, "bigbird_ja/cli/main.py").read_bytes() == reported.stdout
     assert not os.path.exists(tree)
 
 
-def test_a_commit_that_is_not_there_is_said() -> None:
+def test_an_unknown_commit_is_refused() -> None:
     with (
         pytest.raises(SystemExit, match="--rev=no-such-commit"),
         revisions.tree_of("no-such-commit"),

@@ -82,7 +82,7 @@ def test_a_name_from_the_bucket_cannot_leave_its_folder(bucket: str, fake_gcs: F
         storage.read_bytes(f"{bucket}/a\nb")
 
 
-def test_the_location_is_asked_and_may_be_refused(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_the_location_is_read_and_may_be_refused(bucket: str, fake_gcs: FakeGcs) -> None:
     assert storage.bucket_location(bucket + "/x") == "us-central1"
     fake_gcs.fault("GET .*/b/b-[^/]*[?]", "status", code=403)
     assert storage.bucket_location(bucket + "/x") is None

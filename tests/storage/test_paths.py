@@ -21,7 +21,7 @@ def test_what_is_odd_is_refused_and_named(kind, tmp_path):
     str(found.value).encode("utf-8")  # can be printed
 
 
-def test_files_and_folders_are_told_apart(tmp_path):
+def test_files_and_folders_are_distinguished(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for name in ("file", "link"):
@@ -41,13 +41,13 @@ def test_what_may_not_be_read_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "printed"),
     [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
      ("s3://bucket/x", "neither gs://"),
      ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
 )  # fmt: skip
-def test_names_that_cannot_be_one(name, said):
-    with pytest.raises(BadInput, match=said):
+def test_names_that_cannot_be_one(name, printed):
+    with pytest.raises(BadInput, match=printed):
         paths.check_input_file(name, "--input")
 
 

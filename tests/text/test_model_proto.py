@@ -93,8 +93,8 @@ def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
 
 def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
     (tmp_path / "spiece.model").write_bytes(models["plain"])
-    said = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(said))
+    printed = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(printed))
     ours = tokenizer_lib.load_any(str(tmp_path))
     assert (ours.special.cls, ours.special.sep) == (1, 2)
     assert "<s> renamed, id 1" in ours.changes["[CLS]"]
