@@ -78,6 +78,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
+    read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
     assert of_runs(read) == used("preflight")
 
 
