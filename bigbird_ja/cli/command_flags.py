@@ -301,7 +301,7 @@ def echo(
 ) -> str:
     """The settings that this command uses and that differ from the preset, or from the
     `config.yaml` of a run that is resumed."""
-    from bigbird_ja.settings.resolve import echo_settings
+    from bigbird_ja.settings.values import echo_settings
 
     return echo_settings(config, overrides, declared(args["set"]).uses, run)
 

@@ -64,7 +64,7 @@ def test_time_of_another_configs_killed_run_is_not_counted(tmp_path):
     assert collect.collect(str(run_dir), now).sessions[0].start == fake_run.START
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+def test_runs_are_named_by_where_they_differ(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
     runs = [collect.collect(f"{place}/", 0.0) for place in dirs]
     assert [run.name for run in runs] == ["model", "model"]
