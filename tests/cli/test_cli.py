@@ -158,4 +158,5 @@ def test_variables_of_libraries_are_refused_in_one_line_or_do_not_matter(
     )  # fmt: skip
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     if status:
-        assert done.stderr.startswith(f"bigbird-ja: {variable}: ") and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"bigbird-ja: {name}") and done.stderr.count("\n") == 1
+        assert value not in done.stderr, "a variable may hold a secret"
