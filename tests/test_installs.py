@@ -78,7 +78,7 @@ def requirements(*extras: str) -> list[Requirement]:
 def test_locks_pin_by_hash_and_name_no_registry(lock: str) -> None:
     for block in blocks(lock):
         first, *hashes = [line.strip(" \\") for line in block.splitlines()]
-        assert re.match(r"[\w.\[\],-]+==[\w.]+( ; [\w. '<>=!()-]+)?$", first), first
+        assert re.match(r"[\w.\[\],-]+==[\w.]+( ; [\w. '<>=!()*-]+)?$", first), first
         assert hashes and all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", h) for h in hashes), first
 
 
