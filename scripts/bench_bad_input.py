@@ -4,9 +4,8 @@
     python -m scripts.bench_bad_input --share=20                      # one case in twenty
     python -m scripts.bench_bad_input --kind=files --match='export model/config.yaml'
 
-Cases are damaged files, folders of other tools and broken streams (testkit/hostile), and a list of
-what only a person thinks of (testkit/bad_inputs.py). Prints what was wrong with each, then how many
-ended as they must; exits with 1 unless all did.
+Cases are damaged files and folders of other tools (testkit/hostile). Prints what was wrong with
+each, then how many ended as they must; exits with 1 unless all did.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ import contextlib
 import os
 import queue
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from absl import app, flags
 
 from bigbird_ja.process import console, prepare_tensorflow
-from testkit import bad_inputs, command_line, runs
+from testkit import command_line, runs
 from testkit.hostile import files, folders
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import Case, sample_of
 from testkit.hostile.judge import Judge, Verdict
 from testkit.zygote import Zygote
 
-_KINDS = ("list", "files", "folders", "streams")
+_KINDS = ("files", "folders")
 _KIND = flags.DEFINE_multi_enum("kind", list(_KINDS), list(_KINDS), "Which cases (repeatable).")
 _MATCH = flags.DEFINE_string("match", "", "Only cases whose 'COMMAND NAME' holds this.")
 _SHARE = flags.DEFINE_integer("share", 1, "Tries one case in so many.")
@@ -47,29 +46,14 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bad-input-") as scratch:
         place = Path(scratch)
         run = _small_run(place)
-        rows = []
-        if "list" in _KIND.value:
-            rows += list(_try_listed(place, run))
-        rows += _try_generated(place, world_lib.make(place / "inputs", run))
+        rows = _try_generated(place, world_lib.make(place / "inputs", run))
     return _report(rows)
-
-
-def _try_listed(place: Path, run: runs.SmallRun) -> Iterator[Row]:
-    world = bad_inputs.make_world(place / "world", run)
-    cases = [case for case in bad_inputs.CASES if _MATCH.value in case][:: _SHARE.value]
-    with console.Progress(len(cases), "listed cases") as progress:
-        for number, case in enumerate(cases):
-            problem = bad_inputs.problem_of(case, world, place / f"out-{number}")
-            progress.update()
-            _say(case, problem)
-            yield "list", case.split()[0], problem, 0.0
 
 
 def _try_generated(place: Path, inputs: Path) -> list[Row]:
     makers: dict[str, Callable[[], Iterable[Case]]] = {
         "files": lambda: files.file_cases(inputs),
         "folders": folders.folder_cases,
-        "streams": files.stream_cases,
     }
     cases = [
         (kind, case)

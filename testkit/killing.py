@@ -26,6 +26,7 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja.storage.ownership import MARK
 from testkit import synthetic
 
 PHASES = ("start-up", "compile", "input", "step", "save", "between-files")
@@ -297,14 +298,14 @@ def judge(model_dir: str, status: int, expected: str) -> str:
     if len(strange) > 3:  # one save that was cut off is set aside, three files at most
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
-    hidden = [name for name in left if name.startswith(".")]
+    hidden = [name for name in left if name.startswith(".") and name != MARK]
     return f"temporary files are left: {hidden}" if hidden else ""
 
 
 def _is_expected(name: str) -> bool:
     return name.startswith(("model.ckpt-", "events.out.")) or name in (
         "checkpoint", "config.yaml", "tokenizer.model", "metrics.jsonl", "events.jsonl",
-        "heartbeat.json", "eval.jsonl",
+        "heartbeat.json", "eval.jsonl", MARK,
     )  # fmt: skip
 
 

@@ -119,9 +119,8 @@ class Zygote:
                 create the file `hung`, until that is removed, and there its --max_train_minutes are
                 over; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
-                working folder; `environ` adds variables; `streams={"1": "/dev/full", "0":
-                "closed"}` replaces standard streams; with `obeys_permissions` root is refused what
-                it may not read too.
+                working folder; `environ` adds variables; with `obeys_permissions` root is refused
+                what it may not read too.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -172,7 +171,6 @@ def _command(
     hang_at: tuple[str, int] | None = None,
     limits: Mapping[str, int] | None = None,
     cwd: str | None = None,
-    streams: Mapping[str, str] | None = None,
     obeys_permissions: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> None:
@@ -188,8 +186,6 @@ def _command(
             os.chdir(cwd)
         if obeys_permissions:
             obey_permissions()
-        for number, target in (streams or {}).items():
-            _redirect(int(number), target)
         for name, value in (limits or {}).items():
             if name == "AS":
                 value += (
@@ -200,16 +196,6 @@ def _command(
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
-
-
-def _redirect(number: int, target: str) -> None:
-    """What a shell does for `>&-` and `>/dev/full`, with Python's stream as it would start up."""
-    name = ("stdin", "stdout", "stderr")[number]
-    if target == "closed":
-        os.close(number)
-        setattr(sys, name, None)
-    else:
-        os.dup2(os.open(target, os.O_RDWR), number)
 
 
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:

@@ -70,12 +70,6 @@ def test_folders_of_other_tools(judge: Judge) -> None:
     assert problems(judge, drawn) == []
 
 
-def test_streams(judge: Judge) -> None:
-    drawn = sample_of(files.stream_cases(), 20, SEED)
-    assert len(drawn) > 2
-    assert problems(judge, drawn) == []
-
-
 def test_the_judge_sees_what_is_taken_but_must_be_refused(judge: Judge) -> None:
     taken = Case("good", "sample", tuple(good_arguments("sample")))
     assert "status 0" in (judge.try_case(taken).problem or "")

@@ -64,14 +64,14 @@ def pins(lock: str, python: str) -> dict[str, str]:
 def requirements(*extras: str) -> list[Requirement]:
     """The package's own requirements and the extras', those in extras of extras included."""
     optional = PROJECT["optional-dependencies"]
-    found = []
+    collected = []
     for text in itertools.chain(PROJECT["dependencies"], *(optional[extra] for extra in extras)):
         required = Requirement(text)
         if required.name == PROJECT["name"]:
-            found += requirements(*required.extras)
+            collected += requirements(*required.extras)
         else:
-            found.append(required)
-    return found
+            collected.append(required)
+    return collected
 
 
 @pytest.mark.parametrize("lock", [*LOCKS, OVER])

@@ -35,8 +35,8 @@ def test_no_ending_prints_a_credential(
 
     monkeypatch.setattr(main, "load_command", fail)
     main.run_command_line(["plan", "--json"])
-    said = capsys.readouterr()
-    assert "very-secret" not in said.out + said.err and "[redacted]" in said.out
+    printed = capsys.readouterr()
+    assert "very-secret" not in printed.out + printed.err and "[redacted]" in printed.out
 
 
 def test_yaml_cannot_make_objects(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message(
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
     error._response = Response()
     assert "secret" not in gcs.reason(error)
-    told = gcs.translate(error, f"{bucket}/x")
-    assert "secret" not in str(told)
+    reported = gcs.translate(error, f"{bucket}/x")
+    assert "secret" not in str(reported)
 
 
 def test_files_are_not_writable_by_others(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     began = time.monotonic()
     from bigbird_ja.commands.make_data import report, summary
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.process.console import Progress
+    from bigbird_ja.process.console import Progress, log, printable
     from bigbird_ja.process.errors import BadInput
 
     manifest = manifest_lib.load(args.data_dir)
@@ -51,7 +51,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     total = sum(shard.bytes for shard in manifest.train_shards + manifest.eval_shards)
     with Progress(total, "B") as progress:
-        problems = check(manifest, args.data_dir, progress.update)
+        problems = [*map(printable, check(manifest, args.data_dir, progress.update))]
     results = {
         **summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
@@ -60,7 +60,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     print(report(manifest, results, args.data_dir))
     if problems:
         for problem in problems:
-            print(f"problem: {problem}", file=sys.stderr)
+            log(f"problem: {problem}")
         raise BadInput(
             f"{args.data_dir}: {len(problems)} problems, the first: {problems[0]}: make the data"
             " again with --overwrite, or copy the shard again",
@@ -123,6 +123,8 @@ def masked_text(
         manifest: whose records they are.
         colour: whether to write ANSI colours.
     """
+    from bigbird_ja.process.console import printable
+
     weights = masked["masked_lm_weights"] > 0
     predicted = set(masked["masked_lm_positions"][weights].tolist())
     special = set(manifest.special_ids.values())
@@ -132,7 +134,8 @@ def masked_text(
             break
         if at and word_starts[at]:
             parts.append("|")
-        piece, now = tokenizer.pieces[token], int(masked["input_ids"][at])
+        now = int(masked["input_ids"][at])
+        piece, other = (printable(tokenizer.pieces[i]) for i in (token, now))
         if at not in predicted:
             parts.append(_painted(piece, "special" if token in special else "", colour))
         elif now == manifest.special_ids["mask"]:
@@ -140,7 +143,7 @@ def masked_text(
         elif now == token:
             parts.append(_painted(f"{piece}=", "kept", colour))
         else:
-            parts.append(_painted(f"{tokenizer.pieces[now]}!({piece})", "random", colour))
+            parts.append(_painted(f"{other}!({piece})", "random", colour))
     return "".join(parts)
 
 

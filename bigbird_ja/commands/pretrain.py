@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.errors import Interrupted
+from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
@@ -135,10 +135,12 @@ def _prepare_and_train(
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
-    from bigbird_ja.settings.validate import config_warnings
-    from bigbird_ja.settings.values import check_mid_run
+    from bigbird_ja.settings.values import check_mid_run, config_warnings
+    from bigbird_ja.storage import outputs
     from bigbird_ja.train.run_dir import RunDir
 
+    if args.overwrite:  # what is in MODEL_DIR moves away
+        outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir.open(args.model_dir, args.overwrite)
     settings_of_run = None
     if args.config is None and run_dir.config is not None:
@@ -167,6 +169,12 @@ def _prepare_and_train(
         before = run_dir.engine_before()
         engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count)
         log(str(engine))
+        given = {override.key for override in overrides if override.source == "--set"}
+        if engine.name == "pjrt" and "tpu.num_cores" in given:
+            raise BadInput(
+                "--set tpu.num_cores has no effect under --engine=pjrt, which trains on all devices"
+                " that it finds: leave it out"
+            )
         job = Job(
             config=config,
             manifest=manifest,

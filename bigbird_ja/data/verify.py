@@ -71,10 +71,10 @@ def file_problems(
     return problems
 
 
-def _difference(shard: Shard, found: storage.Stat) -> str | None:
-    if found.size != shard.bytes:
-        return f"has {found.size} bytes instead of {shard.bytes}"
-    if found.crc32c and shard.crc32c and found.crc32c != shard.crc32c:
+def _difference(shard: Shard, info: storage.Stat) -> str | None:
+    if info.size != shard.bytes:
+        return f"has {info.size} bytes instead of {shard.bytes}"
+    if info.crc32c and shard.crc32c and info.crc32c != shard.crc32c:
         return _OTHER
     return None
 

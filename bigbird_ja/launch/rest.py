@@ -211,6 +211,15 @@ class Rest:
             raise fault_of_answer(answer.status_code, values)
         return dict(values)
 
+    def find(self, path: str) -> Json | None:
+        """One resource by its full name; None where there is none."""
+        try:
+            return self.call("GET", path)
+        except ServiceFault as fault:
+            if fault.kind is Kind.NOT_FOUND:
+                return None
+            raise
+
     def pages(self, path: str, query: Mapping[str, str] = {}) -> Iterator[Json]:
         """All pages of a listing."""
         token = ""
@@ -266,7 +275,7 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
     host = os.environ.get(emulator_variable)
     if host:
         if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-            raise BadInput(f"{emulator_variable}={host}: must be an address of this machine")
+            raise BadInput(f"{emulator_variable}: must be an address of this machine")
         base = re.sub("^https://[^/]*", f"http://{host}", api)
         return Rest(base, AuthorizedSession(AnonymousCredentials()))
     try:

@@ -8,8 +8,10 @@ which answers None (start over!) when a bucket refuses to be read.
 
 Orders matter, since a kill can come between any two files:
 - saving: data, index, sidecar, `checkpoint`. Without a sidecar nothing was saved.
-- removing: `checkpoint` (no longer listed), sidecar, index, data. What is left of a removal is
-  older than the newest listed one and not listed itself: it is cleaned up at the next start.
+- removing: `checkpoint` (no longer listed), sidecar, index, data. What a kill leaves of a save or a
+  removal is not listed there: it is cleaned up at the next start.
+
+Files are removed only while they are what we wrote (`storage.ownership`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -29,6 +31,7 @@ from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.records import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
+from bigbird_ja.storage.ownership import Made, Owned
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +41,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
+_ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
 
 
@@ -97,6 +101,7 @@ class CheckpointStore:
         scratch: a local directory for downloads; needed on a bucket only.
         report: called with (event, step, text) when something is set aside or cleaned up.
         mark: called with the name of the instant between two files, for tests that kill there.
+        owned: MODEL_DIR's mark; needed to write.
     """
 
     def __init__(
@@ -105,8 +110,10 @@ class CheckpointStore:
         scratch: str | None = None,
         report: Callable[[str, int, str], None] = lambda event, step, text: None,
         mark: Callable[[str], None] = lambda phase: None,
+        owned: Owned | None = None,
     ) -> None:
         self.model_dir = model_dir
+        self._owned = owned
         self._scratch = scratch
         self._report = report
         self._mark = mark
@@ -130,15 +137,20 @@ class CheckpointStore:
             crc, size = storage.crc32c_of_file(prefix + suffix)
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
+        sidecar = _to_json(meta)
+        versions = {name: Made(file.bytes, file.crc32c) for name, file in files.items()}
+        versions[_sidecar(meta.step)] = Made.of(sidecar)
+        for name in versions:
+            self._ours.make_room(name)
+        self._ours.note(versions)
         try:
             for name, suffix in zip(names, SUFFIXES, strict=True):
                 storage.take(prefix + suffix, self._path(name))
                 self._mark("between-files")
-            storage.write_bytes(self._path(_sidecar(meta.step)), _to_json(meta))
+            storage.write_bytes(self._path(_sidecar(meta.step)), sidecar)
         except BaseException:
-            for name in names:
-                with contextlib.suppress(Exception):
-                    storage.delete(self._path(name))
+            with contextlib.suppress(Exception):
+                self._ours.remove(names)
             raise
         self._mark("between-files")
         self._prune(keep_last, keep_every)
@@ -201,12 +213,13 @@ class CheckpointStore:
                 checkpoint = self.fetch(step)
             except Damaged as error:
                 complaint = str(error)
-                self._set_aside(step, parts[step], "damaged", complaint)
+                self._set_aside(step, parts[step], complaint)
                 continue
             if complaint or listed != self.steps():
                 self._write_state(self.steps())
             return checkpoint
-        if complaint or listed or self._aside("damaged"):
+        aside = [n for n in storage.list_files(self.model_dir) if _ASIDE.match(n)]
+        if complaint or listed or aside:
             raise StorageError(
                 f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
                 " restore one from a copy, or start over in another --model_dir"
@@ -230,35 +243,43 @@ class CheckpointStore:
         steps = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
         return sorted({int(step) for step in steps})
 
-    def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Removes what is left of removals, and sets aside a save that was cut off."""
-        for step in sorted(parts):
-            if ".json" in parts[step]:
-                continue
-            if step not in listed and step < max(listed, default=-1):
-                self._remove(step)
-                self._report("cleaned", step, f"removed what was left of checkpoint {step}")
-            else:
-                self._set_aside(step, parts[step], "incomplete", "its save was cut off")
-            del parts[step]
+    def without_sidecar(self) -> list[int]:
+        """Steps of which there are files and no sidecar, ascending: they are being written, or what
+        a kill has left, or somebody has removed the sidecar."""
+        return sorted(step for step, parts in self._parts().items() if ".json" not in parts)
 
-    def _set_aside(self, step: int, parts: Iterable[str], kind: str, why: str) -> None:
-        if kind == "incomplete":  # of these one is enough: they must not pile up
-            for name in self._aside(kind):
-                storage.delete(self._path(name))
-        for part in sorted(parts, reverse=True):  # .json first: then it is no checkpoint any more
-            name = f"model.ckpt-{step}{part}"
-            storage.rename(self._path(name), self._path(f"{kind}-{name}"))
+    @property
+    def _ours(self) -> Owned:
+        if self._owned is None:
+            raise ValueError("a CheckpointStore needs MODEL_DIR's mark to write")
+        return self._owned
+
+    def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
+        """Removes what a kill has left of saves and removals. Files that are not ours stay."""
+        for step in sorted(step for step, there in parts.items() if ".json" not in there):
+            there = parts.pop(step)
+            if step in listed:
+                self._set_aside(step, there, "its sidecar is missing")
+                continue
+            names = [f"model.ckpt-{step}{part}" for part in there]
+            if len(self._ours.remove(names)) < len(names):
+                self._report("cleaned", step, f"removed what was left of checkpoint {step}")
+
+    def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
+        # .json first: then it is no checkpoint any more.
+        names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
+        there, prefix, number = set(storage.list_files(self.model_dir)), "damaged-", 1
+        while there & {prefix + name for name in names}:
+            number += 1
+            prefix = f"damaged-{number}-"
+        for name in names:
+            storage.rename(self._path(name), self._path(prefix + name))
+        self._ours.forget(names)
         self._report(
             "set_aside",
             step,
-            f"checkpoint {step} is {kind} and was set aside as {kind}-model.ckpt-{step}.*: {why}",
+            f"checkpoint {step} is damaged and was set aside as {prefix}model.ckpt-{step}.*: {why}",
         )
-
-    def _aside(self, kind: str) -> list[str]:
-        return [
-            n for n in storage.list_files(self.model_dir) if n.startswith(f"{kind}-model.ckpt-")
-        ]
 
     def _fetch(self, name: str) -> str:
         """A local path of a file: its own on disk, a copy's where MODEL_DIR is on a bucket."""
@@ -288,8 +309,9 @@ class CheckpointStore:
             self._remove(step)
 
     def _remove(self, step: int) -> None:
-        for suffix in (".json", *reversed(SUFFIXES)):
-            storage.delete(self._path(f"model.ckpt-{step}{suffix}"))
+        """Removes a checkpoint, sidecar first; one that is not what we wrote stays."""
+        if not self._ours.remove([_sidecar(step)]):
+            self._ours.remove([f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES])
 
     def _write_state(self, steps: Sequence[int]) -> None:
         if not steps:
@@ -318,14 +340,43 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
 
 
 def read_variables(prefix: str) -> dict[str, np.ndarray]:
-    """Every variable of a TensorFlow checkpoint in local files."""
+    """Every variable of a TensorFlow checkpoint in local files.
+
+    Raises:
+        Damaged: files are missing, cut off, or not of a checkpoint.
+    """
     import tensorflow as tf
 
     try:
         reader = tf.train.load_checkpoint(prefix)
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    except (tf.errors.OpError, ValueError) as error:
-        raise StorageError(f"{prefix}: not readable as a TensorFlow checkpoint: {error}") from error
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
+
+
+def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Every variable of a checkpoint of ours.
+
+    Raises:
+        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
+    """
+    import numpy as np
+
+    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
+    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
+    for name, value in values.items():
+        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
+            raise Damaged(
+                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
+            )
+    step = int(values.get(STEP, -1))
+    if step != meta.step:
+        raise Damaged(
+            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
+            f" {advice}"
+        )
+    return values
 
 
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_checkpoint
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
@@ -50,10 +51,15 @@ def load_parameters(
     if step is not None and step not in steps:
         raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
     step = steps[-1] if step is None else step
+    if step == steps[-1] and (newer := [n for n in store.without_sidecar() if n > step]):
+        log(
+            f"note: {model_dir}: checkpoint {newer[-1]} is not used, as it has no sidecar"
+            f" (model.ckpt-{newer[-1]}.json): it is being written, or not whole; taken is {step}"
+        )
     config = load_config(model_dir, store.read_meta(step))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
-        values = read_variables(checkpoint.prefix)
+        values = read_checkpoint(checkpoint)
     return config, parameters_of(values), checkpoint.meta
 
 

@@ -81,7 +81,7 @@ def split(text: str) -> list[str]:
 
 def boundaries(text: str) -> list[int]:
     """Character offsets where a new sentence starts, ascending, without 0 and `len(text)`."""
-    found: list[int] = []
+    cuts: list[int] = []
     # Open brackets: kind, offset, and how many boundaries were known before it.
     stack: list[tuple[int, int, int]] = []
     ended = -1  # where the last run of "end of sentence, closing brackets" stopped
@@ -91,12 +91,12 @@ def boundaries(text: str) -> list[int]:
         token = event[0]
         start, end = event.span()
         if token in _OPENERS:
-            stack.append((_OPENERS[token], start, len(found)))
+            stack.append((_OPENERS[token], start, len(cuts)))
             if len(stack) > _MAX_DEPTH:
                 del stack[0]
             continue
         if token in _CLOSERS:
-            _close(_CLOSERS[token], start, stack, found)
+            _close(_CLOSERS[token], start, stack, cuts)
             if ended != start:
                 continue
             end = ended = _QUOTES.match(text, end).end()  # type: ignore[union-attr]
@@ -106,30 +106,30 @@ def boundaries(text: str) -> list[int]:
             if following == " " and text[end : end + 2][1:].islower():  # “Stop. Now.” and left
                 continue
         elif token[0] in _BREAKS:
-            last = found[-1] if found else 0
+            last = cuts[-1] if cuts else 0
             if start <= last or (last == 0 and start <= first):
                 continue
         elif token[0] == "_":
             if token in _HARD:
                 stack.clear()
-                if start > (found[-1] if found else 0) and start > first:
-                    found.append(start)
-            elif found and found[-1] == start:
-                found.pop()  # a line break stays with the sentence before it
+                if start > (cuts[-1] if cuts else 0) and start > first:
+                    cuts.append(start)
+            elif cuts and cuts[-1] == start:
+                cuts.pop()  # a line break stays with the sentence before it
         else:
-            if not _ends_sentence(text, token, start, end, found):
+            if not _ends_sentence(text, token, start, end, cuts):
                 continue
             end = ended = _QUOTES.match(text, end).end()  # type: ignore[union-attr]
             following = text[end : end + 1]
             if following in _CLOSERS or following in _AFTER_MARK:
                 continue
         cut = _SPACE.match(text, end).end()  # type: ignore[union-attr]
-        if cut < length and (not found or cut > found[-1]):
-            found.append(cut)
-    return found
+        if cut < length and (not cuts or cut > cuts[-1]):
+            cuts.append(cut)
+    return cuts
 
 
-def _close(kind: int, at: int, stack: list[tuple[int, int, int]], found: list[int]) -> None:
+def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int]) -> None:
     """Closes the nearest open bracket of `kind`: the boundaries inside it are none."""
     for i in range(len(stack) - 1, -1, -1):
         opener, start, known = stack[i]
@@ -137,11 +137,11 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], found: list[in
             return
         if opener == kind:
             del stack[i:]
-            del found[known:]
+            del cuts[known:]
             return
 
 
-def _ends_sentence(text: str, token: str, start: int, end: int, found: list[int]) -> bool:
+def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
     """Whether a run of end marks ends a sentence here; decimals, URLs and initials do not."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
@@ -154,17 +154,17 @@ def _ends_sentence(text: str, token: str, start: int, end: int, found: list[int]
         if following.isalnum() and unicodedata.normalize("NFKC", following).isascii():
             return False
         return not before.isdigit() or following in _SPACE_OR_END
-    return _ascii_dot_ends(text, start, before, following, found)
+    return _ascii_dot_ends(text, start, before, following, cuts)
 
 
-def _ascii_dot_ends(text: str, start: int, before: str, following: str, found: list[int]) -> bool:
+def _ascii_dot_ends(text: str, start: int, before: str, following: str, cuts: list[int]) -> bool:
     if before.isspace() or not (before.isalnum() or before in _CLOSERS or before in "\"'%"):
         return False
     if not (following in _SPACE_OR_END or following in _CLOSERS or following in _TRAILING_QUOTES):
         return not before.isascii() and not following.isascii()
     if not before.isascii():
         return True
-    last = found[-1] if found else 0
+    last = cuts[-1] if cuts else 0
     if text[max(last, start - 4) : start].strip().isdigit() and start - last <= 4:
         return False  # "1. Introduction"
     if _ABBREVIATION.search(text[max(last, start - 10) : start]):

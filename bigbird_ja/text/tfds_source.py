@@ -95,7 +95,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
     if not match:
         raise BadInput(f"{source!r}: write it as tfds:wiki40b/ja or tfds:wiki40b/ja:train")
     name, version = match["name"], match["version"]
-    found_dir, builder = _find(f"{name}:{version}" if version else name, data_dir)
+    prepared_dir, builder = _find(f"{name}:{version}" if version else name, data_dir)
     opened = []
     for split in (match["split"] or DEFAULT_SPLIT).split("+"):
         try:
@@ -104,7 +104,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
             raise BadInput(
                 f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
             ) from error
-        opened.append(TfdsSource(f"{name}:{builder.version}", found_dir, split.strip()))
+        opened.append(TfdsSource(f"{name}:{builder.version}", prepared_dir, split.strip()))
     return opened
 
 

@@ -251,20 +251,23 @@ def load_wandb() -> Any:
 
 
 class WandbLog:
-    """A run in Weights & Biases (`pretrain --wandb`), continued under its name after a restart.
+    """A run in Weights & Biases (`pretrain --wandb`), continued after a restart.
 
     After a failure, which is logged, nothing more is sent: training does not end over a log.
 
     Args:
         library: the wandb package.
-        name: of the run, the last part of MODEL_DIR.
+        run_id: of MODEL_DIR's mark.
+        name: for people, the last part of MODEL_DIR.
         config: shown beside the curves; it holds no credentials.
         log: for failures.
     """
 
-    def __init__(self, library: Any, name: str, config: Config, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, library: Any, run_id: str, name: str, config: Config, log: Callable[[str], None]
+    ) -> None:
         self._log, self._failed = log, False
-        about = {"project": "bigbird-ja", "id": name, "name": name, "resume": "allow"}
+        about = {"project": "bigbird-ja", "id": run_id, "name": name, "resume": "allow"}
         # Neither what the program prints nor its files and their remote address are sent.
         settings = {"console": "off", "disable_git": True, "disable_code": True}
         self._run = self._try(

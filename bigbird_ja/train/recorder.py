@@ -74,6 +74,7 @@ class Recorder:
         if not self._writes:
             return
         job, resumption, before = self._job, self._resumption, run_dir.last_start()
+        self._run_id = run_dir.owned.id
         if run_dir.config is not None and resumption.checkpoint is not None:
             self._record_other_settings(run_dir.config)
         run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
@@ -123,7 +124,9 @@ class Recorder:
         self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
         if self._job.wandb:
             name = storage.base_name(self._dir)
-            self._wandb = WandbLog(load_wandb(), name, self._job.config, self._deps.log)
+            self._wandb = WandbLog(
+                load_wandb(), self._run_id, name, self._job.config, self._deps.log
+            )
 
     def began(self) -> None:
         """The first step comes next."""

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process import children
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
@@ -32,19 +33,26 @@ from bigbird_ja.settings.values import (
     is_free,
     may_change_in_mid_run,
 )
-from bigbird_ja.storage import outputs
+from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.ownership import MARK, Owned
 from bigbird_ja.train.engines.choice import Before
 from bigbird_ja.train.job import Dependencies
 
 LOCK = "lock.json"
 COMPILED = "compiled"  # folder of compiled programs, kept for the next start
-_CHECKPOINT = re.compile(rf"(damaged-|incomplete-)?model\.ckpt-\d+\..*|{STATE}")
+_CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
 _VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
 _POLL_SECONDS = 0.5
-# What is written before the first step, besides TensorBoard's file.
-_FIRST_FILES = (CONFIG, TOKENIZER, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS)
+# Files that change all the time.
+_LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
+_KIND = "run"
+_SCRATCH = ".scratch-"
+_ADVICE = (
+    "give --model_dir an empty folder; --init_from takes the weights of a TensorFlow checkpoint or"
+    " of a Hugging Face folder"
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,7 @@ class RunDir:
         events: list[EventRecord],
     ) -> None:
         self.path, self.files, self.config, self.events = path, files, config, events
+        self._owned: Owned | None = None
         self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
 
     @classmethod
@@ -103,9 +112,11 @@ class RunDir:
         """Reads what is in MODEL_DIR; with `overwrite` only the names.
 
         Raises:
-            BadInput: it cannot be a folder, or its settings or events cannot be read.
+            BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings or
+                events cannot be read.
         """
         outputs.check_folder_place(path, "--model_dir")
+        ownership.check_folder(path, "--model_dir", _KIND, _ADVICE)
         run = cls(path, storage.list_stats(path), None, [])
         if not overwrite:
             if CONFIG in run.files and run.has_work:
@@ -250,15 +261,49 @@ class RunDir:
             with self._lease(deps):
                 moved = self._move_aside()
             deps.log(f"{self.path}: the run that was there is now {moved}")
-        with outputs.new_folder(self.path), self._lease(deps) as lease:
-            self._refuse_another_start()
-            if storage.is_remote(self.path):
-                scratch = scratch_directory()
-            else:
-                storage.clean_temporary(self.path)
-                scratch = scratch_directory(self.path, ".scratch-", is_ours_alone=True)
-            with scratch as folder:
-                yield lease, folder
+        with outputs.new_folder(self.path):
+            self._owned = Owned.create(self.path, _KIND)
+            try:
+                with self._lease(deps) as lease:
+                    self._refuse_another_start()
+                    self.owned.note(dict.fromkeys(_LOGS))
+                    with self._scratch(lease.owner.id) as scratch:
+                        yield lease, scratch
+            finally:
+                is_empty = run_log.EVENTS not in storage.list_files(self.path)
+                if MARK not in self.files and is_empty:  # nothing was begun
+                    storage.delete(self.join(MARK))
+
+    @property
+    def owned(self) -> Owned:
+        """The mark of MODEL_DIR, once it is locked."""
+        assert self._owned is not None
+        return self._owned
+
+    @contextlib.contextmanager
+    def _scratch(self, lease_id: str) -> Iterator[str]:
+        """An empty folder: on the disk of MODEL_DIR the mark lists it, so that what a kill leaves
+        is known at the next start."""
+        if storage.is_remote(self.path):
+            with scratch_directory() as path:
+                yield path
+            return
+        storage.clean_temporary(self.path)
+        left = [name for name in self.owned.files if name.startswith(_SCRATCH)]
+        for name in left:
+            shutil.rmtree(self.join(name), ignore_errors=True)
+        self.owned.forget(left)
+        name = f"{_SCRATCH}{lease_id}"
+        path = self.join(name)
+        self.owned.note({name: None})
+        os.mkdir(path, 0o700)
+        try:
+            with children.remove_on_exit(path):
+                yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(StorageError):  # then the next start forgets it
+                self.owned.forget([name])
 
     @contextlib.contextmanager
     def _lease(self, deps: Dependencies) -> Iterator[Lease]:
@@ -288,19 +333,13 @@ class RunDir:
         """Whether there is a run that `--overwrite` has to move aside.
 
         Raises:
-            BadInput: what is there was not made by `pretrain`, or cannot be renamed.
+            BadInput: it cannot be renamed.
         """
         if not self.has_work:
             return False
         advice = "choose another --model_dir, or move it yourself"
         if storage.is_remote(self.path):
             raise BadInput(f"{self.path}: a bucket cannot rename: {advice}")
-        for name in (CONFIG, run_log.EVENTS):
-            if name not in self.files:
-                raise BadInput(
-                    f"{self.path}: --overwrite moves only a run of ours aside, and {name} is not"
-                    f" there: {advice}"
-                )
         real = os.path.realpath(self.path)
         if os.path.ismount(real) or os.path.commonpath([real, os.getcwd()]) == real:
             raise BadInput(
@@ -331,15 +370,16 @@ class RunDir:
             tokenizer: the data set's file.
         """
         if config != self.config:
-            storage.write_text(self.join(CONFIG), config_to_yaml(config))
+            self.owned.write(CONFIG, config_to_yaml(config).encode())
         if TOKENIZER not in self.files and storage.exists(tokenizer):
-            storage.write_bytes(self.join(TOKENIZER), storage.read_bytes(tokenizer))
+            self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
 
     def remove_new_files(self) -> None:
         """Removes what a new run has written, which the engine refused before its first step."""
+        new = [name for name in self.owned.files if name not in self.files]
+        self.owned.remove(name for name in new if not name.startswith(_SCRATCH))
         for name in storage.list_files(self.path):
-            is_first = name in _FIRST_FILES or name.startswith("events.out.tfevents.")
-            if is_first and name not in self.files:
+            if name.startswith("events.out.tfevents.") and name not in self.files:
                 storage.delete(self.join(name))
         if not storage.is_remote(self.path) and not self._had_programs:
             shutil.rmtree(self.join(COMPILED), ignore_errors=True)

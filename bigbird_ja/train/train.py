@@ -20,7 +20,7 @@ from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_variables
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_checkpoint
 from bigbird_ja.run.model import check_tokenizer
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory
@@ -65,7 +65,9 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
             lease, scratch = stack.enter_context(run_dir.locked(deps, job.overwrite))
-            store = CheckpointStore(job.model_dir, scratch, _reporter(job), deps.mark)
+            store = CheckpointStore(
+                job.model_dir, scratch, _reporter(job), deps.mark, run_dir.owned
+            )
             resumption = run_dir.find_resumption(
                 store, config, job.manifest.fingerprint, bool(job.continue_with)
             )
@@ -186,7 +188,7 @@ class Trainer:
             is_recorded = self.run_dir.is_recorded_as_finished()
             return self.ends.reached("finished", is_new=not is_recorded)
         with self.ends.recorded_failure(), self._threads():
-            parameters = parameters_of(read_variables(checkpoint.prefix))
+            parameters = parameters_of(read_checkpoint(checkpoint))
             self._evaluate(step, choice.model(self.job.engine, self.config, parameters))
         if not self.evaluations.is_due(step):
             return self.ends.reached("finished")

@@ -36,6 +36,7 @@ from bigbird_ja.run.checkpoints import (
     STEP,
     Checkpoint,
     CheckpointStore,
+    read_checkpoint,
     read_variables,
     slot_name,
 )
@@ -88,7 +89,7 @@ def first_state(
         }
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
-    state = read_variables(checkpoint.prefix)
+    state = read_checkpoint(checkpoint)
     expected: dict[str, tuple[int, ...]] = {STEP: ()}
     for name, spec in parameter_specs(config).items():
         expected |= dict.fromkeys((name, *(slot_name(name, slot) for slot in SLOTS)), spec.shape)
@@ -206,8 +207,10 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
     value = model.values.get(name)
     if value is None:
         return None, f"{_INITIAL} (not in the source)"
-    value = np.asarray(value, np.float32)
     there = model.names.get(name, name)
+    if np.asarray(value).dtype.kind not in "fiu":
+        raise BadInput(f"--init_from: {there} holds no numbers: is this a checkpoint of a model?")
+    value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
         value = value.reshape(spec.shape)  # attention kernels with the head axis split
     if value.shape == spec.shape:

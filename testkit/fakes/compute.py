@@ -139,6 +139,9 @@ class FakeCompute(Service):
                 return self._list(zone)
             case ["zones", zone, "instances", name] if method == "DELETE":
                 return self._delete(zone, name)
+            case ["zones", zone, "instances", name]:
+                vm = self._vms.get((zone, name))
+                return (200, vm.resource) if vm else (404, error(404, f"{name} was not found"))
             case ["zones" | "regions", _, "operations", name] | ["global", "operations", name]:
                 found = self._operations.get(name)
                 return (200, found) if found else (404, error(404, f"{name} was not found"))

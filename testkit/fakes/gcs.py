@@ -245,9 +245,6 @@ class Handler(BaseHTTPRequestHandler):
                 answer = list(server.log)
                 if self.command == "DELETE":
                     server.log.clear()
-        elif what == "bucket":
-            values = json.loads(body)
-            answer = server.store.create_bucket(values["name"], values["location"])
         data = json.dumps(answer).encode()
         self._send(Reply(200, data, {"Content-Type": "application/json"}), None)
 
@@ -261,8 +258,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _first_byte(content_range: str | None) -> int:
-    found = re.match(r"bytes (\d+)-", content_range or "")
-    return int(found.group(1)) if found else 0
+    result = re.match(r"bytes (\d+)-", content_range or "")
+    return int(result.group(1)) if result else 0
 
 
 def _bytes_moved(headers: Any) -> tuple[int, float]:
@@ -270,10 +267,10 @@ def _bytes_moved(headers: Any) -> tuple[int, float]:
     stated = headers.get("Content-Range") or headers.get("Range") or ""
     if "*/" in stated:  # asks how much has arrived
         return 0, 0
-    found = re.match(r"bytes[ =](\d+)-(\d*)", stated)
-    if not found:
+    result = re.match(r"bytes[ =](\d+)-(\d*)", stated)
+    if not result:
         return 0, float("inf")
-    return int(found.group(1)), float(found.group(2) or "inf")
+    return int(result.group(1)), float(result.group(2) or "inf")
 
 
 def _flipped(data: bytes, at: int) -> bytes:
@@ -283,16 +280,9 @@ def _flipped(data: bytes, at: int) -> bytes:
 
 
 def _error_reply(error: HttpError) -> Reply:
-    error_json = {
-        "error": {
-            "code": error.status,
-            "message": error.message,
-            "errors": [{"message": error.message, "domain": "global", "reason": "fake"}],
-        }
-    }
-    return Reply(
-        error.status, json.dumps(error_json).encode(), {"Content-Type": "application/json"}
-    )
+    detail = {"message": error.message, "domain": "global", "reason": "fake"}
+    words = {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
+    return Reply(error.status, json.dumps(words).encode(), {"Content-Type": "application/json"})
 
 
 def main() -> None:

@@ -43,14 +43,14 @@ class FakeBucket:
 
     def create_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
         """Makes a bucket."""
-        self._call("POST", "/_fake/bucket", {"name": name, "location": location})
+        self._call("POST", "/storage/v1/b", {"name": name, "location": location})
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Names of all objects under a prefix."""
-        found = self._call(
+        listed = self._call(
             "GET", f"/storage/v1/b/{bucket}/o?maxResults=100000&prefix={quote(prefix, safe='')}"
         )
-        return [item["name"] for item in found["items"]]
+        return [item["name"] for item in listed["items"]]
 
     def get(self, path: str) -> bytes:
         """The content of gs://bucket/name."""
@@ -86,25 +86,21 @@ class FakeGcs(FakeBucket):
     so give it to a child, not to this process.
     """
 
-    def __init__(self, buckets: tuple[str, ...] = ("bucket",), location: str = "US-CENTRAL1"):
-        self._buckets, self._location = buckets, location
+    def __init__(self) -> None:
+        """The address is known once it runs."""
 
     def __enter__(self) -> FakeGcs:
         self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
         ca_file = str(Path(self._directory.name) / "ca.pem")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "testkit.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
+        )  # fmt: skip
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = environment(self.url, ca_file)
-        for name in self._buckets:
-            self.create_bucket(name, self._location)
+        self.create_bucket("bucket")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import itertools
 import secrets
 import threading
@@ -41,31 +40,15 @@ class StoredObject:
         """As metadata states it: base64 of the big-endian checksum."""
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
-    @property
-    def md5(self) -> str:
-        """Base64."""
-        return base64.b64encode(hashlib.md5(self.data).digest()).decode()
-
     def resource(self) -> dict[str, Any]:
         """The JSON resource."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.updated))
         when += f".{int(self.updated % 1 * 1000):03d}Z"
         return {
-            "kind": "storage#object",
-            "bucket": self.bucket,
-            "name": self.name,
-            "size": str(len(self.data)),
-            "generation": str(self.generation),
-            "metageneration": "1",
-            "contentType": self.content_type,
-            "crc32c": self.crc32c,
-            "md5Hash": self.md5,
-            "updated": when,
-            "timeCreated": when,
-            "storageClass": "STANDARD",
-            "etag": f"e{self.generation}",
-            "metadata": self.metadata,
-        }
+            "bucket": self.bucket, "name": self.name, "size": str(len(self.data)),
+            "generation": str(self.generation), "metageneration": "1", "crc32c": self.crc32c,
+            "contentType": self.content_type, "updated": when, "metadata": self.metadata,
+        }  # fmt: skip
 
 
 @dataclass
@@ -111,16 +94,16 @@ class Store:
     def get(self, bucket: str, name: str, conditions: dict[str, str]) -> StoredObject:
         """The current object, if it satisfies `generation` and `ifGenerationMatch`."""
         with self.lock:
-            found = self.objects(bucket).get(name)
+            stored = self.objects(bucket).get(name)
             wanted = conditions.get("generation")
-            if found is None or (wanted and int(wanted) != found.generation):
+            if stored is None or (wanted and int(wanted) != stored.generation):
                 raise HttpError(404, f"No such object: {bucket}/{name}")
-            self.check(found, conditions)
-            return found
+            self.check(stored, conditions)
+            return stored
 
-    def check(self, found: StoredObject | None, conditions: dict[str, str]) -> None:
+    def check(self, stored: StoredObject | None, conditions: dict[str, str]) -> None:
         """Raises 412 where a precondition on the generation does not hold."""
-        current = found.generation if found else 0
+        current = stored.generation if stored else 0
         must, must_not = conditions.get("ifGenerationMatch"), conditions.get("ifGenerationNotMatch")
         if must is not None and int(must) != current:
             raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
@@ -128,30 +111,19 @@ class Store:
             raise HttpError(304, "Not Modified")
 
     def put(
-        self,
-        bucket: str,
-        name: str,
-        data: bytes,
-        resource: dict[str, Any] | None = None,
-        conditions: dict[str, str] | None = None,
-    ) -> StoredObject:
+        self, bucket: str, name: str, data: bytes,
+        resource: dict[str, Any] | None = None, conditions: dict[str, str] | None = None,
+    ) -> StoredObject:  # fmt: skip
         """Stores a new generation, after its preconditions and its stated checksum."""
         resource = resource or {}
         with self.lock:
             objects = self.objects(bucket)
             self.check(objects.get(name), conditions or {})
-            made = StoredObject(
-                bucket,
-                name,
-                data,
-                next(self._generations),
-                resource.get("contentType") or "application/octet-stream",
-                resource.get("metadata") or {},
-            )
+            kind = resource.get("contentType") or "application/octet-stream"
+            generation, metadata = next(self._generations), resource.get("metadata") or {}
+            made = StoredObject(bucket, name, data, generation, kind, metadata)
             if resource.get("crc32c") not in (None, made.crc32c):
                 raise HttpError(400, f"Provided CRC32C {resource['crc32c']!r} doesn't match.")
-            if resource.get("md5Hash") not in (None, made.md5):
-                raise HttpError(400, f"Provided MD5 hash {resource['md5Hash']!r} doesn't match.")
             objects[name] = made
             return made
 

@@ -107,6 +107,12 @@ class FakeTpu(Service):
                 case "GET", [*_, "queuedResources"]:
                     queues = [queue for name, queue in self.queued.items() if _inside(name, path)]
                     return 200, {"queuedResources": queues}
+                case "GET", [*_, "nodes", _]:
+                    machine = self._machines.get(path)
+                    return (200, machine.node) if machine else _not_found(path)
+                case "GET", [*_, "queuedResources", _]:
+                    queued = self.queued.get(path)
+                    return (200, queued) if queued else _not_found(path)
                 case "POST", [*_, "nodes"]:
                     return self._create(f"{path}/{query.partition('=')[2]}", body, None)
                 case "POST", [*_, "queuedResources"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bigbird_ja.cli import main
@@ -52,7 +52,6 @@ class Case:
             that are not UTF-8.
         statuses: the exit statuses that are right.
         prepare: called with the folders of inputs and outputs before the command runs.
-        streams: file descriptor -> "closed" or a path to open it on.
         obeys_permissions: root is refused what it may not read or write, as any user.
         other_result: where it is taken, its results may be others than those of the good one.
     """
@@ -62,7 +61,6 @@ class Case:
     arguments: tuple[str, ...]
     statuses: frozenset[int] = REFUSED
     prepare: Callable[[Path, Path], None] | None = None
-    streams: dict[int, str] = field(default_factory=dict)
     obeys_permissions: bool = False
     other_result: bool = False
 

@@ -1,4 +1,4 @@
-"""Every file that a command is given, damaged in every way; and broken standard streams."""
+"""Every file that a command is given, damaged in every way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from testkit.hostile.case import ANY, DAMAGED, LONG, REMOTE, Case, commands, good_arguments
+from testkit.hostile.case import DAMAGED, LONG, REMOTE, Case, commands, good_arguments
 
 _JSON = (".json", ".jsonl")
 _YAML = (".yaml",)
@@ -223,26 +223,3 @@ _YAML_TEXTS = {
 def _of_yaml(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     for name, text in _YAML_TEXTS.items():
         yield f"with {name}", _replaced(text.encode())
-
-
-_STREAMS: dict[str, dict[int, str]] = {
-    "standard input closed": {0: "closed"},
-    "standard output closed": {1: "closed"},
-    "standard error closed": {2: "closed"},
-    "all streams closed": {0: "closed", 1: "closed", 2: "closed"},
-    "standard output full": {1: "/dev/full"},
-    "standard error full": {2: "/dev/full"},
-    "both full": {1: "/dev/full", 2: "/dev/full"},
-}
-
-
-def stream_cases() -> Iterator[Case]:
-    """Each command's help and good invocation with streams that are closed or full."""
-    for how, streams in _STREAMS.items():
-        for command in commands():
-            yield Case(f"--help, {how}", command, ("--help",), ANY, streams=streams)
-            if command not in REMOTE | LONG:
-                for more in ((), ("--json",)):
-                    words = (*good_arguments(command), *more)
-                    name = " ".join(("run", *more))
-                    yield Case(f"{name}, {how}", command, words, ANY, streams=streams)

@@ -81,9 +81,9 @@ class Judge:
             seconds = time.monotonic() - start
             problem = self._problem(case, ended, place, before)
             if problem is None and ended.status == 0 and same_result and not case.other_result:
-                found = _steady(ended.result)
-                if found != self.good_result(case.command):
-                    problem = f"taken as if it were good: {_difference(found, self, case.command)}"
+                result = _steady(ended.result)
+                if result != self.good_result(case.command):
+                    problem = f"taken as if it were good: {_difference(result, self, case.command)}"
         return Verdict(problem, seconds, ended.status)
 
     @contextlib.contextmanager
@@ -103,16 +103,10 @@ class Judge:
 
     def _run(self, case: Case, place: Path) -> Ended:
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
-        if "--help" not in words and "--json" not in words and not _has_json(words):
-            words.append("--json")
         command = self._zygote.start(
-            case.command,
-            *words,
-            cwd=str(place),
-            streams={str(number): target for number, target in case.streams.items()},
-            obeys_permissions=case.obeys_permissions,
-            limits={"AS": _MEMORY},
-        )
+            case.command, *words, "--json", cwd=str(place),
+            obeys_permissions=case.obeys_permissions, limits={"AS": _MEMORY},
+        )  # fmt: skip
         return command.wait(PATIENCE_SECONDS)
 
     def _problem(self, case: Case, ended: Ended, place: Path, before: dict[str, Any]) -> str | None:
@@ -123,32 +117,26 @@ class Judge:
             return f"traceback: {last[:300]}"
         if ended.status not in case.statuses:
             return f"status {ended.status}: {last[:300]}"
-        problem = _said_badly(case, ended, last)
+        problem = _badly_reported(ended, last)
         if problem is None:
             problem = _changed(before, _listing(place), ended.status)
         return problem
 
 
-def _has_json(words: list[str]) -> bool:
-    return any(word.startswith("--json") for word in words)
-
-
-def _said_badly(case: Case, ended: Ended, last: str) -> str | None:
-    """What is wrong with the lines that were printed, or None."""
-    if ended.status != 0 and 2 not in case.streams:
-        lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
-        if not last.startswith("bigbird-ja: ") or len(lines) != 1:
-            return f"not one clear line: {ended.err[-400:]!r}"
-        if len(last) > 1500:
-            return f"a line of {len(last)} characters: {last[:200]}"
-    if 1 in case.streams or "--help" in case.arguments or ended.status == 0:
+def _badly_reported(ended: Ended, last: str) -> str | None:
+    """What is wrong with the lines that a command which failed has printed, or None."""
+    if ended.status == 0:
         return None
+    lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
+    if not last.startswith("bigbird-ja: ") or len(lines) != 1:
+        return f"not one clear line: {ended.err[-400:]!r}"
+    if len(last) > 1500:
+        return f"a line of {len(last)} characters: {last[:200]}"
     try:
         (line,) = ended.out.splitlines()
         reason = json.loads(line)["reason"]
     except (ValueError, KeyError, TypeError):
-        # A flag that spoils --json itself may go without the object.
-        return None if _has_json(list(case.arguments)) else f"no JSON object: {ended.out[-300:]!r}"
+        return f"no JSON object: {ended.out[-300:]!r}"
     if STATUS_OF_REASON.get(reason) != ended.status:
         return f"status {ended.status} with reason {reason}"
     return None
@@ -157,7 +145,7 @@ def _said_badly(case: Case, ended: Ended, last: str) -> str | None:
 def _listing(place: Path) -> dict[str, Any]:
     """Every path below, what it is, its size, when it was changed, and of small files a checksum;
     links are not followed."""
-    found = {}
+    listing = {}
     for folder, names, files in os.walk(place):
         for name in [*names, *files]:
             path = os.path.join(folder, name)
@@ -167,8 +155,8 @@ def _listing(place: Path) -> dict[str, Any]:
             content = (about.st_size, about.st_mtime_ns) if is_file else ()
             if is_file and about.st_size < _HASHED and os.access(path, os.R_OK):
                 content += (zlib.crc32(Path(path).read_bytes()),)
-            found[os.path.relpath(path, place)] = (kind, *content)
-    return found
+            listing[os.path.relpath(path, place)] = (kind, *content)
+    return listing
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any], status: int) -> str | None:
@@ -192,7 +180,7 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def _difference(found: Any, judge: Judge, command: str) -> str:
+def _difference(result: Any, judge: Judge, command: str) -> str:
     good = judge.good_result(command)
-    keys = [key for key in {**good, **found} if good.get(key) != found.get(key)]
-    return "; ".join(f"{k} is {found.get(k)!r:.80}, was {good.get(k)!r:.80}" for k in keys[:3])
+    keys = [key for key in {**good, **result} if good.get(key) != result.get(key)]
+    return "; ".join(f"{k} is {result.get(k)!r:.80}, was {good.get(k)!r:.80}" for k in keys[:3])

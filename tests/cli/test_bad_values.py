@@ -81,8 +81,8 @@ def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[s
         option = declared(flag)
         for value in bad_values(option):
             if not (value == "" and option.commas):  # no values at all
-                said = refusal(capsys, command, *words, f"--{flag.name}={value}")
-                assert said.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), said
+                printed = refusal(capsys, command, *words, f"--{flag.name}={value}")
+                assert printed.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), printed
         if option.kind is str and not option.choices:
             for value in ODD_TEXTS:
                 args = [*required(command), f"--{flag.name}={value}"]

@@ -65,7 +65,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "flag"), [p for p in all_flags() if declared(p.values[1]).required]
 )
-def test_a_required_flag_is_marked_and_asked_for(command: str, flag: Any) -> None:
+def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None:
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
     text = main.command_help(main.load_command(command), command)
     entry = text[text.index(f"  --{flag.name}=") :].split("\n  --")[0]
@@ -154,8 +154,8 @@ def test_a_flag_of_a_setting_sets_it_over_file_and_set(tmp_path: Any) -> None:
 
 def test_unknown_flags_name_near_ones_by_letters_and_meaning() -> None:
     assert "'--num_train_steps'" in refusal("pretrain", "--num_train_step=3")
-    said = refusal("pretrain", "--batch_size=3")
-    assert "--set training.global_batch_size=..." in said
+    printed = refusal("pretrain", "--batch_size=3")
+    assert "--set training.global_batch_size=..." in printed
     assert "--set" not in refusal("report", "--batch_size=3").replace("--help", "")
 
 

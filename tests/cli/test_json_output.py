@@ -136,13 +136,6 @@ def test_a_refusal_too(
     assert "bigbird-ja: " in err and check(status, out, err)["error"] in err
 
 
-@pytest.mark.parametrize("command", main.COMMANDS)
-def test_an_unknown_flag_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status = main.run_command_line([command, "--no_such_flag=1", "--json"])
-    said = capsys.readouterr()
-    assert status == 2 and "no_such_flag" in check(status, said.out, said.err)["error"]
-
-
 @pytest.mark.parametrize("words", [["nonsense", "--json"], ["--json"], ["sample", "--json=maybe"]])
 def test_what_is_no_command_at_all(words: list[str], service: FakeTpu) -> None:
     status, out, _ = run_process(words, service)

@@ -10,6 +10,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
+from bigbird_ja.storage.ownership import Owned
 from testkit.zygote import Ended, Zygote
 
 STEPS = 30
@@ -37,6 +38,7 @@ class Runs:
         model = directory / "model"
         if (self.finished / "compiled").exists():
             shutil.copytree(self.finished / "compiled", model / "compiled")
+            Owned.create(str(model), "run")
         return [*self.flags, "--model_dir", str(model)]
 
     def copied(self, directory: Path) -> list[str]:

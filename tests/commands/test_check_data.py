@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import shutil
 
@@ -7,6 +9,10 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.data import build
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.text import model_proto
+from bigbird_ja.text import tokenizer as tokenizer_lib
+from testkit import synthetic
 from tests.data import making
 
 
@@ -46,6 +52,32 @@ def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys)
     assert any(shard.name in problem for problem in result["problems"])
     assert result["sequences"] > 0
     assert shard.name in captured.err.strip().splitlines()[-1]
+
+
+ESCAPES = "\x1b]0;gone\x07\x9b2J"  # a terminal's title, its bell, its screen
+
+
+def test_no_terminal_obeys_what_a_foreign_data_set_holds(tmp_path, data, capsys):
+    shutil.copytree(data, tmp_path / "data")
+    manifest = manifest_lib.load(data)
+    model = tokenizer_lib.load(f"{data}/tokenizer.model").model_bytes
+    pieces = [
+        dataclasses.replace(piece, name=ESCAPES * (piece.kind == model_proto.NORMAL) + piece.name)
+        for piece in model_proto.pieces(model)
+    ]
+    foreign = model_proto.with_pieces(model, pieces)
+    (tmp_path / "data/tokenizer.model").write_bytes(foreign)
+    sha256 = hashlib.sha256(foreign).hexdigest()
+    synthetic.save(dataclasses.replace(manifest, tokenizer_sha256=sha256), f"{tmp_path}/data")
+    status, _, captured = run(capsys, f"--data_dir={tmp_path}/data")
+    assert status == 0 and r"\x1b]0;gone\x07\x9b2J" in captured.err
+    assert not set(captured.err + captured.out) & set("\x1b\x07\x9b")
+    shard = dataclasses.replace(manifest.train_shards[0], name=f"{ESCAPES}.tfrecord")
+    shards = (shard, *manifest.train_shards[1:])
+    synthetic.save(dataclasses.replace(manifest, train_shards=shards), f"{tmp_path}/data")
+    status, _, captured = run(capsys, f"--data_dir={tmp_path}/data")
+    assert status == 2 and r"\x1b]0;gone\x07\x9b2J.tfrecord is missing" in captured.err
+    assert not set(captured.err + captured.out) & set("\x1b\x07\x9b")
 
 
 def test_no_data_is_bad_input(tmp_path, capsys):

@@ -72,7 +72,7 @@ def refused(
     return status, lines[-1]
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, files: Any, packages: set[str], said: str) -> None:
+def machine(monkeypatch: pytest.MonkeyPatch, files: Any, packages: set[str], printed: str) -> None:
     """A machine that shows these devices and has these packages; its runtime says no."""
     real = importlib.util.find_spec
 
@@ -83,7 +83,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, files: Any, packages: set[str], sai
         return object() if name in packages else None
 
     def no_devices(platform: str) -> Any:
-        raise RuntimeError(said)
+        raise RuntimeError(printed)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.setattr(devices, "is_there", lambda asked: asked == files)
@@ -92,15 +92,15 @@ def machine(monkeypatch: pytest.MonkeyPatch, files: Any, packages: set[str], sai
 
 
 @pytest.mark.parametrize(
-    ("said", "line", "files", "packages", "flags"),
+    ("printed", "line", "files", "packages", "flags"),
     [
         *(
-            (said, TPU_MESSAGES[said], devices.TPU_FILES, {"jax", "libtpu"}, ["--use_tpu"])
-            for said in TPU_MESSAGES
+            (printed, TPU_MESSAGES[printed], devices.TPU_FILES, {"jax", "libtpu"}, ["--use_tpu"])
+            for printed in TPU_MESSAGES
         ),
         *(
-            (said, GPU_MESSAGES[said], devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, [])
-            for said in GPU_MESSAGES
+            (printed, GPU_MESSAGES[printed], devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, [])
+            for printed in GPU_MESSAGES
         ),
     ],
     ids=[
@@ -109,13 +109,13 @@ def machine(monkeypatch: pytest.MonkeyPatch, files: Any, packages: set[str], sai
     ],
 )
 def test_a_device_that_cannot_be_used(
-    said: str, line: str, files: Any, packages: set[str], flags: list[str],
+    printed: str, line: str, files: Any, packages: set[str], flags: list[str],
     inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    machine(monkeypatch, files, packages, said)
-    status, told = refused(inputs, tmp_path / "model", capsys, *flags)
-    assert status == 2 and line in told
+    machine(monkeypatch, files, packages, printed)
+    status, reported = refused(inputs, tmp_path / "model", capsys, *flags)
+    assert status == 2 and line in reported
 
 
 @pytest.mark.parametrize(

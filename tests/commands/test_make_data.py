@@ -129,8 +129,8 @@ def test_a_length_that_no_model_can_be_trained_on_is_refused(
     inputs = [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
     output = tmp_path / "data"
     assert main.run_command_line(["make-data", *inputs, f"--output_dir={output}", *flags]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert all(words in said for words in what_would_do) and not output.exists()
+    printed = capsys.readouterr().err.strip().splitlines()[-1]
+    assert all(words in printed for words in what_would_do) and not output.exists()
 
 
 def test_parquet_and_a_tokenizer_of_ones_own_make_what_jsonl_makes(

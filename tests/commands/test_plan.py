@@ -22,7 +22,7 @@ def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
     return status, err.getvalue(), json.loads(out.getvalue())
 
 
-def test_without_data_the_assumption_is_said() -> None:
+def test_without_data_the_assumption_is_printed() -> None:
     status, text, result = run("--config=base-4096")
     assert status == 0
     assert result["tokens_per_step"] == 65_536
@@ -144,7 +144,7 @@ def test_bad_input(flags: list[str], words: str) -> None:
     assert words in result["error"]
 
 
-def test_a_warm_up_that_does_not_end_is_said() -> None:
+def test_a_warm_up_longer_than_the_run_is_reported() -> None:
     status, text, _ = run("--num_train_steps=40")
     assert status == 0 and "warning: training.warmup_steps=10,000" in text
 

@@ -73,8 +73,8 @@ def test_figures_and_files(capsys: pytest.CaptureFixture[str], tmp_path: os.Path
         MARK,
         *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
     ]
-    for said in ("fits", "MFU", "adding up gradients", "compiler's version", "layer_*"):
-        assert said in printed
+    for messages in ("fits", "MFU", "adding up gradients", "compiler's version", "layer_*"):
+        assert messages in printed
 
 
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
@@ -98,19 +98,21 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
     flags = ["--topology", "v5e:2x2", "--nomachine_code", "--set", "tpu.num_cores=4"]
     status, result, printed = _run(capsys, *flags)
     assert (status, result["chips"]) == (0, [])
-    (found,) = result["topologies"]
-    assert found.keys() >= SLICE_KEYS
-    assert (found["code_cycles"], found["code_coverage"]) == (None, None)
-    assert (found["topology"], found["chip"], found["devices"]) == ("v5e:2x2", "v5e", 4)
-    assert found["batch_per_core"] == 2  # of 8 sequences on 4 devices
-    assert found["tokens_per_second"] == pytest.approx(4 * found["tokens_per_second_per_core"])
+    (results,) = result["topologies"]
+    assert results.keys() >= SLICE_KEYS
+    assert (results["code_cycles"], results["code_coverage"]) == (None, None)
+    assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
+    assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
+    assert results["tokens_per_second"] == pytest.approx(4 * results["tokens_per_second_per_core"])
     parameters = 4 * _parameters()
-    assert parameters < found["collective_bytes"] < 2 * parameters  # small arrays are padded
-    assert 0 < found["collective_cycles"] < found["priced_cycles"]
-    assert found["by_kind"]["between devices"] == pytest.approx(found["collective_cycles"], abs=1)
-    assert found["alias_bytes"] > 0.9 * found["output_bytes"]
-    for said in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
-        assert said in printed
+    assert parameters < results["collective_bytes"] < 2 * parameters  # small arrays are padded
+    assert 0 < results["collective_cycles"] < results["priced_cycles"]
+    assert results["by_kind"]["between devices"] == pytest.approx(
+        results["collective_cycles"], abs=1
+    )
+    assert results["alias_bytes"] > 0.9 * results["output_bytes"]
+    for messages in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
+        assert messages in printed
 
 
 def _parameters() -> int:
@@ -159,7 +161,7 @@ def _check_that_it_does_not_fit(status: int, result: dict[str, Any], printed: st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "messages"),
     [
         (["--chip", "v7"], "one of v2, v3"),
         (["--topology", "v5ee:2x4"], "did you mean 'v5e'"),
@@ -170,11 +172,11 @@ def _check_that_it_does_not_fit(status: int, result: dict[str, Any], printed: st
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
     ],
 )
-def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+def test_bad_input(capsys: pytest.CaptureFixture[str], arguments: list[str], messages: str) -> None:
     status, result, printed = _run(capsys, *arguments)
     assert status == 2
     assert result["reason"] == "bad_input"
-    assert said in printed
+    assert messages in printed
     assert "Traceback" not in printed
 
 

@@ -15,6 +15,7 @@ from bigbird_ja.process.errors import OutOfMemory
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
+from bigbird_ja.storage.ownership import MARK
 from testkit import command_line, engine_runs, killing
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Command, Zygote
@@ -59,7 +60,7 @@ def test_a_run_leaves_what_the_contract_names(runs: Runs) -> None:
     assert (start["engine"], start["replicas"]) == (runs.engine, 1)
     names = {path.name for path in runs.finished.iterdir()}
     assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
-    assert not [name for name in names if name.startswith(".") or name == "lock.json"]
+    assert [name for name in names if name.startswith(".") or name == "lock.json"] == [MARK]
     assert CheckpointStore(model).steps() == [25, STEPS]
     _, params, meta = load_parameters(model)
     assert meta.tokens_seen > 0 and meta.train_seconds > 0 and len(params) > 20
@@ -150,7 +151,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
         fake_gcs.fault("alt=media", "truncate", bytes=1000, times=2)
     ended = runs.zygote.run(*start)
     assert ended.status == 0, ended.err
-    assert ended.result["interruptions"] == 5 and "set_aside" in events(model)
+    assert ended.result["interruptions"] == 5 and "cleaned" in events(model)
     assert killing.digest(model) == killing.digest(str(runs.finished))
     steps = [record["step"] for record in run_log.read_metrics(model)]
     assert steps == sorted(set(steps)) and {4, 8, 12, 16, 20, 24, 28, STEPS} <= set(steps)
@@ -272,9 +273,8 @@ def test_what_the_engine_refuses_leaves_nothing_behind(
     assert main.run_command_line([*runs.flags, "--model_dir", str(model)]) == 71
     assert not model.exists()
     model.mkdir()
-    (model / "notes.txt").write_text("mine")
     assert main.run_command_line([*runs.flags, "--model_dir", str(model)]) == 71
-    assert os.listdir(model) == ["notes.txt"]
+    assert os.listdir(model) == []
     assert "90 GB" in capsys.readouterr().err
 
 

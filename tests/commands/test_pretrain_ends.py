@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables, write_variables
 from bigbird_ja.run.model import load_parameters
+from bigbird_ja.storage.ownership import MARK
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
@@ -129,7 +131,7 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
     assert full.status == 74 and full.result["reason"] == "io_error", full.err
     assert "Traceback" not in full.err
     assert killing.digest(model) == before
-    assert [n for n in os.listdir(model) if n.startswith((".", "incomplete"))] == []
+    assert [n for n in os.listdir(model) if n.startswith(".")] == [MARK]
     assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
 
 
@@ -203,7 +205,7 @@ def test_a_bucket_that_goes_on_refusing_ends_the_run_with_the_cause(
     ended = running.wait()
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
-    assert "model.ckpt-5" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    assert f"{model}/" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).steps() == []
 
 
@@ -288,7 +290,7 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
 ) -> None:
     here = runs.copied(tmp_path)
     model = tmp_path / "model"
-    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
     for flags, words in (
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
@@ -299,7 +301,8 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
         ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
     ):
         refused([*here, *flags], capsys, *words)
-    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+    files = [path for path in model.iterdir() if path.is_file()]
+    assert {path.name: path.read_bytes() for path in files} == before
 
 
 def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
@@ -347,12 +350,61 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(
     assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
 
 
-def test_overwrite_moves_only_what_a_run_of_ours_made(
+THEIRS = {
+    "checkpoints of TensorFlow 1 or an Estimator": [
+        "model.ckpt-100.index", "model.ckpt-100.data-00000-of-00001", "checkpoint", "thesis.txt"
+    ],
+    "a Hugging Face model": ["model.safetensors", "config.json"],
+    "files that this program did not make, such as config.yaml": ["config.yaml"],
+    "files that this program did not make, such as heartbeat.json": ["heartbeat.json"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
+@pytest.mark.parametrize("words", list(THEIRS))
+def test_a_folder_that_another_tool_made_is_refused_and_left_as_it_is(
+    runs: Runs, place: str, flags: list[str], words: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture, request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    on_bucket = place == "bucket"
+    model = f"{request.getfixturevalue('bucket')}/model" if on_bucket else str(tmp_path / "model")
+    storage.make_directory(model)
+    for name in THEIRS[words]:
+        storage.write_bytes(f"{model}/{name}", name.encode())
+    refused([*runs.flags, "--model_dir", model, *flags], capsys, words, "--init_from")
+    names = storage.list_tree(model)
+    assert {name: storage.read_bytes(f"{model}/{name}") for name in names} == {
+        name: name.encode() for name in THEIRS[words]
+    }
+
+
+def test_in_a_run_of_ours_what_a_user_put_or_changed_is_kept(runs: Runs, tmp_path: Path) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    (model / "model.ckpt-7.index").write_text("the user's")
+    config = (model / "config.yaml").read_text()
+    (model / "config.yaml").write_text(f"# the user's words\n{config}")
+    ended = runs.zygote.run(*start, "--num_train_steps", str(STEPS + 10))
+    assert ended.status == 0, ended.err
+    assert (model / "model.ckpt-7.index").read_text() == "the user's"
+    assert (model / "config.yaml.yours-1").read_text().startswith("# the user's words")
+    assert "# the user's words" not in (model / "config.yaml").read_text()
+    assert CheckpointStore(str(model)).steps() == [STEPS + 5, STEPS + 10]
+
+
+def test_overwrite_leaves_data_inside_model_dir_where_it_is(
+    runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    start, model = runs.copied(tmp_path), tmp_path / "model"
+    shutil.copytree(inputs[1], model / "data")
+    here = ["--data_dir", str(model / "data"), "--overwrite", "--set=training.seed=7"]
+    refused([*start, *here], capsys, "overlaps with --data_dir")
+    assert (model / "data" / "manifest.json").exists() and os.listdir(tmp_path) == ["model"]
+
+
+def test_cores_that_jax_s_runtime_would_not_use_are_refused(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    model = tmp_path / "theirs"
-    model.mkdir()
-    for name in ("model.ckpt-100.index", "model.ckpt-100.data-00000-of-00001", "thesis.txt"):
-        (model / name).write_text("x")
-    refused([*runs.flags, "--model_dir", str(model), "--overwrite"], capsys, "not there")
-    assert len(list(model.iterdir())) == 3 and len(list(tmp_path.iterdir())) == 1
+    here = [*runs.flags, "--model_dir", str(tmp_path / "model"), "--engine=pjrt"]
+    refused([*here, "--set=tpu.num_cores=3"], capsys, "tpu.num_cores", "--engine=pjrt")
+    assert not (tmp_path / "model").exists()

@@ -58,8 +58,8 @@ def test_killed_around_the_change_it_ends_with_the_same_weights(
     assert ended.status == 0, ended.err
     assert "16 sequences of 64 tokens, then on 4 of 256: 1,024 positions each" in ended.err
     assert f"from step {CHANGE} on sequences have 256 tokens, no longer 64" in ended.err
-    (told,) = [e for e in run_log.read_events(str(model)) if e["event"].startswith("sequence_")]
-    assert (told["global_step"], told["was"], told["now"]) == (CHANGE, SHORT, WHOLE)  # type: ignore[typeddict-item]
+    (reported,) = [e for e in run_log.read_events(str(model)) if e["event"].startswith("sequence_")]
+    assert (reported["global_step"], reported["was"], reported["now"]) == (CHANGE, SHORT, WHOLE)  # type: ignore[typeddict-item]
 
     # Only the first positions are trained at first; at the change the others begin with them.
     before, after = variables(model, CHANGE), variables(model, CHANGE + 1)

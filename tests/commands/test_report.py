@@ -22,8 +22,8 @@ def test_one_page_for_two_runs(tmp_path, capsys):
         ["report", f"--model_dir={first}", f"--model_dir={second}", f"--output={output}", "--json"]
     )
     assert status == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [run["step"] for run in found["runs"]] == [400, 400]
+    result = json.loads(capsys.readouterr().out)
+    assert [run["step"] for run in result["runs"]] == [400, 400]
     assert "a, b" in output.read_text(encoding="utf-8")
 
 
@@ -71,7 +71,7 @@ def test_a_foreign_file_is_refused_by_key(name, data, key, tmp_path, capsys):
     assert not (tmp_path / "r.html").exists()
 
 
-def test_without_matplotlib_it_says_what_to_install(tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_the_message_names_what_to_install(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main.run_command_line(["report", f"--model_dir={tmp_path}"]) == 2
     assert "report needs matplotlib: pip install" in capsys.readouterr().err

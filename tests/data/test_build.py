@@ -43,25 +43,6 @@ def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_
     assert manifest.density > 0.97
 
 
-def test_documents_held_out_are_never_trained_on(made, sample_corpus, tokenizer_path):
-    manifest, output = made
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    titles = {}
-    for document in corpus_lib.open_corpus([sample_corpus]).documents():
-        titles[tuple(tokenizer.encode(document.text)[:12])] = document.index
-    documents = {
-        split: {
-            titles[tuple(piece[:12])]
-            for tokens in making.unmasked(manifest, output, split)
-            for piece in making.fragments_of(tokens, tokenizer.special)
-            if tuple(piece[:12]) in titles
-        }
-        for split in SPLITS
-    }
-    assert len(documents["eval"]) == manifest.eval.documents == 6
-    assert not documents["eval"] & documents["train"]
-
-
 def test_shards_are_equal_and_readable_without_this_program(made):
     manifest, output = made
     counts = [shard.records for shard in manifest.train_shards]
@@ -117,18 +98,6 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
     assert set(parsed["next_sentence_labels"].ravel()) == {0, 1}
     different = {row.tobytes() for row in parsed["input_ids"]}
     assert len(different) > 0.99 * manifest.train.sequences  # copies are masked anew
-
-
-def test_the_same_again_is_finished_and_other_settings_are_refused(
-    made, sample_corpus, tokenizer_path
-):
-    manifest, output = made
-    before = making.digests(output)
-    again, was_there = build.make_data(making.request(sample_corpus, tokenizer_path, output))
-    assert was_there and again == manifest
-    with pytest.raises(BadInput, match="seed"):
-        build.make_data(making.request(sample_corpus, tokenizer_path, output, seed=2))
-    assert making.digests(output) == before
 
 
 @pytest.mark.parametrize("number", [1, 2])

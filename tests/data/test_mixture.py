@@ -65,8 +65,8 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
         for text in block.texts:
             assert text not in times.setdefault(block.split, Counter())
             times[block.split][text] = block.times
-    for found in numbers.values():
-        assert found == list(range(len(found)))
+    for result in numbers.values():
+        assert result == list(range(len(result)))
     assert set(times.get("eval", Counter()).values()) <= {1}
     held_out = sum(text[0] == "a" for text in times.get("eval", ()))
     assert held_out == number * eval_fraction
@@ -171,8 +171,8 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
 def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
     _, output = made
     before = making.digests(output)
-    for weights, said in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
-        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {said} requested"):
+    for weights, printed in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
+        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {printed} requested"):
             make(corpora, tokenizer_path, output, weights)
     assert making.digests(output) == before
 

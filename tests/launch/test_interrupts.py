@@ -31,7 +31,7 @@ def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:
         ("", Stop.DELETE),
     ],
 )
-def test_a_person_is_asked(answer: str, meaning: Stop) -> None:
+def test_a_person_is_prompted(answer: str, meaning: Stop) -> None:
     asked: list[str] = []
 
     def ask(question: str) -> str:
@@ -59,7 +59,7 @@ def test_nobody_there_means_delete() -> None:
         assert interrupts.stop() is Stop.DETACH  # twice: leave at once
 
 
-def test_a_closed_terminal_asks_nobody_and_tells_more_than_once() -> None:
+def test_a_closed_terminal_prompts_nobody_and_reports_repeatedly() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     try:
         with Interrupts("ask", True, lambda question: "c", lambda text: None) as interrupts:

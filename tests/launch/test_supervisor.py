@@ -17,12 +17,19 @@ from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-SPEC = TpuSpec("run", "v3-8", "image")
+SPEC = TpuSpec("run", "v3-8", "image", "id-1")
 TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)  # ten hours
 
 
 def settings_with(**changes: object) -> Settings:
-    base = Settings(ZONES, TRAINER.target_step, 2.4, project="p", accelerator_type="v3-8")
+    base = Settings(
+        ZONES,
+        TRAINER.target_step,
+        2.4,
+        project="p",
+        accelerator_type="v3-8",
+        run_id="id-1",
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 

@@ -326,6 +326,17 @@ def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
         assert fake.http_script == []
 
 
+def test_all_addresses_are_asked_whatever_the_first_answers(tmp_path: Path) -> None:
+    with FakeTpu(str(tmp_path / "vms")) as fake:
+        node = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
+        vm = Vm(tmp_path, fake, limit=0.1, delete=[f"{fake.url}/v2/nowhere", node])
+        process = vm.start()
+        try:
+            wait_until(vm.is_gone)
+        finally:
+            ended(process)
+
+
 def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) -> None:
     class Slow:
         def __enter__(self) -> Slow:

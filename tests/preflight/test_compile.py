@@ -42,12 +42,16 @@ def _child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     _child(monkeypatch, ANSWER)
-    found = compile_lib.compile_for(STEP, V3)
-    assert (found.hlo, found.stats, found.shortage) == ("HloModule made", {"temp_bytes": 7}, None)
+    result = compile_lib.compile_for(STEP, V3)
+    assert (result.hlo, result.stats, result.shortage) == (
+        "HloModule made",
+        {"temp_bytes": 7},
+        None,
+    )
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "printed"),
     [
         ("import os; os.abort()", "crashed (SIGABRT)"),
         ("import sys; sys.stderr.write('F0101 Check failed: x\\nstack\\n'); sys.exit(3)",
@@ -56,12 +60,14 @@ def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
          " open(sys.argv[-1] + '/result.json', 'w'))", "refused: INTERNAL: odd"),
     ],
 )  # fmt: skip
-def test_a_crash_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, code: str, said: str) -> None:
+def test_a_crash_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, code: str, printed: str
+) -> None:
     _child(monkeypatch, code)
     with pytest.raises(CommandError) as caught:
         compile_lib.compile_for(STEP, V3)
     assert (caught.value.status, caught.value.reason) == (1, "bug")
-    assert said in str(caught.value)
+    assert printed in str(caught.value)
     assert "v3" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -113,7 +119,7 @@ json.dump({"temp_bytes": 7} | ({"code": code} if code else {}), open(out + "/res
     ("chip", "libtpu", "asked"), [("v5e", "0.0.52", True), ("v5e", "0.0.17", False),
                                   ("v3", "0.0.52", False)]
 )  # fmt: skip
-def test_code_is_asked_for_where_it_is_and_kept_by_itself(
+def test_machine_code_is_made_on_request_and_cached_apart(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: os.PathLike[str],
     chip: str,
@@ -124,12 +130,12 @@ def test_code_is_asked_for_where_it_is_and_kept_by_itself(
     monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
     _child(monkeypatch, LISTING)
     without = compile_lib.compile_for(STEP, of_chip(chip), cache)
-    found = compile_lib.compile_for(STEP, of_chip(chip), cache, code=True)
+    result = compile_lib.compile_for(STEP, of_chip(chip), cache, code=True)
     assert without.code is None
-    assert found.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
-    assert found.stats == {"temp_bytes": 7}
+    assert result.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
+    assert result.stats == {"temp_bytes": 7}
     assert len(os.listdir(cache)) == (2 if asked else 1)
-    assert compile_lib.compile_for(STEP, of_chip(chip), cache, code=True) == found
+    assert compile_lib.compile_for(STEP, of_chip(chip), cache, code=True) == result
 
 
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:

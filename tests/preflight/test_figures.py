@@ -32,13 +32,13 @@ BY_CODE = {"code_cycles": 70_000_000, "bundle_cycles": 70_000_000, "hbm_cycles":
 def test_cycles_by_code_stand_beside_priced_ones() -> None:
     ops = [RESULT["top_ops"][0] | BY_CODE | {"bound_by": "matrix unit"}]
     lines = figures.describe(RESULT | CODE | {"top_ops": ops}).splitlines()
-    told = "\n".join(lines)
+    reported = "\n".join(lines)
     assert CODE.keys() == set(breakdown.CODE_KEYS)
-    for said in (
+    for printed in (
         "by machine code: 75.0 M cycles, 50 ms (98.4% counted), 4.0 M of them waiting for copies",
         "limits of HBM and matrix units: 60.0 M; bound by: matrix unit 60%, HBM 40%",
     ):
-        assert said in told
+        assert printed in reported
     (mlp,) = (line for line in lines if line.split()[:1] == ["MLP"])
     assert mlp.split() == ["MLP", "100.0", "67%", "67.0"]
     (waits,) = (line for line in lines if line.lstrip().startswith("waiting for copies"))

@@ -57,7 +57,7 @@ def test_cycles_by_machine_code_stay_within_the_record(name: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
-def test_a_layer_many_times_and_the_rest_are_the_whole() -> None:
+def test_layers_times_their_count_and_the_remainder_are_the_total() -> None:
     # The last layer is shorter than the others.
     two, three, six = (
         small_steps.measure_by_code(layers=layers)[small_steps.CODE_KEY] for layers in (2, 3, 6)

@@ -20,18 +20,18 @@ def _count(places: Sequence[Place]) -> list[int]:
 
 
 def test_slices_by_name() -> None:
-    found = targets.of_topologies(["v5e:2x4", "v5e:1x1", "v4:2x2x1"], _count)
-    assert [target.devices for target in found] == [8, 1, 4]
-    assert [target.chip for target in found] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
-    assert found[1].place == Place("v5e:1x1", is_one_chip=True)
-    assert found[2].place.options == {"chip_config_name": "megacore"}
-    assert all(target.is_slice for target in found)
+    result = targets.of_topologies(["v5e:2x4", "v5e:1x1", "v4:2x2x1"], _count)
+    assert [target.devices for target in result] == [8, 1, 4]
+    assert [target.chip for target in result] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
+    assert result[1].place == Place("v5e:1x1", is_one_chip=True)
+    assert result[2].place.options == {"chip_config_name": "megacore"}
+    assert all(target.is_slice for target in result)
     assert not targets.of_chip("v5e").is_slice
     assert targets.of_topologies([], _count) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "printed"),
     [
         ("v5ee:2x4", "did you mean 'v5e'.*chips: v2, v3, .*v7x"),
         ("2x4", "chips: v2, v3"),
@@ -42,8 +42,8 @@ def test_slices_by_name() -> None:
         ("v7x:2x2x1", "does not know v7x, only v2, v3, v4, v5e, v5p, v6e: use a newer libtpu"),
     ],
 )
-def test_a_slice_that_there_is_not(name: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said) as caught:
+def test_a_slice_that_there_is_not(name: str, printed: str) -> None:
+    with pytest.raises(BadInput, match=printed) as caught:
         targets.of_topologies([name], _count)
     assert str(caught.value).startswith(f"--topology {name}")
     assert "\n" not in str(caught.value)

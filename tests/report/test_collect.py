@@ -44,7 +44,7 @@ def test_cost_and_eta_follow_the_pace_so_far(tmp_path):
     assert run.cost_usd == 12.5
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+def test_runs_are_named_by_where_they_differ(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
     runs = [collect.collect(f"{place}/", 0.0) for place in dirs]
     assert [run.name for run in runs] == ["model", "model"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,15 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.checkpoints import (
     CheckpointStore,
+    Damaged,
     Meta,
+    parameters_of,
+    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
 )
+from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 
 @pytest.fixture(params=["disk", "bucket"])
@@ -32,21 +38,29 @@ class Killed(BaseException):
     """Stands for SIGKILL between two files."""
 
 
-def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, int]]]:
+def make(
+    place: str, tmp_path: Path, texts: list[str] | None = None
+) -> tuple[CheckpointStore, list[tuple[str, int]]]:
     reports: list[tuple[str, int]] = []
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    store = CheckpointStore(
-        place, str(scratch), lambda event, step, text: reports.append((event, step))
-    )
+
+    def report(event: str, step: int, text: str) -> None:
+        reports.append((event, step))
+        if texts is not None:
+            texts.append(text)
+
+    store = CheckpointStore(place, str(scratch), report, owned=Owned.create(place, "run"))
     return store, reports
 
 
-def save(store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3) -> Meta:
+def save(
+    store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3, keep_every: int = 0
+) -> Meta:
     prefix = str(tmp_path / "scratch" / f"model.ckpt-{step}")
     write_variables(prefix, {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)})
     meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
-    return store.publish(prefix, meta, keep_last, 0)
+    return store.publish(prefix, meta, keep_last, keep_every)
 
 
 def flip(place: str, name: str) -> None:
@@ -86,23 +100,176 @@ def test_damage_is_found_named_and_set_aside(place: str, tmp_path: Path, part: s
     assert store.latest_good() is not None and len(reports) == 1
 
 
-@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
-def test_a_missing_file_counts_as_damage(place: str, tmp_path: Path, part: str) -> None:
-    store, reports = make(place, tmp_path)
+def _change_sidecar(place: str, old: str, new: str) -> None:
+    path = storage.join(place, "model.ckpt-20.json")
+    text = storage.read_text(path)
+    assert old in text
+    storage.write_bytes(path, text.replace(old, new).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda place: flip(place, "model.ckpt-20.index"), r"-20\.index: its checksum is not"),
+        (
+            lambda place: storage.write_bytes(storage.join(place, "model.ckpt-20.index"), b"x"),
+            r"-20\.index: 1 bytes instead of \d+",
+        ),
+        (
+            lambda place: storage.delete(storage.join(place, "model.ckpt-20.data-00000-of-00001")),
+            r"-20\.data-00000-of-00001: missing",
+        ),
+        (
+            lambda place: _change_sidecar(place, "model.ckpt-20.index", "model.ckpt-20.other"),
+            r"-20\.json: damaged: (does not list model\.ckpt-20\.index|.*other)",
+        ),
+        (lambda place: _change_sidecar(place, '"step": 20', '"step": 10'), "is of step 10"),
+        (
+            lambda place: storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{"),
+            r"-20\.json: damaged",
+        ),
+        (
+            lambda place: _change_sidecar(place, '"time": 0.0', '"time": "x"'),
+            r"json: damaged.*time",
+        ),
+    ],
+)
+def test_the_report_names_the_file_and_what_is_wrong_with_it(
+    place: str, tmp_path: Path, change: Callable[[str], None], words: str
+) -> None:
+    texts: list[str] = []
+    store, reports = make(place, tmp_path, texts)
     save(store, tmp_path, 10)
     save(store, tmp_path, 20)
-    storage.delete(storage.join(place, f"model.ckpt-20{part}"))
+    change(place)
     newest = store.latest_good()
     assert newest is not None and newest.meta.step == 10 and reports == [("set_aside", 20)]
+    assert re.match(
+        r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*" + words,
+        texts[0],
+    )
+    # What is read by others lists what is left.
+    state = storage.read_text(storage.join(place, "checkpoint"))
+    assert "ckpt-10" in state and "ckpt-20" not in state
 
 
-def test_with_none_left_it_stops_instead_of_starting_over(place: str, tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_is_named(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    with pytest.raises(Damaged, match=r"model\.ckpt-99\.json: no such checkpoint"):
+        store.fetch(99)
+    save(store, tmp_path, 20)
+    _change_sidecar(place, '"format_version": "0.1.0"', '"format_version": ""')
+    with pytest.raises(BadInput, match=r"model\.ckpt-20\.json.*train again") as caught:
+        store.latest_good()
+    assert not isinstance(caught.value, Damaged) and store.steps() == [20], "left as it is"
+
+
+def test_a_failed_save_leaves_nothing_of_itself(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    before = sorted(storage.list_files(place))
+    write = storage.write_bytes
+
+    def fail(path: str, data: bytes) -> object:
+        if path.endswith("20.json"):
+            raise StorageError("full")
+        return write(path, data)
+
+    monkeypatch.setattr(storage, "write_bytes", fail)
+    with pytest.raises(StorageError, match="full"):
+        save(store, tmp_path, 20)
+    assert sorted(storage.list_files(place)) == before
+
+
+def test_saving_removes_all_but_the_last_and_one_per_window(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    for step in (5, 10, 20, 25, 45, 50):
+        save(store, tmp_path, step, keep_last=1, keep_every=20)
+    assert store.steps() == [20, 45, 50]
+
+
+def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    flip(place, "model.ckpt-20.index")
+    rename, renamed = storage.rename, []
+
+    def once(old: str, new: str) -> None:
+        if renamed:
+            raise Killed
+        renamed.append(new)
+        rename(old, new)
+
+    monkeypatch.setattr(storage, "rename", once)
+    with pytest.raises(Killed):
+        store.latest_good()
+    assert store.steps() == [10]
+
+
+def test_a_listed_step_without_its_sidecar_is_set_aside(place: str, tmp_path: Path) -> None:
+    texts: list[str] = []
+    store, reports = make(place, tmp_path, texts)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    storage.delete(storage.join(place, "model.ckpt-20.json"))
+    newest = store.latest_good()
+    assert newest is not None and newest.meta.step == 10
+    assert reports == [("set_aside", 20)] and "its sidecar is missing" in texts[0]
+
+
+def test_a_state_file_that_is_no_text_is_written_anew(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    state = storage.join(place, "checkpoint")
+    storage.write_bytes(state, b"\xff\xfe")
+    assert store.latest_good() is not None
+    assert 'all_model_checkpoint_paths: "model.ckpt-10"' in storage.read_text(state)
+
+
+@pytest.mark.parametrize("lost", ["state", "files", "files set aside"])
+def test_what_was_there_once_is_never_taken_for_a_start(
+    place: str, tmp_path: Path, lost: str
+) -> None:
     store, _ = make(place, tmp_path)
     save(store, tmp_path, 10)
     flip(place, "model.ckpt-10.index")
-    for _ in range(2):
-        with pytest.raises(StorageError, match="no good checkpoint is left"):
+    if lost == "files":
+        for name in storage.list_files(place):
+            if name != "checkpoint":
+                storage.delete(storage.join(place, name))
+    with pytest.raises(
+        StorageError, match=r"no good checkpoint is left .*another --model_dir"
+    ) as e:
+        store.latest_good()
+    assert ("its checksum" in str(e.value)) == (lost != "files")
+    if lost != "files":
+        names = storage.list_files(place)
+        gone = "checkpoint" if lost == "state" else "damaged-"
+        for name in names:
+            if name.startswith(gone):
+                storage.delete(storage.join(place, name))
+        with pytest.raises(StorageError, match=r"is left \(see damaged-\*\)"):
             store.latest_good()
+
+
+def test_parameters_are_what_is_no_slot_and_no_step() -> None:
+    names = ["global_step", "a/kernel", "a/kernel/adam_m", "a/kernel/adam_v", "adam_m/bias"]
+    variables = dict.fromkeys(names, 0)
+    assert parameters_of(variables).keys() == {"a/kernel", "adam_m/bias"}
+
+
+def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.index").write_bytes(b"not a table")
+    with pytest.raises(Damaged, match=r"x: not readable as a TensorFlow checkpoint \(."):
+        read_variables(str(tmp_path / "x"))
+    (tmp_path / "file").touch()
+    with pytest.raises((StorageError, OSError), match="file/x"):
+        write_variables(str(tmp_path / "file" / "x"), {"a": np.zeros(1)})
 
 
 def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path: Path) -> None:
@@ -120,7 +287,8 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
             if marks == stop_at:
                 raise Killed
 
-        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark)
+        owned = Owned.create(here, "run")
+        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark, owned=owned)
         with pytest.raises(Killed):
             _publish_and_leave(dying, tmp_path, 30)
         after, _ = make(here, tmp_path)
@@ -129,8 +297,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
         save(after, tmp_path, 40, keep_last=2)
         assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
         assert len(after.steps()) == 2
-        strange = [n for n in storage.list_files(here) if "incomplete" in n]
-        assert len(strange) <= 2
+        assert len([n for n in storage.list_files(here) if "model.ckpt-" in n]) == 6
 
 
 def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> None:
@@ -139,29 +306,72 @@ def _publish_and_leave(store: CheckpointStore, tmp_path: Path, step: int) -> Non
     from unittest import mock
 
     with (
-        mock.patch.object(storage, "delete", side_effect=Killed),
+        mock.patch.object(Owned, "remove", side_effect=Killed),
         contextlib.suppress(StorageError),
     ):
         save(store, tmp_path, step, keep_last=2)
 
 
-def test_a_first_save_that_was_cut_off_is_no_checkpoint(place: str, tmp_path: Path) -> None:
+def test_only_what_we_wrote_is_cleaned_up_after_a_kill(place: str, tmp_path: Path) -> None:
     store, reports = make(place, tmp_path)
-    for step in (5, 6):
-        storage.write_bytes(storage.join(place, f"model.ckpt-{step}.data-00000-of-00001"), b"x")
-        assert store.latest_good() is None
-    assert reports == [("set_aside", 5), ("set_aside", 6)]
-    aside = [n for n in storage.list_files(place) if n.startswith("incomplete-")]
-    assert aside == ["incomplete-model.ckpt-6.data-00000-of-00001"]
+    theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
+    for name in (theirs, ours):
+        storage.write_bytes(storage.join(place, name), b"x")
+    Owned.create(place, "run").note({ours: Made.of(b"x")})
+    store, reports = make(place, tmp_path)
+    assert store.latest_good() is None and reports == [("cleaned", 6)]
+    assert [n for n in storage.list_files(place) if n != MARK] == [theirs]
 
 
-def test_what_a_removal_left_behind_is_cleaned_up(place: str, tmp_path: Path) -> None:
-    store, reports = make(place, tmp_path)
-    for step in (10, 20, 30):
-        save(store, tmp_path, step, keep_last=2)
-    storage.write_bytes(storage.join(place, "model.ckpt-10.data-00000-of-00001"), b"x")
-    assert store.latest_good() is not None and reports == [("cleaned", 10)]
-    assert not storage.exists(storage.join(place, "model.ckpt-10.data-00000-of-00001"))
+def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(
+    place: str, tmp_path: Path
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10, keep_last=1)
+    storage.write_bytes(storage.join(place, "model.ckpt-10.json"), b"the user's")
+    save(store, tmp_path, 20, keep_last=1)
+    assert storage.read_bytes(storage.join(place, "model.ckpt-10.json")) == b"the user's"
+    assert storage.exists(storage.join(place, "model.ckpt-10.index"))
+
+
+def test_a_second_damaged_checkpoint_does_not_replace_the_first(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    for _ in range(2):
+        save(store, tmp_path, 20)
+        storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{}")
+        assert store.latest_good().meta.step == 10  # type: ignore[union-attr]
+    names = [n for n in storage.list_files(place) if n.startswith("damaged-")]
+    assert len(names) == 6 and "damaged-2-model.ckpt-20.json" in names
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"w": np.full([3], np.nan, np.float32)}, "w holds text, NaN"),
+        ({"w": np.array(["text"], object)}, "w holds text"),
+        ({"global_step": np.int64(9)}, "global_step is 9 and its sidecar states 10"),
+    ],
+)
+def test_wrong_variables_under_a_right_sidecar_are_refused(
+    tmp_path: Path, values: dict, words: str
+) -> None:
+    store, _ = make(str(tmp_path), tmp_path)
+    prefix = str(tmp_path / "scratch" / "model.ckpt-10")
+    write_variables(prefix, {"w": np.zeros(3), "global_step": np.int64(10), **values})
+    store.publish(prefix, Meta(10, "config", "data", 1.5, 100, 0, 0.0, 10, 4), 3, 0)
+    with pytest.raises(Damaged, match=words):
+        read_checkpoint(store.fetch(10))
+
+
+def test_what_cannot_be_read_as_a_checkpoint_is_bad_input(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "model.ckpt-1")
+    write_variables(prefix, {"w": np.zeros(1000)})
+    data = Path(f"{prefix}.data-00000-of-00001").read_bytes()
+    for name, content in (("data-00000-of-00001", data[:100]), ("index", b"x" * 200)):
+        Path(f"{prefix}.{name}").write_bytes(content)
+        with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
+            read_variables(prefix)
 
 
 def test_a_directory_that_cannot_be_read_is_not_an_empty_one(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bigbird_ja import storage
+from bigbird_ja.cli import main
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
+from bigbird_ja.run.checkpoints import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import config_to_yaml
 from bigbird_ja.text import tokenizer
@@ -157,3 +162,47 @@ def test_no_config_is_bad_input(copy: SmallRun) -> None:
     Path(copy.model_dir, "config.yaml").unlink()
     with pytest.raises(BadInput, match=r"config\.yaml: missing: restore it"):
         model.load_parameters(copy.model_dir)
+
+
+def _rewritten(copy: SmallRun, change: Callable[[dict], None]) -> None:
+    """The newest checkpoint with other variables and a sidecar that fits them."""
+    prefix = f"{copy.model_dir}/model.ckpt-6"
+    values = read_variables(prefix)
+    change(values)
+    write_variables(prefix, values)
+    path = Path(f"{prefix}.json")
+    meta = json.loads(path.read_text())
+    for name, stored in meta["files"].items():
+        stored["crc32c"], stored["bytes"] = storage.crc32c_of_file(f"{copy.model_dir}/{name}")
+    path.write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "missing"), (np.zeros(3, np.float32), "3"), (np.nan, "NaN or infinite")],
+)
+@pytest.mark.parametrize("command", ["evaluate", "export", "pretrain"])
+def test_wrong_variables_under_a_right_sidecar_are_refused(
+    command: str, value: object, words: str, copy: SmallRun, tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    name = "bert/encoder/layer_0/intermediate/dense/kernel"
+
+    def change(values: dict) -> None:
+        old = values.pop(name)
+        if value is not None:
+            values[name] = old * value if value is np.nan else value
+
+    _rewritten(copy, change)
+    assert main.run_command_line(_commands(copy, tmp_path / "out")[command]) == 2
+    (line,) = [n for n in capsys.readouterr().err.splitlines() if n.startswith("bigbird-ja: ")]
+    assert name in line and words in line and not (tmp_path / "out").exists()
+
+
+def test_a_newer_checkpoint_without_its_sidecar_is_named(
+    copy: SmallRun, capsys: pytest.CaptureFixture
+) -> None:
+    Path(copy.model_dir, "model.ckpt-6.json").unlink()
+    assert model.load_parameters(copy.model_dir)[2].step == 4
+    err = capsys.readouterr().err
+    assert "checkpoint 6 is not used" in err and "taken is 4" in err

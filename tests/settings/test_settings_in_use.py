@@ -78,6 +78,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
+    read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
     assert of_runs(read) == used("preflight")
 
 
@@ -93,7 +94,7 @@ def test_what_belongs_to_a_run_alone_is_refused(command: str, key: str) -> None:
     resolve_config("base-4096", uses=uses)
 
 
-def test_what_a_command_uses_is_said_briefly() -> None:
+def test_the_settings_of_a_command_are_listed_briefly() -> None:
     keys = ["a.one", "a.two", "a.three", "b.one", "b.two", "c.one"]
     assert in_words(["a", "b.one"], keys) == "a.*, b.one"
     assert in_words(["a.one", "a.three", "c"], keys) == "a.one, a.three, c.*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_files_of_every_size_come_back_identical(bucket: str, tmp_path: Path) ->
         source = tmp_path / f"s{n}"
         source.write_bytes(os.urandom(size))
         pairs.append((str(source), f"{bucket}/d/{n}"))
-    storage.upload_many(pairs, workers=3)
+    storage.run_all([partial(storage.upload, *pair) for pair in pairs], workers=3)
     back = [(remote, source + "-back") for source, remote in pairs]
     for pair in back:
         storage.download(*pair)
@@ -82,7 +83,7 @@ def test_a_name_from_the_bucket_cannot_leave_its_folder(bucket: str, fake_gcs: F
         storage.read_bytes(f"{bucket}/a\nb")
 
 
-def test_the_location_is_asked_and_may_be_refused(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_the_location_is_read_and_may_be_refused(bucket: str, fake_gcs: FakeGcs) -> None:
     assert storage.bucket_location(bucket + "/x") == "us-central1"
     fake_gcs.fault("GET .*/b/b-[^/]*[?]", "status", code=403)
     assert storage.bucket_location(bucket + "/x") is None

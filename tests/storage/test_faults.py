@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_matrix(
     run_case(case, fake_gcs, f"{bucket}/d", str(tmp_path))
 
 
-def test_a_lasting_fault_is_bounded_and_says_why(
+def test_a_lasting_fault_ends_in_bounded_time_with_its_cause(
     bucket: str, fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "60")
@@ -99,7 +100,7 @@ def test_delays_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(limit / 2 <= s <= limit for s, limit in zip(slept, limits, strict=False))
 
 
-def test_passing_faults_are_said_once(
+def test_transient_faults_are_logged_once(
     bucket: str,
     fake_gcs: FakeGcs,
     caplog: pytest.LogCaptureFixture,
@@ -172,7 +173,7 @@ def test_a_lost_reply_does_not_make_the_owner_lose_its_lock(bucket: str, fake_gc
     assert storage.create_exclusive(f"{bucket}/lock", b"same words") is False
 
 
-def test_a_broken_upload_goes_on_where_it_stopped(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_a_broken_upload_resumes_where_it_stopped(bucket: str, fake_gcs: FakeGcs) -> None:
     fake_gcs.fault("PUT .*upload_id", "reset", bytes=10 * MiB + 77)
     storage.write_bytes(f"{bucket}/x", LARGE)
     sent = sum(e.get("received", 0) for e in fake_gcs.log() if "upload_id" in e["request"])
@@ -187,7 +188,7 @@ def test_many_transfers_end_with_one_cause(
     storage.write_bytes(source, b"x")
     fake_gcs.fault("POST", "status", times=-1, skip=5)
     with pytest.raises(StorageError):
-        storage.upload_many([(source, f"{bucket}/{n}") for n in range(100)])
+        storage.run_all([partial(storage.upload, source, f"{bucket}/{n}") for n in range(100)])
     assert len(fake_gcs.names(bucket.removeprefix("gs://"))) < 100
 
 

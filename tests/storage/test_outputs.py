@@ -48,7 +48,7 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
     (tmp_path / "thesis").write_text("years of work")
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     (tmp_path / "nowhere").symlink_to(tmp_path / "none")
-    for name, said in (
+    for name, printed in (
         ("thesis", "a file that this program did not make"),
         ("link", "a symbolic link"),
         ("nowhere", "a symbolic link"),
@@ -56,7 +56,7 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
         ("thesis/", "a folder's name"),
         ("thesis/x", "thesis is not a folder|a file, not a folder"),
     ):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=printed):
             _check_file(f"{tmp_path}/{name}")
 
 

@@ -15,13 +15,13 @@ from tests.storage import odd_paths
 @pytest.mark.parametrize("kind", odd_paths.KINDS)
 def test_what_is_odd_is_refused_and_named(kind, tmp_path):
     path = odd_paths.make(kind, tmp_path)
-    with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as found:
+    with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as result:
         paths.check_input_file(path, "--input")
-    assert "\n" not in str(found.value) and len(str(found.value)) < 400
-    str(found.value).encode("utf-8")  # can be printed
+    assert "\n" not in str(result.value) and len(str(result.value)) < 400
+    str(result.value).encode("utf-8")  # can be printed
 
 
-def test_files_and_folders_are_told_apart(tmp_path):
+def test_files_and_folders_are_distinguished(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     for name in ("file", "link"):
@@ -41,13 +41,13 @@ def test_what_may_not_be_read_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "printed"),
     [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
      ("s3://bucket/x", "neither gs://"),
      ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
 )  # fmt: skip
-def test_names_that_cannot_be_one(name, said):
-    with pytest.raises(BadInput, match=said):
+def test_names_that_cannot_be_one(name, printed):
+    with pytest.raises(BadInput, match=printed):
         paths.check_input_file(name, "--input")
 
 

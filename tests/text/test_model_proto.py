@@ -93,8 +93,8 @@ def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
 
 def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
     (tmp_path / "spiece.model").write_bytes(models["plain"])
-    said = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps(said))
+    printed = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(printed))
     ours = tokenizer_lib.load_any(str(tmp_path))
     assert (ours.special.cls, ours.special.sep) == (1, 2)
     assert "<s> renamed, id 1" in ours.changes["[CLS]"]
@@ -126,8 +126,8 @@ def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
         (tmp_path / file).write_bytes(data)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     texts = plain_texts(sample_corpus)
-    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    assert found == ours.encode_batch(texts)
+    result = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    assert result == ours.encode_batch(texts)
     assert theirs.mask_token_id == ours.special.mask
 
 

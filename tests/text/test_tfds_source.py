@@ -83,7 +83,8 @@ print(read.sources, sum(1 for _ in read.documents()))
 def test_the_public_copy_is_read_where_it_answers(
     prepared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with FakeGcs(("tfds-data",)) as fake:
+    with FakeGcs() as fake:
+        fake.create_bucket("tfds-data")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", fake.env["STORAGE_EMULATOR_HOST"])
         for path in Path(prepared).rglob("*.*"):
             if path.is_file():

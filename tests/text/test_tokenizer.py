@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import corpus, tokenizer
+from bigbird_ja.text import corpus, model_proto, tokenizer
 from bigbird_ja.text.tokenizer import Tokenizer
 
 
@@ -106,17 +106,9 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tok: Tokenizer) -> None
             load(str(path))
 
 
-def test_a_model_without_the_special_pieces_is_refused(sample_corpus: str, tmp_path: Path) -> None:
-    import io
-
-    import sentencepiece
-
-    model = io.BytesIO()
-    lines = [d.text for d in corpus.open_corpus([sample_corpus]).documents()][:10]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=2000, model_type="char",
-        hard_vocab_limit=False, minloglevel=2, pad_id=0, bos_id=1, eos_id=2, unk_id=3,
-        control_symbols=["[CLS]"],
-    )  # fmt: skip
-    with pytest.raises(BadInput, match=r"lacks the special pieces \[SEP\], \[MASK\], _START"):
-        Tokenizer(model.getvalue(), "mine.model")
+def test_a_model_without_the_special_pieces_is_refused(tok: Tokenizer) -> None:
+    pieces = model_proto.pieces(tok.model_bytes)
+    kept = [piece for piece in pieces if piece.name not in ("[SEP]", "[MASK]", "_NEWLINE_")]
+    model = model_proto.with_pieces(tok.model_bytes, kept)
+    with pytest.raises(BadInput, match=r"lacks the special pieces \[SEP\], \[MASK\], _NEWLINE_"):
+        Tokenizer(model, "mine.model")

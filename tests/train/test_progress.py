@@ -164,12 +164,13 @@ class Library:
 
 def test_numbers_are_written_under_their_prefix():
     library = Library()
-    log = WandbLog(library, "run-1", Config(), print)
+    log = WandbLog(library, "0123abcd", "model", Config(), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
     log.close()
     assert library.lines == [(3, {"train/loss": 2.0})]
     assert library.finished
-    assert library.begun["id"] == "run-1" and library.begun["resume"] == "allow"
+    assert (library.begun["id"], library.begun["name"]) == ("0123abcd", "model")
+    assert library.begun["resume"] == "allow"
     assert library.begun["config"]["training.global_batch_size"] == 16
     assert (
         library.begun["settings"]["console"] == "off" and library.begun["settings"]["disable_git"]
@@ -178,7 +179,7 @@ def test_numbers_are_written_under_their_prefix():
 
 def test_a_failure_is_said_once_and_training_goes_on():
     library, said = Library(), []
-    log = WandbLog(library, "run-1", Config(), said.append)
+    log = WandbLog(library, "0123abcd", "model", Config(), said.append)
     library.fails = True
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")

@@ -12,6 +12,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import run_dir as run_dir_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
@@ -26,15 +27,21 @@ def config(*sets: str) -> Config:
 def start(directory: Path) -> RunDir:
     """A run that has logged one step."""
     directory.mkdir(exist_ok=True)
-    RunDir.open(str(directory)).write_settings(config(), str(directory / "none"))
-    run_log.append_event(str(directory), "started")
-    run_log.append_line(str(directory / run_log.METRICS), {"step": 1, "loss": 1.0, "time": 0.0})
+    run = RunDir.open(str(directory))
+    with run.locked(DEPS, overwrite=False):
+        run.write_settings(config(), str(directory / "none"))
+        run_log.append_event(str(directory), "started")
+        line = {"step": 1, "loss": 1.0, "time": 0.0}
+        run_log.append_line(str(directory / run_log.METRICS), line)
     return RunDir.open(str(directory))
 
 
 def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
     RunDir.open(str(tmp_path / "none")).check_settings(config())
-    RunDir.open(str(tmp_path)).write_settings(config(), str(tmp_path / "none"))
+    run = RunDir.open(str(tmp_path))
+    with run.locked(DEPS, overwrite=False):
+        run.write_settings(config(), str(tmp_path / "none"))
+        run_log.append_event(str(tmp_path), "started")
     RunDir.open(str(tmp_path)).check_settings(config("training.seed=1"))
 
 
@@ -104,7 +111,22 @@ def test_on_a_bucket_scratch_is_in_the_systems_place(
 
 
 def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path: Path) -> None:
-    (tmp_path / ".scratch-thesis").mkdir()  # not ours: its name states no owner
-    with RunDir.open(str(tmp_path)).locked(DEPS, overwrite=False) as (_, scratch):
+    """What a kill has left goes at the next start, by the mark and not by its name."""
+    run = start(tmp_path)
+    (tmp_path / ".scratch-thesis").mkdir()
+    with run.locked(DEPS, overwrite=False) as (_, scratch):
         assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
-    assert os.listdir(tmp_path) == [".scratch-thesis"]
+        left = Path(scratch).name
+        mark = (tmp_path / MARK).read_bytes()
+    (tmp_path / left).mkdir()
+    (tmp_path / MARK).write_bytes(mark)  # as it was when a kill came
+    with RunDir.open(str(tmp_path)).locked(DEPS, overwrite=False):
+        assert not (tmp_path / left).exists()
+    folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    assert folders == [".scratch-thesis"]
+
+
+def test_a_run_that_was_refused_leaves_no_mark(tmp_path: Path) -> None:
+    with RunDir.open(str(tmp_path / "run")).locked(DEPS, overwrite=False):
+        pass
+    assert os.listdir(tmp_path) == []

@@ -12,6 +12,7 @@ import pytest
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.settings.schema import CheckpointsConfig
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
@@ -44,7 +45,7 @@ def test_the_next_step_that_is_due_by_steps() -> None:
 def make(tmp_path: Path, **how: Any) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
     scratch = tmp_path / ".scratch"
     scratch.mkdir()
-    store = CheckpointStore(str(tmp_path))
+    store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
     saved: list[int] = []
     saver = CheckpointSaver(
         store,

@@ -202,7 +202,7 @@ def test_nothing_but_padding_is_finite():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_update_that_is_not_finite_is_skipped_and_said(bad):
+def test_a_nonfinite_update_is_skipped_and_reported(bad):
     config = _config()
     params, slots, step = _state(config)
     name = "bert/encoder/layer_1/output/dense/kernel"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,3 +181,17 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(BadInput, match="not a safetensors file"):
         load_initial(str(tmp_path), config)
+
+
+def test_a_source_with_text_in_a_variable_or_cut_data_is_refused(google):
+    prefix, params = google
+    config, name = tiny_config(96), "bert/encoder/layer_0/output/dense/bias"
+    values = _google(params, config)
+    values[name] = np.array(["text"], object)
+    checkpoints.write_variables(prefix, values)
+    with pytest.raises(BadInput, match=f"{name} holds no numbers"):
+        load_initial(prefix, config)
+    data = Path(f"{prefix}.data-00000-of-00001")
+    data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
+        load_initial(prefix, config)

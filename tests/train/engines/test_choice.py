@@ -148,13 +148,13 @@ def test_jax_where_there_is_no_estimator_or_a_gpu(machine: Machine) -> None:
         choose("estimator", False, CONFIG)
 
 
-def test_what_was_asked_for_is_taken(machine: Machine) -> None:
+def test_the_requested_engine_is_taken(machine: Machine) -> None:
     assert choose("pjrt", False, CONFIG).name == "pjrt"
     machine.tpu("v5litepod-8")
     assert choose("estimator", True, CONFIG).name == "estimator"
 
 
-def test_no_tpu_is_said_before_anything_else(tmp_path: Path) -> None:
+def test_a_missing_tpu_is_reported_first(tmp_path: Path) -> None:
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         devices.check_estimator_tpu(CONFIG, nowhere)

@@ -127,7 +127,7 @@ def test_a_second_session_ends_with_what_ended_the_first() -> None:
         session()
 
 
-def test_a_second_session_without_a_known_cause_says_so() -> None:
+def test_a_second_session_without_a_known_cause_is_reported() -> None:
     session = estimator.OneSession()
     session()
     with pytest.raises(StorageError, match="lost its session"):
@@ -148,7 +148,7 @@ def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.
     )
 
 
-def test_it_goes_on_only_when_told_and_gives_its_state(tmp_path: Any) -> None:
+def test_it_resumes_only_on_request_and_returns_its_state(tmp_path: Any) -> None:
     engine = make_engine(tmp_path, 5)
     engine.begin()
     try:

@@ -51,7 +51,7 @@ def phased(calls: list[str], change: int = 5) -> tuple[PhasedEngine, Counting]:
     return engine, short
 
 
-def test_the_second_engine_goes_on_where_the_first_was_at_the_change() -> None:
+def test_the_second_engine_resumes_where_the_first_was_at_the_change() -> None:
     calls: list[str] = []
     engine, _ = phased(calls)
     engine.begin()
@@ -67,7 +67,7 @@ def test_the_second_engine_goes_on_where_the_first_was_at_the_change() -> None:
     assert calls[5:] == ["whole close"]
 
 
-def test_a_bad_step_of_the_first_phase_is_told_before_the_second_begins() -> None:
+def test_a_nonfinite_step_of_the_first_phase_is_reported_before_the_second() -> None:
     calls: list[str] = []
     engine, short = phased(calls)
     engine.begin()

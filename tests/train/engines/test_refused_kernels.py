@@ -36,7 +36,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
     return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 
-def test_auto_goes_on_without_them(
+def test_auto_continues_without_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = _engine(monkeypatch)
@@ -45,6 +45,6 @@ def test_auto_goes_on_without_them(
     assert f"{KEY}=auto: xla, as this compiler refuses" in capsys.readouterr().err
 
 
-def test_kernels_that_were_asked_for_by_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_requested_by_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="Mosaic failed"):
         _engine(monkeypatch, f"{KEY}=kernel")._compile_either_way()
