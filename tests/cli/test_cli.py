@@ -90,9 +90,9 @@ def test_json_is_all_of_standard_output(command: Any, capsys: Any) -> None:
 
     command(run)
     assert main.run_command_line(["demo", "--json", "--count=4"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"reason": "finished", "count": 4}
-    assert said.err == "a table\n"
+    messages = capsys.readouterr()
+    assert json.loads(messages.out) == {"reason": "finished", "count": 4}
+    assert messages.err == "a table\n"
 
 
 ENDS = [
