@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -51,16 +52,23 @@ def test_one_run_only(fake: FakeTpu) -> None:
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
 
 
+class Terminal(io.StringIO):
+    """Standard input with a person at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_nothing_without_a_yes(fake: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> None:
     status, result = support.run(["down", "--project=p", "--json"], fake)
     assert status == 2
     assert "--yes" in result["error"]
     status, result = support.run(["down", "--project=p", "--dry_run", "--json"], fake)
     assert (status, len(result["left"])) == (0, 2)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda text: "n")
-    status, result = support.run(["down", "--project=p", "--json"], fake)
-    assert "nothing was deleted" in result["error"]
+    for answer in ("n", ""):  # the second: the prompt is closed
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        status, result = support.run(["down", "--project=p", "--json"], fake)
+        assert status == 2 and "nothing was deleted" in result["error"]
     assert len(fake.node_names()) == 2
 
 

@@ -10,8 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.run_state import Ending, RunState, Settings
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.decide import decide
+from bigbird_ja.launch.run_state import (
+    ABSENT_LOOKS,
+    Ending,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+)
+from bigbird_ja.launch.services import Operation, TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
@@ -366,3 +374,12 @@ def test_a_dead_tpu_left_by_an_earlier_life_is_removed_first() -> None:
     assert state.ending is Ending.FINISHED
     assert cloud.most_at_once == 1
     assert cloud.nodes == []
+
+
+def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() -> None:
+    state = RunState("run", Phase.CREATING, zone="zone-a", attempt=1)
+    state = replace(state, operation="made", operation_kind="create", absences=ABSENT_LOOKS)
+    decision = decide(
+        state, Observation(5.0, 5.0, 0.0, operation=Operation(done=True)), settings_with()
+    )
+    assert decision.state.phase is Phase.REMOVING and decision.state.preemptions == 1
