@@ -105,9 +105,3 @@ def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) ->
     lock.release()
     status, result = support.run(down, fake)
     assert (status, result["deleted"]) == (0, ["projects/p/locations/us-central1-a/nodes/c"])
-
-
-def test_project_is_needed(fake: FakeTpu) -> None:
-    status, result = support.run(["down", "--json"], fake)
-    assert status == 2
-    assert "--project" in result["error"]
