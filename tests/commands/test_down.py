@@ -46,6 +46,9 @@ def test_one_run_only(fake: FakeTpu) -> None:
     root = fake.work_dir
     BucketFiles(Run(root, "b")).prepare()
     Run(root, "b", spec=TpuSpec("b", "v3-8", "i", "id-b")).save()
+    BucketFiles(Run(root, "damaged")).prepare()
+    with open(Run(root, "damaged").supervisor("launch.json"), "w", encoding="utf-8") as file:
+        file.write("{")
     status, result = support.run([*down, f"--bucket={root}"], fake)
     assert (status, result["left"]) == (0, [])
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
