@@ -72,10 +72,6 @@ class Flags:
         """Texts separated by commas."""
         self._declare(name, str, list(default), help, commas=True, **about)
 
-    def integers(self, name: str, default: Sequence[int], help: str, **about: Any) -> None:
-        """Whole numbers separated by commas; `low` and `high` are their range."""
-        self._declare(name, int, list(default), help, commas=True, **about)
-
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""
         option = _settings()[key]

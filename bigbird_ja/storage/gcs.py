@@ -61,9 +61,7 @@ def _new_client(emulator: str | None) -> Any:
         try:
             urllib.parse.urlsplit(emulator)
         except ValueError as error:
-            raise BadInput(
-                f"STORAGE_EMULATOR_HOST={emulator}: {error}: mend or unset it"
-            ) from error
+            raise BadInput("STORAGE_EMULATOR_HOST is no URL: correct or unset it") from error
         credentials: Any = AnonymousCredentials()
     else:
         credentials, default_project = default(

@@ -90,9 +90,9 @@ def test_json_is_all_of_standard_output(command: Any, capsys: Any) -> None:
 
     command(run)
     assert main.run_command_line(["demo", "--json", "--count=4"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out) == {"reason": "finished", "count": 4}
-    assert said.err == "a table\n"
+    messages = capsys.readouterr()
+    assert json.loads(messages.out) == {"reason": "finished", "count": 4}
+    assert messages.err == "a table\n"
 
 
 ENDS = [
@@ -158,4 +158,5 @@ def test_variables_of_libraries_are_refused_in_one_line_or_do_not_matter(
     )  # fmt: skip
     assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
     if status:
-        assert done.stderr.startswith(f"bigbird-ja: {variable}: ") and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"bigbird-ja: {name}") and done.stderr.count("\n") == 1
+        assert value not in done.stderr, "a variable may hold a secret"

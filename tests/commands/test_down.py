@@ -47,6 +47,9 @@ def test_one_run_only(fake: FakeTpu) -> None:
     root = fake.work_dir
     BucketFiles(Run(root, "b")).prepare()
     Run(root, "b", spec=TpuSpec("b", "v3-8", "i", "id-b")).save()
+    BucketFiles(Run(root, "damaged")).prepare()
+    with open(Run(root, "damaged").supervisor("launch.json"), "w", encoding="utf-8") as file:
+        file.write("{")
     status, result = support.run([*down, f"--bucket={root}"], fake)
     assert (status, result["left"]) == (0, [])
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
@@ -113,9 +116,3 @@ def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) ->
     lock.release()
     status, result = support.run(down, fake)
     assert (status, result["deleted"]) == (0, ["projects/p/locations/us-central1-a/nodes/c"])
-
-
-def test_project_is_needed(fake: FakeTpu) -> None:
-    status, result = support.run(["down", "--json"], fake)
-    assert status == 2
-    assert "--project" in result["error"]

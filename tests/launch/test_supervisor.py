@@ -294,22 +294,6 @@ def killed_and_started_again(after: bool, instants: Iterable[int]) -> None:
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
 
 
-def test_killed_again_and_again_it_still_finishes() -> None:
-    rng = random.Random(5)
-    for _ in range(5):
-        cloud = SimulatedCloud(TRAINER, lambda ready: rng.expovariate(1 / 7200.0))
-        for _ in range(6):
-            killer = Killer(cloud, rng.randrange(1, 400), rng.random() < 0.5)
-            try:
-                run(killer)  # type: ignore[arg-type]
-            except Killed:
-                cloud.sleep(rng.uniform(0, 3000))
-        state = run(cloud)
-        assert state.ending is Ending.FINISHED
-        assert cloud.most_at_once == 1
-        assert cloud.nodes == []
-
-
 def test_clock_jumps_neither_kill_a_healthy_tpu_nor_change_the_bill() -> None:
     cloud = SimulatedCloud(TRAINER)
     jumps = iter([86_400.0, -2 * 86_400.0, 1e7, 0.0])

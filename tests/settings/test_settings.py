@@ -382,13 +382,13 @@ def test_a_setting_that_a_command_does_not_use_is_refused(tmp_path: pathlib.Path
         resolve_config(path, ["model.num_layers=6"], uses=["tokenize"])
 
 
-def test_a_warm_up_that_does_not_end_is_said() -> None:
-    def said(*sets: str) -> list[str]:
+def test_a_warm_up_longer_than_the_run_is_reported() -> None:
+    def printed(*sets: str) -> list[str]:
         return config_warnings(resolve_config(None, sets)[0])
 
-    assert said() == []
-    assert said("training.num_train_steps=10000")
-    (line,) = said("training.num_train_steps=40")
+    assert printed() == []
+    assert printed("training.num_train_steps=10000")
+    (line,) = printed("training.num_train_steps=40")
     assert "warmup_steps=10,000" in line and "num_train_steps=40" in line and "0.4%" in line
 
 

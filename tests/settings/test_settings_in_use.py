@@ -29,7 +29,7 @@ HANDLING_FUNCTIONS = {
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """The keys of the settings that anything reads of any config."""
-    found: set[str] = set()
+    result: set[str] = set()
 
     def watch(section: str, kind: type) -> None:
         fields = {field.name for field in dataclasses.fields(kind)}
@@ -42,14 +42,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
                     or frame.f_code.co_name in HANDLING_FUNCTIONS
                 )
                 if not is_handling:
-                    found.add(f"{section}.{name}")
+                    result.add(f"{section}.{name}")
             return object.__getattribute__(self, name)
 
         monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
 
     for field in dataclasses.fields(Config):
         watch(field.name, type(getattr(Config(), field.name)))
-    yield found
+    yield result
 
 
 def used(command: str) -> set[str]:
