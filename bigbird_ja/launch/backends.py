@@ -166,10 +166,7 @@ def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[l
         StorageError: a part of it does not answer, so that something may be left there.
     """
     service = connect_all(project)
-    ids = None
-    if bucket:
-        runs = [read_run(bucket, name) for name in find_runs(bucket)]
-        ids = {run.spec.run_id for run in runs if run is not None}
+    ids = _ids_on(bucket) if bucket else None
     tpus: list[Tpu] = []
     for zone in zones:
         try:
@@ -187,6 +184,19 @@ def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[l
                 ) from fault
             raise BadInput(advice(fault, project, zone, "TPUs")) from fault
     return tpus, now
+
+
+def _ids_on(bucket: str) -> set[str]:
+    """The ids of the runs on a bucket; a damaged record hides no other run's machines."""
+    ids = set()
+    for name in find_runs(bucket):
+        try:
+            run = read_run(bucket, name)
+        except BadInput as error:
+            log(str(error))
+        else:
+            ids |= {run.spec.run_id} if run else set()
+    return ids
 
 
 def delete_all(

@@ -87,10 +87,6 @@ class Tpu:
         if not self.belongs_to(expected.run_id) or not same_time:
             raise ServiceFault(Kind.NOT_FOUND, f"{self.resource} is another's now: {self.owner}")
 
-    @property
-    def where(self) -> str:
-        return f"{self.zone}/{self.name}"
-
     def to_json(self) -> dict[str, str]:
         """For the `--json` results of commands."""
         keys = ("name", "run", "run_id", "zone", "state", "accelerator_type", "resource")

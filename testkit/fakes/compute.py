@@ -184,7 +184,7 @@ class FakeCompute(Service):
             self.created.append(resource)
             self.most_at_once = max(self.most_at_once, len(self._vms))
             if word != "stuck":
-                vm.process, _ = self.boot(_script(vm))
+                vm.process = self.boot(_script(vm))
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
         return 200, self._operation()
@@ -205,7 +205,7 @@ class FakeCompute(Service):
         }  # fmt: skip
         with self._lock:
             self._vms[(zone, name)] = vm
-            vm.process, _ = self.boot(_script(vm), place, f"disk{number}")
+            vm.process = self.boot(_script(vm), place, f"disk{number}")
 
     def _delete(self, zone: str, name: str) -> Answer:
         refusal = self.refusal(self.delete_script)

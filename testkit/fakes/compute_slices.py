@@ -25,7 +25,6 @@ class Group:
 
     resource: dict[str, Any]
     errors: list[dict[str, Any]] = field(default_factory=list)
-    has_capacity: bool = True
     is_going: bool = False
     hosts: list[tuple[str, str]] = field(default_factory=list)  # by their place in the slice
     made: int = 0
@@ -178,10 +177,6 @@ class Slices:
                 if datetime.datetime.fromisoformat(ends) <= datetime.datetime.now(
                     datetime.timezone.utc
                 ):
-                    continue
-                if not group.has_capacity:
-                    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no resources"}
-                    group.errors = [{"error": error}]
                     continue
                 for number in missing:
                     group.made += 1

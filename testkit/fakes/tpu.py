@@ -30,7 +30,6 @@ class Machine:
 
     node: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
-    directory: str = ""
 
 
 class FakeTpu(Service):
@@ -78,14 +77,6 @@ class FakeTpu(Service):
             queued = self.queued.get(_queue_of(machine.node["name"]))
             if queued is not None:
                 queued["state"] = {"state": "SUSPENDED"}
-
-    def output(self, node_id: str) -> str:
-        """What a node's process printed."""
-        machine = self.machine(node_id)
-        if machine is None:
-            return ""
-        with open(f"{machine.directory}/console.log", encoding="utf-8") as file:
-            return file.read()
 
     # --- the API -----------------------------------------------------------------------------
 
@@ -162,7 +153,7 @@ class FakeTpu(Service):
         self.most_at_once = max(self.most_at_once, len(self._machines))
         if word != "stuck":
             script = node["metadata"].get("startup-script", "")
-            machine.process, machine.directory = self.boot(script)
+            machine.process = self.boot(script)
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
         return self._operation(done=word != "stuck")

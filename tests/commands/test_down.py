@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 import pytest
@@ -46,9 +47,19 @@ def test_one_run_only(fake: FakeTpu) -> None:
     root = fake.work_dir
     BucketFiles(Run(root, "b")).prepare()
     Run(root, "b", spec=TpuSpec("b", "v3-8", "i", "id-b")).save()
+    BucketFiles(Run(root, "damaged")).prepare()
+    with open(Run(root, "damaged").supervisor("launch.json"), "w", encoding="utf-8") as file:
+        file.write("{")
     status, result = support.run([*down, f"--bucket={root}"], fake)
     assert (status, result["left"]) == (0, [])
     assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
+
+
+class Terminal(io.StringIO):
+    """Standard input with a person at it."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_nothing_without_a_yes(fake: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +68,10 @@ def test_nothing_without_a_yes(fake: FakeTpu, monkeypatch: pytest.MonkeyPatch) -
     assert "--yes" in result["error"]
     status, result = support.run(["down", "--project=p", "--dry_run", "--json"], fake)
     assert (status, len(result["left"])) == (0, 2)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda text: "n")
-    status, result = support.run(["down", "--project=p", "--json"], fake)
-    assert "nothing was deleted" in result["error"]
+    for answer in ("n", ""):  # the second: the prompt is closed
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        status, result = support.run(["down", "--project=p", "--json"], fake)
+        assert status == 2 and "nothing was deleted" in result["error"]
     assert len(fake.node_names()) == 2
 
 
@@ -105,9 +116,3 @@ def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) ->
     lock.release()
     status, result = support.run(down, fake)
     assert (status, result["deleted"]) == (0, ["projects/p/locations/us-central1-a/nodes/c"])
-
-
-def test_project_is_needed(fake: FakeTpu) -> None:
-    status, result = support.run(["down", "--json"], fake)
-    assert status == 2
-    assert "--project" in result["error"]

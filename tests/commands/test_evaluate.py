@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from bigbird_ja.cli import main
+from bigbird_ja.storage.ownership import MARK
 
 
 @pytest.fixture
@@ -37,6 +38,15 @@ def test_all_checkpoints_then_nothing_left_to_do(small_run, model_dir, capsys):
     assert again["steps"] == [2, 4, 6] and "training finished at step 6" in captured.err
     assert captured.err.count("was evaluated on this data before") == 3
     assert len((model_dir / "eval.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_model_dir_without_our_mark_is_read_and_not_written_to(small_run, model_dir, capsys):
+    (model_dir / MARK).unlink()
+    before = sorted(model_dir.rglob("*"))
+    flags = [f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}", "--max_batches=1"]
+    status, measured, _ = _run(capsys, *flags)
+    assert status == 0 and measured["step"] == 6
+    assert sorted(model_dir.rglob("*")) == before
 
 
 def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):

@@ -92,10 +92,7 @@ def test_the_cloud_itself_ends_a_life(tmp_path: Path) -> None:
     ("name", "machine"),
     [
         ("v5litepod-1", "ct5lp-hightpu-1t"),
-        ("v5e-4", "ct5lp-hightpu-4t"),
-        ("v5e-8", "ct5lp-hightpu-8t"),
         ("v5p-8", "ct5p-hightpu-4t"),
-        ("v6e-1", "ct6e-standard-1t"),
         ("v6e-8", "ct6e-standard-8t"),
         ("v7x-8", "tpu7x-standard-4t"),
         ("tpu7x-8", "tpu7x-standard-4t"),

@@ -88,24 +88,6 @@ def test_failed_operations(fake: FakeTpu, tpus: TpuNodes, word: str, kind: Kind)
     assert operation.fault is not None and operation.fault.kind is kind
 
 
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("quota", Kind.QUOTA),
-        ("permission", Kind.PERMISSION),
-        ("bad_request", Kind.BAD_REQUEST),
-        ("rate", Kind.UNAVAILABLE),
-        ("internal_call", Kind.INTERNAL),
-    ],
-)
-def test_refused_calls(fake: FakeTpu, tpus: TpuNodes, word: str, kind: Kind) -> None:
-    fake.script += [word] * 10
-    with pytest.raises(ServiceFault) as caught:
-        tpus.create(NODE, ZONE, 1, {}, 3600.0)
-    assert caught.value.kind is kind
-    assert fake.node_names() == []
-
-
 def test_unavailable_is_retried_and_a_lost_reply_shows_as_existing(
     fake: FakeTpu, tpus: TpuNodes
 ) -> None:

@@ -61,13 +61,10 @@ def delete_all(service: ComputeEngine) -> None:
 @pytest.mark.parametrize(
     ("name", "machine", "links", "hosts"),
     [
-        ("v6e-16", "ct6e-standard-4t", "4x4", 4),
         ("v6e-32", "ct6e-standard-4t", "4x8", 8),
         ("v6e-256", "ct6e-standard-4t", "16x16", 64),
-        ("v5p-16", "ct5p-hightpu-4t", "2x2x2", 2),
         ("v5p-32", "ct5p-hightpu-4t", "2x2x4", 4),
         ("v5p-128", "ct5p-hightpu-4t", "4x4x4", 16),
-        ("v7x-16", "tpu7x-standard-4t", "2x2x2", 2),
         ("v7x-64", "tpu7x-standard-4t", "2x4x4", 8),
     ],
 )

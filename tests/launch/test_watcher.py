@@ -272,11 +272,6 @@ def test_a_life_begins_when_it_is_asked_for(tmp_path: Path) -> None:
         assert watcher.CREATION_SECONDS <= vm.counters().age < 1.1 * watcher.CREATION_SECONDS
 
 
-def test_heartbeats_with_a_new_time_alone_do_not_save_it(tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        beat_until_gone(Vm(tmp_path, fake, stalled=1.0), lambda moment: 7)
-
-
 def test_started_again_and_again_it_goes_on_counting(tmp_path: Path) -> None:
     """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
     with FakeTpu(str(tmp_path / "vms")) as fake:
