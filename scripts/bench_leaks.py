@@ -2,9 +2,9 @@
 
     make bench-leaks                # 10,000 histories, a third of each kind; a quarter of an hour
 
-Prints one line per kind of machine: how many outlived their lease, runs over their limits, finished
-runs that were rented again, histories without an end, parts of slices that were left over. Exits 1
-where one is not zero.
+Prints one line per kind of machine: how many outlived their lease, runs over their budget of hours
+or money, deletions asked for foreign machines, finished runs that were rented again, histories
+without an end, parts of slices that were left over. Exits 1 where one is not zero.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ _COMMON = ("config", "set", "json", "help")
 
 def pages() -> dict[str, str]:
     """File name -> content: one page per command, and an index."""
-    found = {"README.md": _index()}
+    result = {"README.md": _index()}
     for name in cli.COMMANDS:
-        found[f"{name}.md"] = _page(name)
-    return found
+        result[f"{name}.md"] = _page(name)
+    return result
 
 
 def _index() -> str:
@@ -36,9 +36,9 @@ def _index() -> str:
 def _page(name: str) -> str:
     command = cli.load_command(name)
     summary, _, rest = (command.__doc__ or "").strip().partition("\n")
-    found = command_flags.own_flags(command_flags.flags_of(command))
-    own = [flag for flag in found if flag.name not in _COMMON]
-    common = [flag for flag in found if flag.name in _COMMON]
+    result = command_flags.own_flags(command_flags.flags_of(command))
+    own = [flag for flag in result if flag.name not in _COMMON]
+    common = [flag for flag in result if flag.name in _COMMON]
     parts = [
         f"# bigbird-ja {name}",
         summary,
@@ -53,14 +53,14 @@ def _page(name: str) -> str:
 
 def _paragraphs(text: str) -> list[str]:
     """A docstring as Markdown: what is indented is a command line."""
-    found = []
+    result = []
     for block in text.strip("\n").split("\n\n"):
         lines = block.splitlines()
         if lines and all(line.startswith("  ") for line in lines):
-            found.append("```bash\n" + "\n".join(line.strip() for line in lines) + "\n```")
+            result.append("```bash\n" + "\n".join(line.strip() for line in lines) + "\n```")
         else:
-            found.append("\n".join(line.strip() for line in lines))
-    return found
+            result.append("\n".join(line.strip() for line in lines))
+    return result
 
 
 def _flag_table(listed: list[flags.Flag]) -> str:

@@ -70,15 +70,15 @@ def _notes(option: Option, flags: dict[str, list[str]]) -> str:
 
 def _flags() -> dict[str, list[str]]:
     """Setting -> the flags that set it, in words."""
-    found: dict[str, dict[str, list[str]]] = {}
+    result: dict[str, dict[str, list[str]]] = {}
     for name in cli.COMMANDS:
         for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name))):
             setting = command_flags.declared(flag).setting
             if setting:
-                found.setdefault(setting, {}).setdefault(flag.name, []).append(f"`{name}`")
+                result.setdefault(setting, {}).setdefault(flag.name, []).append(f"`{name}`")
     return {
         setting: [f"`--{flag}` of {', '.join(names)}" for flag, names in flags.items()]
-        for setting, flags in found.items()
+        for setting, flags in result.items()
     }
 
 

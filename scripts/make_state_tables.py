@@ -36,18 +36,18 @@ def rules(phase: str) -> list[Rule]:
 
 
 def _rules(name: str, functions: dict[str, ast.FunctionDef], lines: list[str]) -> list[Rule]:
-    found = []
+    result = []
     for node in functions[name].body:
         if not isinstance(node, ast.If | ast.Return):
             continue
         last = node.body[-1] if isinstance(node, ast.If) else node
         comment = _comment_above(lines, node.lineno)
         if comment:
-            found.append(_rule(comment, range(node.lineno, (last.end_lineno or 0) + 1)))
+            result.append(_rule(comment, range(node.lineno, (last.end_lineno or 0) + 1)))
         elif isinstance(last, ast.Return) and isinstance(last.value, ast.Call):
             assert isinstance(last.value.func, ast.Name)
-            found += _rules(last.value.func.id, functions, lines)
-    return found
+            result += _rules(last.value.func.id, functions, lines)
+    return result
 
 
 def _comment_above(lines: list[str], number: int) -> str:

@@ -1,8 +1,9 @@
 """Seeded histories of a rented run, months of virtual time each, in which anything can fail.
 
 Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
-machines are preempted, hang, crash and go mute; the supervisor is killed, detached, and comes back
-after minutes or days, or never. `check` says what such a history has cost that it must not.
+listings blink, clocks are wrong by hours, others' machines have the run's name; machines are
+preempted, hang, crash and go mute; the supervisor is killed, detached, overtaken by another, and
+comes back after minutes or days, or never. `verdict` says what a history has cost that it must not.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Phase, RunState, Settings
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.process.errors import StorageError
+from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import Node, SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -23,8 +25,12 @@ ZONES = ("zone-a", "zone-b", "zone-c")
 USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
 TURNS = 40_000  # of one supervisor: more than months of polls
-SERVICE_ACTS = ("list", "create", "delete", "operation")
+SERVICE_ACTS = ("list", "find", "create", "delete", "operation")
 ACTS = (*SERVICE_ACTS, "read", "write", "beat")
+FOREIGN = (  # labels of others' machines that have the run's name
+    {}, {"owner": "someone-else", "purpose": "serving"},
+    {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "3"},
+)  # fmt: skip
 WORDS = (
     "stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze", "mute",
     "dead", "exit:1", "exit:71", "exit:75",
@@ -53,6 +59,7 @@ class Verdict:
     rented_finished: int = 0
     unending: bool = False
     left: int = 0  # machines billed at the end of all time
+    foreign_touched: int = 0  # deletions asked for others' machines
     littered: int = 0  # parts of slices, unbilled, left in zones that answered when a run ended
 
     @property
@@ -86,6 +93,7 @@ class History:
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.settings = Settings(
             ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
+            run_id="id-1",
             hosts=4 if self.service == "slice" else 1,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
@@ -99,7 +107,16 @@ class History:
             repair=lambda lost: rng.choice([300.0, 300.0, HOUR, math.inf]),
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )  # fmt: skip
-        self._leaves_at, self._turns, self._began = math.inf, 0, 0.0
+        # A listing that shows nothing, for seconds or for ten minutes, once or now and then.
+        first, length = rng.expovariate(1 / DAY), rng.choice([20.0, 600.0, HOUR])
+        period = rng.choice([math.inf, rng.uniform(1, 48) * HOUR])
+        blinking = rng.choice([*ZONES, ""]) if rng.random() < 0.5 else None
+        self.cloud.blinks = lambda zone, now: (
+            blinking in ("", zone) and now >= first and (now - first) % period < length
+        )
+        self._foreign_at = rng.choice([0.0, rng.expovariate(1 / (2 * DAY)), math.inf, math.inf])
+        self._foreign = (rng.choice(ZONES), rng.choice(FOREIGN))
+        self._turns, self._began, self._is_overtaken = 0, 0.0, False
         self._paused, self._littered = 0.0, 0
 
     def _trouble(self) -> Trouble:
@@ -113,6 +130,11 @@ class History:
         )
 
     def _interfere(self, act: str, zone: str) -> None:
+        at, (where, labels) = self._foreign_at, self._foreign
+        if self.cloud.now >= at and all(node.zone != where for node in self.cloud.nodes):
+            self.cloud.foreign[where], self._foreign_at = labels, math.inf
+        if act == "beat" and self._is_overtaken:
+            raise LeaseLost("taken over")
         for one in self.troubles:
             if one.act != act or not one.start <= self.cloud.now < one.end:
                 continue
@@ -157,40 +179,48 @@ class History:
         rng = self._rng
         return [rng.choice([600.0, 5 * HOUR, 4 * DAY]) for _ in range(rng.choice([1, 1, 2, 3, 5]))]
 
-    def _session(self) -> RunState | None:
+    def _session(self, may_sleep: bool = True) -> RunState | None:
         """One supervisor, to its end, or until it is killed or detached; None then."""
         rng, self._turns = self._rng, 0
         if self.cloud.state is None:  # nothing was stored yet: the run begins now
             self._began = self.cloud.now
-        how = rng.choice(["stays", "killed", "detached"])
-        self._leaves_at = self.cloud.now + (
+        how = rng.choice(["stays", "killed", "detached", *(["sleeps"] if may_sleep else [])])
+        leaves_at = self.cloud.now + (
             math.inf if how == "stays" else rng.expovariate(1 / (2 * DAY))
         )
-        self.cloud.wake = [t for t in self.cloud.wake if t > self.cloud.now] + [self._leaves_at]
+        self.cloud.wake = [t for t in self.cloud.wake if t > self.cloud.now] + [leaves_at]
+        # Each supervisor has a clock of its own, which may be wrong by hours.
+        self.cloud.wall_offset = rng.choice([0.0, rng.uniform(-12, 12) * HOUR])
 
         def sleep(seconds: float) -> None:
             self._turns += 1
             if self._turns > TURNS:
                 raise _Unending
             self.cloud.sleep(seconds)
-            if how == "killed" and self.cloud.now >= self._leaves_at:
+            if how == "killed" and self.cloud.now >= leaves_at:
                 raise _Killed
+            if how == "sleeps" and self.cloud.now >= leaves_at and not self._is_overtaken:
+                # Another supervisor takes over while this one sleeps, and is there no more.
+                self._session(may_sleep=False)
+                self._is_overtaken = True
 
         def stop() -> Stop:
-            leaves = how == "detached" and self.cloud.now >= self._leaves_at
+            leaves = how == "detached" and self.cloud.now >= leaves_at
             return Stop.DETACH if leaves else Stop.NO
 
         cloud = self.cloud
         services = Services(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
-            return supervise(TpuSpec("run", "v3-8", "i"), self.settings, services)
+            return supervise(TpuSpec("run", "v3-8", "i", "id-1"), self.settings, services)
         except (
             _Killed,
             Detached,
             StorageError,
             PermissionError,
-        ):  # the last: nothing to begin with
+        ):  # the last two: nothing to begin with, or taken over
             return None
+        finally:
+            self._is_overtaken = False
 
     def verdict(self, unending: bool) -> Verdict:
         """What it must not have cost."""
@@ -210,6 +240,7 @@ class History:
             cloud.rented_finished,
             unending,
             sum(_is_billed(node, cloud.now) for node in cloud.nodes),
+            cloud.foreign_touched,
             self._littered,
         )
 
@@ -240,8 +271,8 @@ def total(verdicts: list[Verdict]) -> dict[str, int]:
     return {
         "histories": len(verdicts),
         "machines outliving their lease": sum(v.outlived for v in verdicts),
-        "runs over their cost": sum(v.over_cost for v in verdicts),
-        "runs over their hours": sum(v.over_hours for v in verdicts),
+        "over budget": sum(v.over_cost or v.over_hours for v in verdicts),
+        "foreign machines touched": sum(v.foreign_touched for v in verdicts),
         "finished runs rented again": sum(v.rented_finished for v in verdicts),
         "histories that do not end": sum(v.unending or v.left > 0 for v in verdicts),
         "parts of slices left over": sum(v.littered for v in verdicts),

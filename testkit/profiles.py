@@ -14,11 +14,11 @@ def opened(model_dir: Path) -> bytes:
     """
     paths = [str(path) for path in model_dir.glob("plugins/profile/*/*.xplane.pb")]
     assert len(paths) == 1, paths
-    found = {}
+    result = {}
     for tool in ("trace_viewer", "overview_page"):
-        found[tool], is_converted = _converter().xspace_to_tools_data(paths, tool)
-        assert is_converted and found[tool], tool
-    return found["trace_viewer"]
+        result[tool], is_converted = _converter().xspace_to_tools_data(paths, tool)
+        assert is_converted and result[tool], tool
+    return result["trace_viewer"]
 
 
 def _converter() -> Any:

@@ -13,7 +13,15 @@ from typing import Any
 
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_LABEL, Operation, Presence, Tpu, TpuSpec
+from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
+    ID_LABEL,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    TpuSpec,
+)
 from bigbird_ja.launch.slices import LEFTOVER
 from bigbird_ja.launch.watcher import CREATION_SECONDS
 from bigbird_ja.storage import decode
@@ -115,7 +123,11 @@ class SimulatedCloud:
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
     creations: int = 0
-    run: str = ""
+    spec: TpuSpec = field(default_factory=lambda: TpuSpec("", "", ""))
+    foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
+    foreign_touched: int = 0  # deletions asked for others' machines
+    answered_at: float = -math.inf  # when the service last answered
+    blinks: Callable[[str, float], bool] = lambda zone, now: False  # a listing that shows nothing
     leftovers: dict[str, int] = field(default_factory=dict)  # zone -> attempt: parts of a slice
     rented_finished: int = 0  # creations for a run that was finished
     most_at_once: int = 0
@@ -269,16 +281,42 @@ class SimulatedCloud:
 
     def list(self, zone: str) -> Sequence[Tpu]:
         self.interfere("list", zone)
+        self.answered_at = self.now
         held = {node.zone for node in self.nodes}
         left = [z for z in self.leftovers if z not in held and zone in (z, "-")]
+        shown = [] if self.blinks(zone, self.now) else self.nodes
         return [
-            *(self._as_tpu(node) for node in self.nodes if zone in (node.zone, "-")),
+            *(self._as_tpu(node) for node in shown if zone in (node.zone, "-")),
             *(self._as_leftover(z) for z in left),
+            *(self._as_foreign(z) for z in self.foreign if zone in (z, "-")),
         ]
 
+    def _as_foreign(self, zone: str) -> Tpu:
+        """Another's machine of the run's name."""
+        name = self.spec.name or "run"
+        return Tpu(
+            name, zone, Presence.READY, "READY", labels=self.foreign[zone], created=START,
+            resource=f"projects/p/zones/{zone}/{name}",
+        )  # fmt: skip
+
+    def find(self, zone: str, name: str) -> Tpu | None:
+        self.interfere("find", zone)
+        self.answered_at = self.now
+        if zone in self.foreign:
+            return self._as_foreign(zone)
+        return next((self._as_tpu(node) for node in self.nodes if node.zone == zone), None)
+
+    def time(self) -> float:
+        if self.now - self.answered_at > 3600:
+            raise ServiceFault(Kind.UNAVAILABLE, "has not answered")
+        return START + self.now
+
     def _as_leftover(self, zone: str) -> Tpu:
-        labels = {RUN_LABEL: self.run, ATTEMPT_LABEL: str(self.leftovers[zone])}
-        return Tpu(self.run, zone, Presence.GONE, LEFTOVER, labels=labels, is_group=True)
+        spec = self.spec
+        labels = {
+            RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(self.leftovers[zone]),
+        }  # fmt: skip
+        return Tpu(spec.name, zone, Presence.GONE, LEFTOVER, labels=labels, is_group=True)
 
     def _as_tpu(self, node: Node) -> Tpu:
         presence, state = Presence.READY, "READY"
@@ -292,7 +330,7 @@ class SimulatedCloud:
         elif node.ready_at > self.now:
             presence, state = Presence.PENDING, "CREATING"
         return Tpu(
-            node.labels[RUN_LABEL], node.zone, presence, state,
+            self.spec.name or "run", node.zone, presence, state,
             labels=node.labels, created=START + node.created, fault=node.fault,
             is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
         )  # fmt: skip
@@ -303,13 +341,13 @@ class SimulatedCloud:
     def create(
         self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        self.run = spec.name
+        self.spec = spec
         self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
         if self.service == "slice":  # policy, template, group: each may fail, and leaves the others
             self.leftovers[zone] = attempt
             self.interfere("create", zone)
-        if any(node.zone == zone for node in self.nodes):
+        if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
         if word in ("permission", "bad_request", "unavailable"):
             raise ServiceFault(Kind(word), f"scripted {word}")
@@ -334,7 +372,7 @@ class SimulatedCloud:
         delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
         ready = self.now + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
-        labels = {RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt)}
+        labels = {RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(attempt)}
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
         node.limit, node.is_group, node.first_ready = limit, self.service == "slice", ready
         if word == "freeze":
@@ -360,8 +398,13 @@ class SimulatedCloud:
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
         if tpu.state == LEFTOVER:
             self.leftovers.pop(tpu.zone, None)
-        for node in self.nodes:
-            if node.zone == tpu.zone and node.deleted_at == math.inf:
+        # The services look whose it is before they delete it; that it was asked for is counted.
+        self.foreign_touched += tpu.run_id != self.spec.run_id
+        there = [node for node in self.nodes if node.zone == tpu.zone]
+        if not there and tpu.state != LEFTOVER:
+            raise ServiceFault(Kind.NOT_FOUND, "nothing of that run has that name")
+        for node in there:
+            if node.deleted_at == math.inf:
                 node.deleted_at = self.now + self.delete_seconds
         return self._operation(self.delete_seconds, None)
 

@@ -69,12 +69,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "--python", python, "install", *offline, made],
         check=True, capture_output=True,
     )  # fmt: skip
-    found = subprocess.run(
+    result = subprocess.run(
         [python, "-c", "import site; print(site.getsitepackages()[0])"],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     # A path in a .pth file: what lies there can be imported, its own .pth files are not read.
-    (Path(found.stdout.strip()) / "rest.pth").write_text(site.getsitepackages()[0] + "\n")
+    (Path(result.stdout.strip()) / "rest.pth").write_text(site.getsitepackages()[0] + "\n")
     return place / "env/bin"
 
 
@@ -95,14 +95,14 @@ def test_presets_go_by_name_in_an_empty_folder(installed: Path, tmp_path: Path) 
         cwd=tmp_path, capture_output=True, text=True, check=True, env={"PATH": str(installed)},
     ).stdout  # fmt: skip
     assert str(installed.parent) in where
-    done, found = run(installed, tmp_path, "config", "base-4096")
+    done, result = run(installed, tmp_path, "config", "base-4096")
     assert done.returncode == 0, done.stderr
-    assert found["settings"]["model.num_random_blocks"]["source"] == "preset base-4096"
-    done, found = run(installed, tmp_path, "plan", "--config=tiny-cpu")
-    assert done.returncode == 0 and found["tokens_per_step"] == 8 * 512, done.stderr
-    done, found = run(installed, tmp_path, "plan", "--config=base-409")
+    assert result["settings"]["model.num_random_blocks"]["source"] == "preset base-4096"
+    done, result = run(installed, tmp_path, "plan", "--config=tiny-cpu")
+    assert done.returncode == 0 and result["tokens_per_step"] == 8 * 512, done.stderr
+    done, result = run(installed, tmp_path, "plan", "--config=base-409")
     assert done.returncode == 2 and "'base-4096'" in done.stderr
-    assert all(name in found["error"] for name in preset_names())
-    done, found = run(installed, tmp_path, "plan", "--config", "configs/base-4096.yaml")
-    assert done.returncode == 2 and "--config base-4096" in found["error"]
+    assert all(name in result["error"] for name in preset_names())
+    done, result = run(installed, tmp_path, "plan", "--config", "configs/base-4096.yaml")
+    assert done.returncode == 2 and "--config base-4096" in result["error"]
     assert list(tmp_path.iterdir()) == []

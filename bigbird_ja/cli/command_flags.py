@@ -72,10 +72,6 @@ class Flags:
         """Texts separated by commas."""
         self._declare(name, str, list(default), help, commas=True, **about)
 
-    def integers(self, name: str, default: Sequence[int], help: str, **about: Any) -> None:
-        """Whole numbers separated by commas; `low` and `high` are their range."""
-        self._declare(name, int, list(default), help, commas=True, **about)
-
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """A flag of its own for a setting: all about it is in the setting's declaration."""
         option = _settings()[key]
@@ -301,7 +297,7 @@ def echo(
 ) -> str:
     """The settings that this command uses and that differ from the preset, or from the
     `config.yaml` of a run that is resumed."""
-    from bigbird_ja.settings.resolve import echo_settings
+    from bigbird_ja.settings.values import echo_settings
 
     return echo_settings(config, overrides, declared(args["set"]).uses, run)
 

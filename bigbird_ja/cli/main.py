@@ -161,6 +161,7 @@ class _End:
         try:
             if self._streams is not None:
                 self._streams.check()
+            children.check_environment(os.environ)
             prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
             outcome = command.run(args)
             sys.stdout.flush()

@@ -42,7 +42,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.option import is_used
     from bigbird_ja.settings.resolve import preset_names, resolve_config
-    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     uses = settings_of(args.command) if args.command else SECTIONS
     config, overrides = resolve_config(args.config, args.set, uses=uses)

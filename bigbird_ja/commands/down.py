@@ -39,25 +39,29 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Shows, asks, deletes."""
-    from bigbird_ja.launch.backends import connect_all, delete_all, list_ours
+    from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
 
-    listed = list_ours(args.project, args.zones)
-    tpus = [tpu for tpu in listed if args.name is None or tpu.belongs_to(args.name)]
+    listed, now = list_ours(args.project, args.zones, args.bucket)
+    tpus = [tpu for tpu in listed if args.name is None or tpu.run == args.name]
     for tpu in tpus:
-        print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone} (run {tpu.run})")
-    _check_unwatched(args.bucket, args.name, tpus)
+        print(
+            f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, {NAMES[tpu.service]}:"
+            f" {tpu.resource} (run {tpu.run_dir or tpu.run}, id {tpu.run_id})"
+        )
+    _check_unwatched(args.bucket, args.name, tpus, now)
     if not tpus:
         if args.name:
             _check_known(args, listed)
         print("nothing is left")
         return {"deleted": [], "left": []}
+    names = [tpu.resource for tpu in tpus]
     if args.dry_run:
-        return {"deleted": [], "left": [tpu.where for tpu in tpus]}
+        return {"deleted": [], "left": names}
     if not args.yes:
-        _confirm(len(tpus))
+        _confirm(tpus)
     service = connect_all(args.project)
     left = delete_all(service, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)
-    deleted = [tpu.where for tpu in tpus if tpu.where not in left]
+    deleted = [name for name in names if name not in left]
     if left:
         raise StorageError(
             f"still there and perhaps billed: {', '.join(left)}: run again, or use the console",
@@ -67,7 +71,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {"deleted": deleted, "left": []}
 
 
-def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> None:
+def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu], now: float) -> None:
     """Refuses where a living `launch` watches: it would create the deleted machine again.
 
     Each machine's own metadata names the folder of its run, so this needs no --bucket.
@@ -80,7 +84,7 @@ def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu]) -> N
         names = {tpu.run for tpu in tpus} | ({name} if name else set())
         runs |= {storage.join(bucket, run) for run in names}
     for run_dir in sorted(runs):
-        watcher = watched_by(run_dir, time.time())
+        watcher = watched_by(run_dir, now)
         if watcher:
             raise BadInput(
                 f"{storage.base_name(run_dir)} is watched by a `launch` ({watcher}), which would"
@@ -106,11 +110,17 @@ def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
     )
 
 
-def _confirm(count: int) -> None:
+def _confirm(tpus: list[Tpu]) -> None:
+    from bigbird_ja.launch.backends import NAMES
+
     if not sys.stdin.isatty():
         raise BadInput("deleting needs --yes where nobody can be asked")
+    where = "; ".join(
+        f"{tpu.name} in {tpu.zone} from {NAMES[tpu.service]}, of run {tpu.run_dir or tpu.run}"
+        for tpu in tpus
+    )
     try:
-        answer = input(f"delete {'it' if count == 1 else f'these {count}'}? [y/N] ")
+        answer = input(f"delete {where}? [y/N] ")
     except EOFError:
         answer = ""
     if not answer.strip().lower().startswith("y"):

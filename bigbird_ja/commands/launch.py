@@ -15,6 +15,8 @@ docs/cloud-setup.md leads from an empty project to here.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -117,7 +119,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.launch import backends, terminal
     from bigbird_ja.launch.startup import vm_from_environment
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     if args.logs:
         if not args.bucket:
@@ -142,6 +144,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         for warning in prices.traffic_warnings([launched.bucket], zone, table):
             log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(launched.project)
+    _check_name_is_free(launched, tpus)
     return _supervise(args, launched, config, vm, tpus)
 
 
@@ -149,7 +152,7 @@ def _prepare(
     args: absl_flags.FlagValues, config: Config, vm: Vm, table: Prices
 ) -> tuple[Run, list[str]]:
     """Checks the flags and fills in what follows from them, without a credential or data; a dry
-    run has placeholders for what was not given.
+    run has placeholders for what was not given. What is stored and sent has no free text.
 
     Returns:
         The run, and warnings to show.
@@ -160,7 +163,7 @@ def _prepare(
     from bigbird_ja import storage
     from bigbird_ja.accelerators import hardware
     from bigbird_ja.launch import backends
-    from bigbird_ja.launch.run_files import Run, check_name
+    from bigbird_ja.launch.run_files import Run, check_name, check_word, read_run
     from bigbird_ja.launch.run_state import Settings
     from bigbird_ja.launch.services import TpuSpec
 
@@ -172,6 +175,11 @@ def _prepare(
             " out, and name several --zones"
         )
     name = check_name(args.name or "my-run")
+    for flag in (
+        "bucket", "data_dir", "project", "network", "subnetwork", "service_account",
+        "runtime_version", "vm_python",
+    ):  # fmt: skip
+        check_word(f"--{flag}", args[flag].value or "")
     bucket = (args.bucket or "gs://MY-BUCKET").rstrip("/")
     project = args.project or "MY-PROJECT"
     data_dir = args.data_dir or f"{bucket}/data"
@@ -187,9 +195,11 @@ def _prepare(
         table.check_zone(zone, args.accelerator_type)
     usd, price_warnings = _price(args, table, zones)
     image = args.runtime_version or backends.MODULES[service].image(args.accelerator_type)
+    before = None if args.dry_run else read_run(bucket, name)
+    run_id = (before and before.spec.run_id) or secrets.token_hex(8)
     spec = TpuSpec(
-        name, args.accelerator_type, image, args.pricing, args.queued, args.service_account,
-        args.network, args.subnetwork, args.external_ip,
+        name, args.accelerator_type, image, run_id, args.pricing, args.queued,
+        args.service_account, args.network, args.subnetwork, args.external_ip,
     )  # fmt: skip
     settings = Settings(
         zones,
@@ -197,6 +207,7 @@ def _prepare(
         usd,
         project=project,
         accelerator_type=args.accelerator_type,
+        run_id=run_id,
         queued=args.queued,
         lease=args.lease_hours * 3600,
         hosts=hardware.find(args.accelerator_type).hosts,
@@ -256,12 +267,36 @@ def _check_data(run: Run, config: Config, overrides: Sequence[Override]) -> Conf
     return complete
 
 
+def _check_name_is_free(run: Run, tpus: Tpus) -> None:
+    """Refuses a name that another's machine has, before anything is written or rented.
+
+    Raises:
+        BadInput: whose it is, in its owner's words.
+    """
+    from bigbird_ja.launch.rest import ServiceFault
+
+    for zone in run.settings.zones:
+        with contextlib.suppress(ServiceFault):  # the supervisor waits for a zone, or ends
+            tpu = tpus.find(zone, run.name)
+            if tpu is not None and not tpu.belongs_to(run.spec.run_id):
+                raise BadInput(
+                    f"--name={run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
+                    " another --name"
+                )
+
+
 def _supervise(
     args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm, tpus: Tpus
 ) -> dict[str, Any]:
     from bigbird_ja.launch import startup
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
-    from bigbird_ja.launch.supervise import Detached, Services, steady_seconds, supervise
+    from bigbird_ja.launch.supervise import (
+        Detached,
+        Services,
+        service_clock,
+        steady_seconds,
+        supervise,
+    )
     from bigbird_ja.launch.terminal import Interrupts, LogFollower, progress_lines
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
@@ -269,7 +304,11 @@ def _supervise(
 
     files = BucketFiles(launched)
     files.prepare()
-    lease, follower = supervisor_lease(launched, log), LogFollower()
+
+    def now() -> float:  # by the service's clock: this machine's may be wrong by hours
+        return service_clock(tpus) or time.time()
+
+    lease, follower = supervisor_lease(launched, log, wall=now), LogFollower()
 
     def say(text: str) -> None:
         log(f"{time.strftime('%F %T')} {launched.name}: {text}")
@@ -289,7 +328,7 @@ def _supervise(
                 tpus, files, steady_seconds, time.time, interrupts.sleep, lease.renew,
                 interrupts.stop, say, progress,
                 lambda zone, attempt, limit: startup.metadata(
-                    stored, vm, zone, attempt, limit, time.time()
+                    stored, vm, zone, attempt, limit, service_clock(tpus) or 0.0
                 ),
             )  # fmt: skip
             state = supervise(launched.spec, launched.settings, services)

@@ -156,7 +156,7 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.settings.resolve import complete_config
-    from bigbird_ja.settings.validate import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     config, overrides = command_flags.resolve(args)
     steps_are_set = any(

@@ -135,8 +135,7 @@ def _prepare_and_train(
     from bigbird_ja.data import verify
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
-    from bigbird_ja.settings.validate import config_warnings
-    from bigbird_ja.settings.values import check_mid_run
+    from bigbird_ja.settings.values import check_mid_run, config_warnings
     from bigbird_ja.storage import outputs
     from bigbird_ja.train.run_dir import RunDir
 

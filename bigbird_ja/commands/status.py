@@ -45,7 +45,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
     if args.events and not args.bucket:
         raise BadInput("--events needs --bucket")
-    tpus = list_ours(args.project, args.zones) if args.project else []
+    tpus: list[Tpu] = []
+    now = time.time()
+    if args.project:
+        tpus, now = list_ours(args.project, args.zones, None)
     names = find_runs(args.bucket) if args.bucket else []
     if args.name:
         if args.bucket and args.name not in names:
@@ -53,32 +56,30 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
                 f"no run {args.name!r} on {args.bucket}: there are {', '.join(names) or 'none'}"
             )
         names = [args.name] if args.bucket else []
-        tpus = [tpu for tpu in tpus if tpu.belongs_to(args.name)]
-    runs = [read_status(args.bucket, name, tpus) for name in names]
-    _print(runs, [tpu for tpu in tpus if tpu.run not in names], asked=bool(args.project))
+        tpus = [tpu for tpu in tpus if tpu.run == args.name]
+    runs = [read_status(args.bucket, name, tpus, now) for name in names]
+    shown = {run["run_id"] for run in runs}
+    _print(runs, [tpu for tpu in tpus if tpu.run_id not in shown], asked=bool(args.project))
     if args.events:
         _print_events(args.bucket, args.name, args.events)
     return {"runs": runs, "tpus": [tpu.to_json() for tpu in tpus]}
 
 
-def read_status(
-    bucket: str, name: str, tpus: Sequence[Tpu], now: float | None = None
-) -> dict[str, Any]:
+def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict[str, Any]:
     """One run, as an item of `runs` in the `--json` results.
 
     Args:
         tpus: what the service lists, of all runs; empty where it was not asked.
-        now: UNIX seconds.
+        now: UNIX seconds, by the service's clock where it was asked.
     """
     from bigbird_ja.launch.run_files import BucketFiles, Run, read_run, watched_by
     from bigbird_ja.launch.run_state import Phase, RunState
     from bigbird_ja.launch.services import Presence
 
-    now = time.time() if now is None else now
     launched = read_run(bucket, name) or Run(bucket, name)
     files = BucketFiles(launched)
     state, heartbeat = files.load_state() or RunState(name), files.heartbeat()
-    mine = [tpu for tpu in tpus if tpu.run == name]
+    mine = [tpu for tpu in tpus if tpu.belongs_to(launched.spec.run_id)]
     target, usd = launched.settings.target_step, launched.settings.usd_per_hour
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
@@ -88,9 +89,10 @@ def read_status(
         eta = (target - step) * _tokens_per_step(launched.config_path) / rate or None
     # A READY TPU is billed while nobody watches, too.
     is_ready = any(tpu.presence is Presence.READY for tpu in mine)
-    unwatched = max(0.0, now - state.saved_wall) if state.saved_wall and is_ready else 0.0
+    unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
     return {
         "name": name,
+        "run_id": launched.spec.run_id,
         "state": _state_of(state, heartbeat),  # training, creating, ..., or its ending
         "step": step,
         "target_step": target,

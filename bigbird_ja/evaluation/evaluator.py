@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.records import HeartbeatRecord
+from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.text.corpus import Corpus
 
 POLL_SECONDS = 20.0
@@ -46,6 +47,8 @@ class Evaluator:
         self.model_dir, self._data_dir, self._manifest = model_dir, data_dir, manifest
         self._max_batches, self._probe, self._clock = max_batches, probe, clock
         self._is_export = is_export(model_dir)
+        # Nothing is written to a folder that `pretrain` did not mark.
+        self._is_marked = not self._is_export and Owned.load(model_dir) is not None
 
     def choose(self, wanted: str) -> list[int | None]:
         """The steps that `--step` means; None for an export's only one.
@@ -160,14 +163,14 @@ class Evaluator:
             )
         assert measured is not None  # this process has all parts
         result = self._record(model, measured)
-        if not self._is_export:
+        if self._is_marked:
             masked_lm.write_tensorboard(self.model_dir, model.step, result)
         return result
 
     def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:
-        """A line of `eval.jsonl`, which a run gets."""
+        """A line of `eval.jsonl`, which a run of ours gets."""
         result = {"step": model.step, "time": round(self._clock(), 3), **measured}
-        if not self._is_export:
+        if self._is_marked:
             run_log.append_eval(self.model_dir, result)
         return result
 

@@ -17,8 +17,8 @@ from bigbird_ja.model.params import hugging_face_name, is_transposed, parameter_
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.resolve import validate_config
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.validate import validate_config
 from bigbird_ja.settings.values import set_value
 from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.hardware import generation_of
 from bigbird_ja.launch import compute, services
-from bigbird_ja.launch.rest import ServiceFault, advice
-from bigbird_ja.launch.services import RUN_LABEL, Presence, Tpu, Tpus
+from bigbird_ja.launch.rest import Kind, ServiceFault, advice
+from bigbird_ja.launch.run_files import find_runs, read_run
+from bigbird_ja.launch.run_state import ABSENT_LOOKS
+from bigbird_ja.launch.services import Presence, Tpu, Tpus
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
 
@@ -114,6 +116,20 @@ class Everywhere:
         """By the service that lists it."""
         return self._services[tpu.service].delete(tpu)
 
+    def time(self) -> float:
+        """UNIX seconds by the clock of a service that has answered.
+
+        Raises:
+            ServiceFault: none has.
+        """
+        fault = ServiceFault(Kind.UNAVAILABLE, "no service has answered")
+        for service in self._services.values():
+            try:
+                return service.time()
+            except ServiceFault as error:
+                fault = error
+        raise fault
+
     def check_zones(self, zones: Sequence[str]) -> None:
         """Whether zones that somebody named exist: nothing is left in one that does not.
 
@@ -136,19 +152,28 @@ class Everywhere:
                 )
 
 
-def list_ours(project: str, zones: Sequence[str]) -> list[Tpu]:
-    """All TPUs that `launch` made in these zones, whichever service rents them.
+def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[list[Tpu], float]:
+    """The TPUs that `launch` made in these zones, whichever service rents them, and the time.
+
+    Args:
+        bucket: only those of the runs that lie there, by their ids; None: of all.
+
+    Returns:
+        The TPUs, and UNIX seconds by the service's clock.
 
     Raises:
         BadInput: the service refuses, or knows no such zone; the message has what to do.
         StorageError: a part of it does not answer, so that something may be left there.
     """
     service = connect_all(project)
+    ids = _ids_on(bucket) if bucket else None
     tpus: list[Tpu] = []
     for zone in zones:
         try:
             service.check_zones([zone])
-            tpus += [tpu for tpu in service.list(zone) if RUN_LABEL in tpu.labels]
+            listed = [tpu for tpu in service.list(zone) if tpu.run_id]
+            tpus += [tpu for tpu in listed if ids is None or tpu.run_id in ids]
+            now = service.time()
         except ServiceFault as fault:
             for tpu in fault.listed:
                 log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
@@ -158,7 +183,20 @@ def list_ours(project: str, zones: Sequence[str]) -> list[Tpu]:
                     results={"tpus": [tpu.to_json() for tpu in fault.listed]},
                 ) from fault
             raise BadInput(advice(fault, project, zone, "TPUs")) from fault
-    return tpus
+    return tpus, now
+
+
+def _ids_on(bucket: str) -> set[str]:
+    """The ids of the runs on a bucket; a damaged record hides no other run's machines."""
+    ids = set()
+    for name in find_runs(bucket):
+        try:
+            run = read_run(bucket, name)
+        except BadInput as error:
+            log(str(error))
+        else:
+            ids |= {run.spec.run_id} if run else set()
+    return ids
 
 
 def delete_all(
@@ -168,28 +206,42 @@ def delete_all(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[str]:
-    """Deletes until a listing shows that nothing is left; returns what still is."""
-    start, remaining, pause = clock(), list(tpus), 1.0
-    wanted = {tpu.where for tpu in tpus}
+    """Deletes these TPUs, by their full names, until two looks do not show them any more.
+
+    Returns:
+        The full names of what still is there.
+    """
+    start, pause = clock(), 1.0
+    looks = {_identity(tpu): 0 for tpu in tpus}  # that have not shown it, in a row
+    remaining = list(tpus)
     while remaining:
         for tpu in remaining:
-            if tpu.presence is Presence.DELETING:
-                continue
-            try:
-                service.delete(tpu)
-            except ServiceFault as fault:
-                log(f"{tpu.where}: {fault}")
+            if tpu.presence is not Presence.DELETING and not looks[_identity(tpu)]:
+                try:
+                    service.delete(tpu)
+                except ServiceFault as fault:
+                    if fault.kind is not Kind.NOT_FOUND:
+                        log(f"{tpu.resource}: {fault}")
         if clock() - start > timeout:
             break
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        # What a zone does not list stays in the list of what must go.
-        still: list[Tpu] = []
+        # What a zone that does not answer may hold stays in the list of what must go.
         for zone in sorted({tpu.zone for tpu in remaining}):
             try:
-                still += [tpu for tpu in service.list(zone) if tpu.where in wanted]
+                shown = {_identity(tpu): tpu for tpu in service.list(zone)}
             except ServiceFault as fault:
                 log(f"{zone}: {fault}")
-                still += [tpu for tpu in remaining if tpu.zone == zone]
-        remaining = still
-    return [tpu.where for tpu in remaining]
+                continue
+            for tpu in remaining:
+                if tpu.zone == zone:
+                    one = _identity(tpu)
+                    looks[one] = 0 if one in shown else looks[one] + 1
+            remaining = [shown.get(_identity(tpu), tpu) for tpu in remaining]
+        remaining = [tpu for tpu in remaining if looks[_identity(tpu)] < ABSENT_LOOKS]
+    return [tpu.resource for tpu in remaining]
+
+
+def _identity(tpu: Tpu) -> tuple[str, str, str, float]:
+    """What distinguishes a machine from every other one, of its name too."""
+    return tpu.service, tpu.resource, tpu.run_id, tpu.created

@@ -16,6 +16,7 @@ from bigbird_ja.launch import slices
 from bigbird_ja.launch.rest import Json, Kind, Rest, ServiceFault, connect_rest, seconds_of
 from bigbird_ja.launch.services import (
     ATTEMPT_LABEL,
+    ID_LABEL,
     RUN_DIR_KEY,
     RUN_LABEL,
     Operation,
@@ -23,7 +24,14 @@ from bigbird_ja.launch.services import (
     Tpu,
     TpuSpec,
 )
-from bigbird_ja.launch.slices import SLICE_LABEL, TYPE_LABEL, Slices, fault_of_errors, listed
+from bigbird_ja.launch.slices import (
+    LEFTOVER,
+    SLICE_LABEL,
+    TYPE_LABEL,
+    Slices,
+    fault_of_errors,
+    listed,
+)
 from bigbird_ja.process.errors import BadInput
 
 API = "https://compute.googleapis.com/compute/v1"
@@ -115,6 +123,7 @@ def _instance(
         "machineType": f"zones/{zone}/machineTypes/{machine_type(spec.accelerator_type)}",
         "labels": {
             RUN_LABEL: spec.name,
+            ID_LABEL: spec.run_id,
             ATTEMPT_LABEL: str(attempt),
             TYPE_LABEL: spec.accelerator_type,
             "managed-by": "bigbird-ja",
@@ -171,13 +180,14 @@ class ComputeEngine:
 
     def __init__(self, project: str, rest: Rest) -> None:
         self._project, self._rest = project, rest
-        self._slices = Slices(rest)
+        self._slices = Slices(project, rest)
 
     def list(self, zone: str) -> list[Tpu]:
         ours = {"filter": f"labels.{RUN_LABEL}:*"}
         instances, missed = listed(self._rest, "instances", "zones", zone, ours)
         hosts = [one for one in instances if SLICE_LABEL in one.get("labels", {})]
-        tpus = [_of_instance(one) for one in instances if SLICE_LABEL not in one.get("labels", {})]
+        alone = [one for one in instances if SLICE_LABEL not in one.get("labels", {})]
+        tpus = [_of_instance(self._project, one) for one in alone]
         try:
             groups, more = self._slices.find(zone, hosts)
         except ServiceFault as fault:
@@ -197,16 +207,23 @@ class ComputeEngine:
         operation = self._rest.call("POST", f"zones/{zone}/instances", bodies[0][1])
         return f"zones/{zone}/operations/{operation['name']}"
 
+    def find(self, zone: str, name: str) -> Tpu | None:
+        instance = self._rest.find(f"zones/{zone}/instances/{name}")
+        return _of_instance(self._project, instance) if instance else self._slices.get(zone, name)
+
     def delete(self, tpu: Tpu) -> str:
-        if tpu.is_group:
-            return self._slices.delete(tpu)
-        try:
-            operation = self._rest.call("DELETE", f"zones/{tpu.zone}/instances/{tpu.name}")
-        except ServiceFault as fault:
-            if fault.kind is Kind.NOT_FOUND:  # asked by name alone: a group may have it
-                return self._slices.delete(tpu)
-            raise
+        if tpu.state == LEFTOVER:
+            return self._slices.delete_leftover(tpu)
+        there = self.find(tpu.zone, tpu.name)
+        if there is None:
+            raise ServiceFault(Kind.NOT_FOUND, f"no {tpu.name} in {tpu.zone}")
+        there.check_is(tpu)
+        path = there.resource.split("/", 2)[2]
+        operation = self._rest.call("DELETE", path)
         return f"zones/{tpu.zone}/operations/{operation['name']}"
+
+    def time(self) -> float:
+        return self._rest.now()
 
     def operation(self, name: str) -> Operation:
         operation = self._rest.call("GET", name)
@@ -218,17 +235,18 @@ class ComputeEngine:
         return [one["name"] for page in self._rest.pages("zones") for one in page.get("items", [])]
 
 
-def _of_instance(one: Json) -> Tpu:
-    items = {item["key"]: item.get("value", "") for item in one["metadata"].get("items", [])}
-    labels = one.get("labels", {})
+def _of_instance(project: str, one: Json) -> Tpu:
+    items = one.get("metadata", {}).get("items", [])
+    labels, zone = one.get("labels", {}), one["zone"].rsplit("/")[-1]
     return Tpu(
         one["name"],
-        one["zone"].rsplit("/")[-1],
+        zone,
         _PRESENCE.get(one["status"], Presence.GONE),
         one["status"],
         accelerator_type=labels.get(TYPE_LABEL, one["machineType"].rsplit("/")[-1]),
         labels=labels,
         created=seconds_of(one.get("creationTimestamp", "")),
-        run_dir=items.get(RUN_DIR_KEY, ""),
+        resource=f"projects/{project}/zones/{zone}/instances/{one['name']}",
+        run_dir=next((i.get("value", "") for i in items if i["key"] == RUN_DIR_KEY), ""),
         service="compute",
     )

@@ -12,9 +12,7 @@ Before the phases come the ends that do not depend on them (`check_endings`).
 
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that
   it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
-- The truth is what a listing of every zone that the run ever used shows.
-- Preemptions and ends of leases are expected and unlimited. Failures are counted by reason.
-- The service's own trouble is no failure: it is waited out, for hours.
+- What is there is what listings and names show, twice where they show nothing.
 """
 
 from __future__ import annotations
@@ -55,9 +53,6 @@ def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
         events = (*events, *more)
     decision = PHASES[view.state.phase](view)
     return replace(decision, events=(*events, *decision.events))
-
-
-# --- ends, whatever the phase ----------------------------------------------------------------
 
 
 def check_endings(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
@@ -112,6 +107,14 @@ def idle(view: View) -> Decision:
     # Why: it holds its name and quota.
     if seen.tpus:
         return Decision(outcomes.enter(state, Phase.REMOVING, "leftover"))
+    # Another's machine has the run's name in one of its zones: end, with its owner's words
+    # -> removing. Why: it is never touched, and two of one name would be mixed up.
+    if seen.taken:
+        return outcomes.name_taken(view)
+    # Something of ours is there, and its zone's listing lacks it: wait.
+    # Why: it is listed again soon, and nothing is rented twice.
+    if any(fault.kind is Kind.EXISTS for fault in seen.unlisted.values()):
+        return outcomes.wait(view)
     # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
     # Why: a permission or a name is wrong, which only a person mends; later ones are waited out.
     if _is_refused_everywhere(view):
@@ -150,6 +153,9 @@ def creating(view: View) -> Decision:
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
         return outcomes.adopt_or_remove(view)
+    # Absent in one look alone: look again. Why: listings blink.
+    if view.is_perhaps_absent and view.is_operation_done:
+        return outcomes.wait(view)
     # READY: watch it -> running.
     # Why: the machine is up; whether it trains, its steps will show.
     if view.is_ready:
@@ -175,7 +181,8 @@ def creating(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: it was taken away before it was READY; the dead one holds its name.
     if view.is_gone:
-        return outcomes.on_machine_gone(view)
+        end = outcomes.lease_over if view.is_life_over else outcomes.preempted
+        return end(state, view.service_state)
     # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
     # Why: others may have capacity.
     return outcomes.wait_for_creation(view)
@@ -194,6 +201,9 @@ def running(view: View) -> Decision:
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
         return outcomes.adopt_or_remove(view)
+    # Absent in one look alone: look again. Why: listings blink.
+    if view.is_perhaps_absent:
+        return outcomes.wait(view)
     # Gone, and it reported how training ended: as reported -> removing.
     # Why: it may have deleted itself, and only the report can show a failure.
     if view.is_gone and view.report is not None:
@@ -201,7 +211,8 @@ def running(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: what is neither READY nor on its way there is dead, whatever it is called.
     if view.is_gone:
-        return outcomes.on_machine_gone(view)
+        end = outcomes.lease_over if view.is_life_over else outcomes.preempted
+        return end(state, view.service_state)
     if not view.is_ready:
         return _not_ready(view)
     # Its life is over: lease over -> removing. Why: it deletes itself; we are here and do it now.
@@ -254,7 +265,14 @@ def removing(view: View) -> Decision:
     # Absent, but its creation is under way: wait. Why: it could still put something there.
     if is_absent and _is_creation_under_way(view):
         return outcomes.wait(view, outcomes.LOOK_AGAIN)
-    # Absent: next TPU, or end -> idle, ended. Why: a listing of its zone shows nothing.
+    # Absent, and its deletion was never asked for: delete it by its full name.
+    # Why: one empty listing proves nothing.
+    if is_absent and state.attempt and not state.delete_tries:
+        return outcomes.delete(view)
+    # Absent in one look alone: look again. Why: listings blink.
+    if is_absent and state.attempt and view.is_perhaps_absent:
+        return outcomes.wait(view, outcomes.LOOK_AGAIN)
+    # Absent: next TPU, or end -> idle, ended. Why: neither its name nor a listing shows anything.
     if is_absent:
         return outcomes.absent(view)
     is_out_of_patience = state.phase_seconds > settings.delete_patience

@@ -18,17 +18,15 @@ from bigbird_ja.launch.run_state import (
     View,
     longest_life,
 )
-from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_LABEL, Presence, Tpu
+from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, Presence, Tpu
 
 LOOK_AGAIN = 10.0  # seconds, while something is being deleted
 
 
-def enter(
-    state: RunState, phase: Phase, cause: str = "", is_creation_over: bool = True
-) -> RunState:
-    """The state at the beginning of a phase, its timers at zero. A creation that may not be over is
-    followed into REMOVING: it may still put something there."""
-    keeps = phase is Phase.REMOVING and state.operation_kind == "create" and not is_creation_over
+def enter(state: RunState, phase: Phase, cause: str = "", is_made: bool = True) -> RunState:
+    """The state at the beginning of a phase, its timers at zero. A creation that may not be over
+    (not `is_made`) is followed into REMOVING: it may still put something there."""
+    keeps = phase is Phase.REMOVING and state.operation_kind == "create" and not is_made
     return replace(
         state,
         phase=phase,
@@ -38,6 +36,7 @@ def enter(
         delete_tries=0,
         delete_wait=0.0,
         in_repair=False,
+        absences=0,
         operation=state.operation if keeps else "",
         operation_kind=state.operation_kind if keeps else "",
     )
@@ -46,7 +45,7 @@ def enter(
 def end_run(state: RunState, ending: Ending, reason: str, message: str) -> Decision:
     """The run ends: what is there is deleted first."""
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
-    state = enter(state, Phase.REMOVING, "ending", is_creation_over=False)
+    state = enter(state, Phase.REMOVING, "ending", is_made=False)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
     return Decision(state, events=(event,))
 
@@ -66,8 +65,7 @@ def lease_over(state: RunState, service_state: str) -> Decision:
 
 
 def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> Decision:
-    """Training failed: another machine after a pause, or the end of the run where the same comes
-    again. An hour of healthy training makes the next failure a first one."""
+    """Another machine after a pause, or the end of the run where the same comes again."""
     again = reason == state.last_failure and state.healthy_seconds < settings.healthy
     in_a_row = state.same_failures + 1 if again else 1
     # Refusals and divergence repeat exactly on any machine, as data order and dropout are functions
@@ -105,9 +103,9 @@ def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) ->
     if fault.kind is Kind.QUOTA:
         state = _strike(state, fault, settings)
     if fault.kind in (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND):
-        name = "refused"
+        name = "creation_refused"
     event = Event(name, {**_where(state), "error": fault.message})
-    if name == "refused":
+    if name == "creation_refused":
         message = advice(fault, settings.project, state.zone, settings.accelerator_type)
         ended = end_run(state, Ending.GAVE_UP, "bad_input", message)
         return replace(ended, events=(event, *ended.events))
@@ -117,8 +115,7 @@ def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) ->
 
 
 def _strike(state: RunState, fault: ServiceFault, settings: Settings) -> RunState:
-    """Strikes a zone without quota off; one that has served us gets three tries, because a dead
-    TPU's quota comes back late."""
+    """Strikes a zone without quota off, at the third try where a dead TPU's may come back."""
     count = state.strikes.get(state.zone, 0) + 1
     struck = dict(state.struck_zones)
     if count >= (settings.quota_strikes if state.zone in state.ready_zones else 1):
@@ -150,6 +147,13 @@ def refused(view: View) -> Decision:
     text = advice(view.seen.unlisted[zone], settings.project, zone, settings.accelerator_type)
     ended = end_run(view.state, Ending.GAVE_UP, "bad_input", text)
     return Decision(enter(ended.state, Phase.ENDED))
+
+
+def name_taken(view: View) -> Decision:
+    """Another's machine has the run's name: it is left alone, and the run ends."""
+    tpu = view.seen.taken[0]
+    text = f"{tpu.resource} is not of this run ({tpu.owner}): choose another --name"
+    return end_run(view.state, Ending.GAVE_UP, "bad_input", text)
 
 
 def create(view: View, zones: list[str]) -> Decision:
@@ -200,7 +204,7 @@ def adopt_or_remove(view: View) -> Decision:
     """Adopts what is alive, or removes what is not."""
     if view.alive:
         return adopt(view)
-    return Decision(enter(view.state, Phase.REMOVING, "leftover", is_creation_over=False))
+    return Decision(enter(view.state, Phase.REMOVING, "leftover", is_made=False))
 
 
 def became_ready(view: View) -> Decision:
@@ -232,7 +236,7 @@ def wait_for_creation(view: View) -> Decision:
 def next_zone(view: View, event: str, cause: str) -> Decision:
     """Removes what does not become READY; the next one is asked for elsewhere."""
     fields = {**_where(view.state), "seconds": round(view.state.phase_seconds)}
-    state = enter(view.state, Phase.REMOVING, cause, is_creation_over=False)
+    state = enter(view.state, Phase.REMOVING, cause, is_made=False)
     return Decision(pause_before_next(state, view.settings), events=(Event(event, fields),))
 
 
@@ -240,12 +244,6 @@ def request_lost(view: View) -> Decision:
     """Nothing came of the request."""
     state = pause_before_next(enter(view.state, Phase.IDLE), view.settings)
     return Decision(state, events=(Event("create_lost", _where(view.state)),))
-
-
-def on_machine_gone(view: View) -> Decision:
-    """Taken away, or at the end of what it was allowed to live."""
-    end = lease_over if view.is_life_over else preempted
-    return end(view.state, view.service_state)
 
 
 def hosts_lost(view: View) -> Decision:
@@ -268,8 +266,7 @@ def hosts_lost(view: View) -> Decision:
 
 
 def with_progress(view: View) -> tuple[View, tuple[Event, ...]]:
-    """The view with what our TPU's trainer has done since the last look; only of one that is READY
-    and whose life is not over."""
+    """The view with what the trainer on a TPU that is READY has done since the last look."""
     if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
         return view, ()
     state = view.state
@@ -335,7 +332,8 @@ def watch_on(view: View) -> Decision:
 def absent(view: View) -> Decision:
     """Nothing is there any more: the next TPU, or the end."""
     state = view.state
-    events = (Event("deleted", _where(state)),) if state.delete_tries else ()
+    was_there = state.operation_kind == "delete" or state.incarnation
+    events = (Event("deleted", _where(state)),) if was_there else ()
     if state.ending is None:
         return Decision(enter(state, Phase.IDLE), events=events)
     fields = {"ending": state.ending.value, "reason": state.ending_reason, "step": state.best_step}
@@ -372,14 +370,18 @@ def deletion_targets(view: View) -> list[Tpu]:
 
 
 def _deletable(view: View) -> list[Tpu]:
-    """What is listed, and the TPU of a zone that cannot be listed, as it was asked for."""
-    state = view.state
-    if not view.is_unlisted or not state.attempt:
+    """What is listed; and the TPU that was asked for, where its zone cannot be listed, or shows
+    nothing and its deletion was never asked for."""
+    state, settings = view.state, view.settings
+    is_shown = view.tpu is not None or (state.delete_tries and not view.is_unlisted)
+    if is_shown or not state.attempt:
         return [*view.seen.tpus]
-    labels = {RUN_LABEL: state.name, ATTEMPT_LABEL: str(state.attempt)}
+    labels = {
+        RUN_LABEL: state.name, ID_LABEL: settings.run_id, ATTEMPT_LABEL: str(state.attempt),
+    }  # fmt: skip
     unseen = Tpu(
         state.name, state.zone, Presence.GONE, "not listed", labels=labels,
-        is_queued=view.settings.queued,
+        created=state.incarnation, is_queued=settings.queued,
     )  # fmt: skip
     return [*view.seen.tpus, unseen]
 

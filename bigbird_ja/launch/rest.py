@@ -211,6 +211,15 @@ class Rest:
             raise fault_of_answer(answer.status_code, values)
         return dict(values)
 
+    def find(self, path: str) -> Json | None:
+        """One resource by its full name; None where there is none."""
+        try:
+            return self.call("GET", path)
+        except ServiceFault as fault:
+            if fault.kind is Kind.NOT_FOUND:
+                return None
+            raise
+
     def pages(self, path: str, query: Mapping[str, str] = {}) -> Iterator[Json]:
         """All pages of a listing."""
         token = ""

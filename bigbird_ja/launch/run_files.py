@@ -112,13 +112,14 @@ def supervisor_lease(
     log: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    wall: Callable[[], float] = time.time,
 ) -> Lease:
     """The right to be the one supervisor of a run; renewed at each of its polls."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " look on"
     )
-    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep)
+    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep, wall=wall)
 
 
 def watched_by(run_dir: str, now: float) -> str | None:
@@ -232,3 +233,17 @@ def check_name(name: str | None) -> str:
             " letter, not ending with a dash"
         )
     return name
+
+
+def check_word(flag: str, value: str) -> None:
+    """What is stored on a bucket and sent to a machine has no free text: no query of a URL, no user
+    or password, no space.
+
+    Raises:
+        BadInput: it holds other characters than names and paths do; it is not shown.
+    """
+    if not re.fullmatch(r"[\w./:~+@-]*", value) or ("@" in value and "/" in value):
+        raise BadInput(
+            f"{flag}: only letters, digits and . / : ~ + - _ belong there: no query (?), no user or"
+            " password (@), no space"
+        )

@@ -46,6 +46,7 @@ class Settings:
     usd_per_hour: Amount
     project: str = ""
     accelerator_type: str = ""
+    run_id: str = ""
     queued: bool = False
     max_seconds: Amount | None = None  # since the first launch, whoever watched
     max_usd: Amount | None = None
@@ -117,7 +118,8 @@ class RunState:
     ending: Ending | None = None
     ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
     ending_message: str = ""
-    saved_wall: Amount = 0.0  # UNIX seconds of the last save
+    saved_at: Amount = 0.0  # UNIX seconds by the service's clock, whoever saved it
+    absences: Count = 0  # looks in a row that did not show the TPU that was asked for
     last_heartbeat: Amount = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
     format_version: str = ""
 
@@ -172,9 +174,11 @@ class Observation:
 
     elapsed: float  # true seconds since the last look
     watched: float  # the same, at most two polls: time in which something could have been seen
-    wall: float  # UNIX seconds, for time stamps only
+    service_time: float | None = None  # UNIX seconds by the service's clock; None: no answer yet
     tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
-    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)  # those that did not: why
+    # The others, and why; Kind.EXISTS where the run's TPU is there and the listing lacks it.
+    unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)
+    taken: Sequence[Tpu] = ()  # others' machines that have the run's name
     operation: Operation | None = None
     heartbeat: Heartbeat | None = None
     checkpoint_step: int | None = None  # of the newest; -1: none; None: not looked for, or unseen
@@ -182,7 +186,7 @@ class Observation:
     exit_report: ExitReport | None = None
     log_tail: str = ""
     stop: bool = False  # Ctrl-C, answered with "delete"
-    resumed: bool = False  # the first look of a supervisor: nobody watched during `elapsed`
+    resumed: bool = False  # the look that counts the time in which nobody watched
 
 
 @dataclass(frozen=True)
@@ -261,14 +265,19 @@ def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
         delete_wait=max(0.0, state.delete_wait - seen.elapsed),
         best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
         last_heartbeat=heartbeat.time if heartbeat else state.last_heartbeat,
-        saved_wall=seen.wall,
+        saved_at=seen.service_time or (state.saved_at and state.saved_at + seen.elapsed),
+        absences=state.absences + 1 if has_machine and _is_absent(state, seen) else 0,
     )
+
+
+def _is_absent(state: RunState, seen: Observation) -> bool:
+    return state.zone not in seen.unlisted and all(tpu.zone != state.zone for tpu in seen.tpus)
 
 
 def _unwatched(state: RunState, seen: Observation, settings: Settings) -> float:
     """The most that a machine was billed which went away while nobody watched: it was there a bit
     longer than its last sign of life, but no longer than it was allowed to be."""
-    alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_wall
+    alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
     most = max(alive, 0.0) + settings.silence
     if state.machine_limit:
         most = min(most, max(0.0, state.machine_limit - state.machine_seconds))
@@ -288,6 +297,7 @@ def _trouble(state: RunState, seen: Observation, settings: Settings) -> float:
 
 # --- one turn -----------------------------------------------------------------------------------
 
+ABSENT_LOOKS = 2  # in a row, before what is not shown counts as absent
 ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
 # Seconds after its limit in which a machine is still on its way out: the watcher's turn and the
 # service's deletion.
@@ -316,6 +326,11 @@ class View:
     def is_unlisted(self) -> bool:
         """Whether our zone does not answer."""
         return self.state.zone in self.seen.unlisted
+
+    @property
+    def is_perhaps_absent(self) -> bool:
+        """Whether one look alone has not shown our TPU."""
+        return self.tpu is None and not self.is_unlisted and self.state.absences < ABSENT_LOOKS
 
     @property
     def is_gone(self) -> bool:

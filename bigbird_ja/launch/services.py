@@ -23,6 +23,7 @@ from bigbird_ja.launch.rest import (
 )
 
 RUN_LABEL = "bigbird-ja-run"
+ID_LABEL = "bigbird-ja-id"  # of the run, random: what proves that a machine is its own
 ATTEMPT_LABEL = "bigbird-ja-attempt"
 RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of its run
 
@@ -49,6 +50,7 @@ class Tpu:
     labels: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0  # UNIX seconds by the service's clock; distinguishes two of one name
     fault: ServiceFault | None = None  # why there is no machine yet
+    resource: str = ""  # its full name
     run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
     service: str = "tpu"  # tpu | compute: which service lists it
     is_queued: bool = False  # a queued resource holds it
@@ -57,20 +59,37 @@ class Tpu:
 
     @property
     def run(self) -> str:
-        """The run it belongs to; its name where it carries no label."""
-        return self.labels.get(RUN_LABEL, self.name)
-
-    def belongs_to(self, run: str) -> bool:
-        """Whose machine it is: nothing else decides what may be adopted, counted or deleted."""
-        return self.run == run
+        """The name of the run that it is labelled with."""
+        return self.labels.get(RUN_LABEL, "")
 
     @property
-    def where(self) -> str:
-        return f"{self.zone}/{self.name}"
+    def run_id(self) -> str:
+        """The id of the run that made it; empty where no run of ours did."""
+        return self.labels.get(ID_LABEL, "")
+
+    def belongs_to(self, run_id: str) -> bool:
+        """Whose machine it is: nothing else decides what may be adopted, counted or deleted."""
+        return bool(run_id) and self.run_id == run_id
+
+    @property
+    def owner(self) -> str:
+        """Its owner's own words, for people."""
+        words = [f"{key}: {value}" for key, value in self.labels.items()]
+        return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
+
+    def check_is(self, expected: Tpu) -> None:
+        """Proof before a deletion that this is what was listed.
+
+        Raises:
+            ServiceFault: it is of another run, or was created at another time.
+        """
+        same_time = not expected.created or self.created == expected.created
+        if not self.belongs_to(expected.run_id) or not same_time:
+            raise ServiceFault(Kind.NOT_FOUND, f"{self.resource} is another's now: {self.owner}")
 
     def to_json(self) -> dict[str, str]:
         """For the `--json` results of commands."""
-        keys = ("name", "run", "zone", "state", "accelerator_type")
+        keys = ("name", "run", "run_id", "zone", "state", "accelerator_type", "resource")
         return {key: getattr(self, key) for key in keys}
 
     @property
@@ -95,6 +114,7 @@ class TpuSpec:
     name: str
     accelerator_type: str
     runtime_version: str  # the image, by the name that its service uses
+    run_id: str = ""
     pricing: str = "spot"  # spot | on_demand
     queued: bool = False
     service_account: str | None = None
@@ -109,6 +129,9 @@ class Tpus(Protocol):
     def list(self, zone: str) -> Sequence[Tpu]:
         """All TPUs of a zone; "-" is every zone."""
 
+    def find(self, zone: str, name: str) -> Tpu | None:
+        """What has a name in a zone, whoever made it; None where nothing has."""
+
     def create(
         self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
@@ -120,13 +143,17 @@ class Tpus(Protocol):
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Asks for the deletion of all that is listed as `tpu`; returns the operation's name."""
+        """Asks for the deletion of `tpu` by its full name, once it is proved that this still is the
+        machine of that run; returns the operation's name."""
 
     def operation(self, name: str) -> Operation:
         """Looks at an operation, without waiting."""
 
     def zones(self) -> Sequence[str]:
         """Every zone that the service knows."""
+
+    def time(self) -> float:
+        """UNIX seconds by the service's clock."""
 
 
 API = "https://tpu.googleapis.com/v2"
@@ -170,7 +197,8 @@ def creation(
         "acceleratorType": hardware.launch_type(hardware.find(spec.accelerator_type)),
         "runtimeVersion": spec.runtime_version,
         "labels": {
-            RUN_LABEL: spec.name, ATTEMPT_LABEL: str(attempt), "managed-by": "bigbird-ja",
+            RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(attempt),
+            "managed-by": "bigbird-ja",
         },
         "metadata": dict(metadata),
         "networkConfig": {
@@ -243,13 +271,24 @@ class TpuNodes:
         kind, key = ("queuedResources", "queuedResourceId") if spec.queued else ("nodes", "nodeId")
         return str(self._rest.call("POST", f"{parent}/{kind}", body, {key: spec.name})["name"])
 
+    def find(self, zone: str, name: str) -> Tpu | None:
+        parent = f"projects/{self._project}/locations/{zone}"
+        node = self._rest.find(f"{parent}/nodes/{name}")
+        queued = self._rest.find(f"{parent}/queuedResources/{name}")
+        tpu = _of_node(node) if node else None
+        return _of_queued(queued, tpu) if queued else tpu
+
     def delete(self, tpu: Tpu) -> str:
-        parent = f"projects/{self._project}/locations/{tpu.zone}"
-        if tpu.is_queued:
-            # force: without it the service refuses while the queued resource still has nodes
-            path = f"{parent}/queuedResources/{tpu.name}"
-            return str(self._rest.call("DELETE", path, query={"force": "true"})["name"])
-        return str(self._rest.call("DELETE", f"{parent}/nodes/{tpu.name}")["name"])
+        there = self.find(tpu.zone, tpu.name)
+        if there is None:
+            raise ServiceFault(Kind.NOT_FOUND, f"no {tpu.name} in {tpu.zone}")
+        there.check_is(tpu)
+        # force: without it the service refuses while the queued resource still has nodes
+        query = {"force": "true"} if there.is_queued else {}
+        return str(self._rest.call("DELETE", there.resource, query=query)["name"])
+
+    def time(self) -> float:
+        return self._rest.now()
 
     def operation(self, name: str) -> Operation:
         operation = self._rest.call("GET", name)
@@ -284,6 +323,7 @@ def _of_node(node: Json) -> Tpu:
         accelerator_type=node.get("acceleratorType", ""),
         labels=node.get("labels", {}),
         created=seconds_of(node.get("createTime", "")),
+        resource=node["name"],
         run_dir=node.get("metadata", {}).get(RUN_DIR_KEY, ""),
     )
 
@@ -312,6 +352,7 @@ def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
         labels=asked.get("labels", {}),
         created=node.created if node and node.created else created,
         fault=fault,
+        resource=resource["name"],
         run_dir=asked.get("metadata", {}).get(RUN_DIR_KEY, ""),
         is_queued=True,
     )

@@ -34,7 +34,14 @@ from bigbird_ja.launch.rest import (
     fault_of_status,
     seconds_of,
 )
-from bigbird_ja.launch.services import ATTEMPT_LABEL, RUN_DIR_KEY, RUN_LABEL, Presence, Tpu
+from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
+    ID_LABEL,
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Presence,
+    Tpu,
+)
 
 TYPE_LABEL = "bigbird-ja-type"
 SLICE_LABEL = "bigbird-ja-slice"  # of a host: the group that it belongs to
@@ -59,6 +66,7 @@ CODES = {
     "INVALID_USAGE": 3,
     "CONDITION_NOT_MET": 9,
 }
+_NOTED = (RUN_LABEL, ID_LABEL, ATTEMPT_LABEL, TYPE_LABEL, "description")
 _BRIEF = "items(name,description),nextPageToken"  # templates hold whole start-up scripts
 
 
@@ -100,11 +108,12 @@ class Slices:
     """The groups of a project.
 
     Args:
+        project: id of the Google Cloud project.
         rest: below the project's address.
     """
 
-    def __init__(self, rest: Rest) -> None:
-        self._rest = rest
+    def __init__(self, project: str, rest: Rest) -> None:
+        self._project, self._rest = project, rest
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -117,17 +126,37 @@ class Slices:
         groups, missed = listed(self._rest, "instanceGroupManagers", "zones", zone)
         notes = [(group, _note(group)) for group in groups]
         tpus = [self._of_group(group, note, hosts) for group, note in notes if note is not None]
-        used = {(tpu.run, tpu.zone) for tpu in tpus}
+        used = {(tpu.run_id, tpu.zone) for tpu in tpus}
         names = {(tpu.name, tpu.zone) for tpu in tpus}
-        orphans = [_orphan(one) for one in hosts if (_group_of(one), _zone(one)) not in names]
+        alone = [one for one in hosts if (_group_of(one), _zone(one)) not in names]
+        # A listing may blink: only what has no group by its name either is left over.
+        parts = [(self._orphan(one), _group_of(one)) for one in alone]
+        missed += [part.zone for part, group in parts if self._is_of_a_group(part, group)]
+        orphans = [part for part, _ in parts if part.zone not in missed]
         policies, more = self._policies(zone)
         leftovers: dict[tuple[str, str], Tpu] = {}
         for resource in (*self._templates(), *policies):
-            tpu = _leftover(resource)
-            key = (tpu.run, tpu.zone)
-            if key not in used and zone in ("-", tpu.zone):
-                leftovers.setdefault(key, tpu)
+            tpu = self._leftover(resource)
+            key = (tpu.run_id, tpu.zone)
+            if key in used or key in leftovers or zone not in ("-", tpu.zone):
+                continue
+            if self._is_of_a_group(tpu, tpu.run):
+                missed.append(tpu.zone)
+            else:
+                leftovers[key] = tpu
         return [*tpus, *orphans, *leftovers.values()], [*missed, *more]
+
+    def get(self, zone: str, name: str) -> Tpu | None:
+        """The group of a name, whoever made it; how many of its hosts are up is not looked at."""
+        group = self._rest.find(f"zones/{zone}/instanceGroupManagers/{name}")
+        if group is None:
+            return None
+        note = _note(group) or {"description": str(group.get("description", ""))[:100]}
+        return self._of_group(group, note, [])
+
+    def _is_of_a_group(self, part: Tpu, name: str) -> bool:
+        group = self.get(part.zone, name)
+        return group is not None and group.belongs_to(part.run_id)
 
     def _templates(self) -> list[Json]:
         """Ours."""
@@ -156,6 +185,7 @@ class Slices:
         return Tpu(
             name, zone, presence, f"{up}/{size} RUNNING",
             accelerator_type=note.get(TYPE_LABEL, ""), labels=_labels(note),
+            resource=f"projects/{self._project}/zones/{zone}/instanceGroupManagers/{name}",
             created=seconds_of(group.get("creationTimestamp", "")),
             fault=fault, run_dir=note.get(RUN_DIR_KEY, ""),
             service="compute", is_group=True, is_partly_up=bool(mine),
@@ -168,6 +198,26 @@ class Slices:
             items = self._rest.call("GET", path).get("items", [])
             return fault_of_errors([one.get("error", {}) for one in items[-1:]])
         return None
+
+    def _leftover(self, resource: Json) -> Tpu:
+        note = _note(resource) or {}
+        run, zone = str(note.get(RUN_LABEL, "")), str(note.get("zone", ""))
+        return Tpu(
+            run, zone, Presence.GONE, LEFTOVER,
+            accelerator_type=str(note.get(TYPE_LABEL, "")), labels=_labels(note),
+            resource=f"projects/{self._project}/zones/{zone}/instanceGroupManagers/{run} (parts)",
+            run_dir=str(note.get(RUN_DIR_KEY, "")), service="compute", is_group=True,
+        )  # fmt: skip
+
+    def _orphan(self, host: Json) -> Tpu:
+        """A host whose group is gone: on its way out, or to be deleted by itself."""
+        state, labels, zone = host["status"], host["labels"], _zone(host)
+        presence = Presence.DELETING if state == "STOPPING" else Presence.GONE
+        return Tpu(
+            host["name"], zone, presence, state, accelerator_type=labels.get(TYPE_LABEL, ""),
+            labels=labels, service="compute", is_partly_up=True,
+            resource=f"projects/{self._project}/zones/{zone}/instances/{host['name']}",
+        )  # fmt: skip
 
     # --- renting and deleting ----------------------------------------------------------------
 
@@ -190,30 +240,35 @@ class Slices:
         return f"zones/{zone}/operations/{operation['name']}"
 
     def _make(self, scope: str, what: str, body: Json) -> None:
-        """One that exists already is ours, of a try whose reply was lost."""
+        """One that exists already is the run's own, of a try whose reply was lost, or another's.
+
+        Raises:
+            ServiceFault: it cannot be made.
+        """
         try:
             asked = self._rest.call("POST", f"{scope}/{what}", body)
             done = self._rest.finish(f"{scope}/operations/{asked['name']}", RETRY_SECONDS / 2)
             fault = fault_of_errors(done.get("error", {}).get("errors", []))
         except ServiceFault as error:
             fault = error
-        if fault is not None and fault.kind is not Kind.EXISTS:
+        if fault is not None and fault.kind is Kind.EXISTS:
+            note = _note(self._rest.call("GET", f"{scope}/{what}/{body['name']}")) or {}
+            if note.get(ID_LABEL) == (_note(body) or {}).get(ID_LABEL):
+                return
+            fault = ServiceFault(Kind.BAD_REQUEST, f"{what} {body['name']} is another's: {note}")
+        if fault is not None:
             raise fault
 
-    def delete(self, tpu: Tpu) -> str:
-        """The group, or, where none is left, its template and its policy."""
-        if tpu.state != LEFTOVER:
-            path = f"zones/{tpu.zone}/instanceGroupManagers/{tpu.name}"
-            operation = self._rest.call("DELETE", path)
-            return f"zones/{tpu.zone}/operations/{operation['name']}"
+    def delete_leftover(self, tpu: Tpu) -> str:
+        """Template and policy of a group that is gone."""
         region, path = tpu.zone.rpartition("-")[0], ""
         for scope, what, resources in (
             ("global", "instanceTemplates", self._templates()),
             (f"regions/{region}", "resourcePolicies", self._policies(tpu.zone)[0]),
         ):
             for one in resources:
-                leftover = _leftover(one)
-                if (leftover.run, leftover.zone) == (tpu.run, tpu.zone):
+                leftover = self._leftover(one)
+                if leftover.belongs_to(tpu.run_id) and leftover.zone == tpu.zone:
                     operation = self._rest.call("DELETE", f"{scope}/{what}/{one['name']}")
                     path = f"{scope}/operations/{operation['name']}"
         if not path:
@@ -296,27 +351,7 @@ def _note(resource: Json) -> Json | None:
 
 
 def _labels(note: Json) -> dict[str, str]:
-    return {key: str(note[key]) for key in (RUN_LABEL, ATTEMPT_LABEL, TYPE_LABEL) if key in note}
-
-
-def _leftover(resource: Json) -> Tpu:
-    note = _note(resource) or {}
-    run, zone = str(note.get(RUN_LABEL, "")), str(note.get("zone", ""))
-    return Tpu(
-        run, zone, Presence.GONE, LEFTOVER,
-        accelerator_type=str(note.get(TYPE_LABEL, "")), labels=_labels(note),
-        run_dir=str(note.get(RUN_DIR_KEY, "")), service="compute", is_group=True,
-    )  # fmt: skip
-
-
-def _orphan(host: Json) -> Tpu:
-    """A host whose group is gone: on its way out, or to be deleted by itself."""
-    state, labels = host["status"], host["labels"]
-    presence = Presence.DELETING if state == "STOPPING" else Presence.GONE
-    return Tpu(
-        host["name"], _zone(host), presence, state, accelerator_type=labels.get(TYPE_LABEL, ""),
-        labels=labels, service="compute", is_partly_up=True,
-    )  # fmt: skip
+    return {key: str(note[key]) for key in _NOTED if key in note}
 
 
 def _group_of(host: Json) -> str:

@@ -156,9 +156,13 @@ def store(run: Run, config: Config, update_package: bool) -> Run:
     Raises:
         BadInput: the run exists with a config that its checkpoints do not accept.
     """
-    BucketFiles(run).prepare()
     before = read_run(run.bucket, run.name)
-    if before is not None:
+    BucketFiles(run).prepare()
+    if before is not None and before.spec.run_id != run.spec.run_id:
+        raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
+    if before is None:
+        run.save()  # the run's id, by which its machines are known
+    elif storage.exists(run.config_path):
         changed = differences(read_config(run.config_path), config)
         if changed:
             raise BadInput(

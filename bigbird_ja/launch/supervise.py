@@ -94,8 +94,9 @@ class _Supervisor:
 
     def __init__(self, spec: TpuSpec, settings: Settings, services: Services) -> None:
         self._spec, self._settings, self._services = spec, settings, services
-        self._state, gap = load(spec.name, services)
-        self._now = services.steady() - gap
+        self._state, self._away_since = load(spec.name, services)
+        self._now = services.steady()
+        self._watched = 0.0  # seconds since the beginning
         self._is_first = True
         self._saved: RunState | None = None
         self._saved_at = 0.0
@@ -139,15 +140,23 @@ class _Supervisor:
         self._now, self._is_first = now, False
         watched = 0.0 if first else min(elapsed, 2 * self._settings.poll)
         self._keep_lock_and_lease()
-        tpus, unlisted = self._list()
+        tpus, unlisted, taken = self._list()
+        service_time = service_clock(self._services.tpus)
+        self._watched += elapsed
+        resumed = bool(self._away_since) and service_time is not None
+        if resumed:
+            # Both times are the service's: two supervisors' clocks may differ by hours.
+            elapsed += max(0.0, (service_time or 0.0) - self._away_since - self._watched)
+            self._away_since = 0.0
         ready = any(tpu.presence is Presence.READY for tpu in tpus)
         heartbeat, report, tail, step, bucket_seen = self._read_bucket(watched, not ready)
         return Observation(
             elapsed=elapsed,
             watched=watched,
-            wall=self._services.wall(),
+            service_time=service_time,
             tpus=tpus,
             unlisted=unlisted,
+            taken=taken,
             operation=self._look_at_operation(),
             heartbeat=heartbeat,
             checkpoint_step=step,
@@ -155,7 +164,7 @@ class _Supervisor:
             exit_report=report,
             log_tail=tail,
             stop=stop,
-            resumed=first,
+            resumed=resumed,
         )
 
     def _keep_lock_and_lease(self) -> None:
@@ -178,8 +187,9 @@ class _Supervisor:
         except BUCKET_FAULTS as error:
             services.say(f"bucket: {error}")
 
-    def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault]]:
-        """This run's TPUs in every zone that matters, and the zones that did not answer.
+    def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
+        """This run's TPUs in every zone that matters, the zones that did not answer, and others'
+        machines that have the run's name. Where nothing of ours is listed the name is looked up.
 
         While a TPU runs, the zones that were used are enough; before anything is created, and
         before anything is called deleted, every zone is asked. One that does not answer, where the
@@ -190,6 +200,7 @@ class _Supervisor:
         if state.phase is not Phase.RUNNING:
             zones = tuple(dict.fromkeys((*zones, *self._settings.zones)))
         tpus: list[Tpu] = []
+        taken: list[Tpu] = []
         unlisted: dict[str, ServiceFault] = {}
         for zone in zones:
             until, before = self._asleep.get(zone, (0.0, None))
@@ -197,14 +208,22 @@ class _Supervisor:
                 unlisted[zone] = before
                 continue
             try:
-                listed: Sequence[Tpu] = self._services.tpus.list(zone)
+                ours = self._ours(self._services.tpus.list(zone))
+                named = None if ours else self._services.tpus.find(zone, state.name)
                 self._asleep.pop(zone, None)
+                if named is not None and named.belongs_to(self._spec.run_id):
+                    unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
+                elif named is not None:
+                    taken.append(named)
             except ServiceFault as fault:
                 self._services.say(f"{zone}: {fault}")
-                unlisted[zone], listed = fault, fault.listed
+                unlisted[zone], ours = fault, self._ours(fault.listed)
                 self._asleep[zone] = (self._now + ASK_AGAIN, fault)
-            tpus += [tpu for tpu in listed if tpu.belongs_to(state.name)]
-        return tpus, unlisted
+            tpus += ours
+        return tpus, unlisted, taken
+
+    def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
+        return [tpu for tpu in tpus if tpu.belongs_to(self._spec.run_id)]
 
     def _look_at_operation(self) -> Operation | None:
         if not self._state.operation:
@@ -303,15 +322,23 @@ class _Supervisor:
             self._stores = False
 
 
+def service_clock(tpus: Tpus) -> float | None:
+    """UNIX seconds by the service's clock; None where it has not answered."""
+    try:
+        return tpus.time()
+    except ServiceFault:
+        return None
+
+
 def load(name: str, services: Services) -> tuple[RunState, float]:
-    """The state on the bucket, ready to continue, and the seconds since it was saved."""
+    """The state on the bucket, ready to continue; and when it was saved, by the service's clock: 0
+    where nothing was rented since."""
     state = services.files.load_state()
     if state is None:
         return RunState(name), 0.0
-    gap = max(0.0, services.wall() - state.saved_wall) if state.saved_wall else 0.0
+    away_since = state.saved_at
     if state.phase is Phase.ENDED and not state.billing:
-        # Nothing was rented between the end and now.
-        gap = 0.0
+        away_since = 0.0
     if state.ending is not None:
         state = replace(
             state, phase=Phase.IDLE, ending=None, ending_reason="", ending_message="",
@@ -319,16 +346,16 @@ def load(name: str, services: Services) -> tuple[RunState, float]:
             backoff_seconds=0.0, operation="", operation_kind="", trouble_seconds=0.0,
             in_trouble=False,
         )  # fmt: skip
-    return state, gap
+    return state, away_since
 
 
 def _identity(state: RunState) -> RunState:
     """The state without its timers."""
     return replace(
         state, phase_seconds=0.0, quiet_seconds=0.0, healthy_seconds=0.0, backoff_seconds=0.0,
-        delete_wait=0.0, billed_seconds=0.0, elapsed_seconds=0.0, cost_usd=0.0, saved_wall=0.0,
+        delete_wait=0.0, billed_seconds=0.0, elapsed_seconds=0.0, cost_usd=0.0, saved_at=0.0,
         machine_seconds=0.0, trouble_seconds=0.0, last_heartbeat=0.0, best_step=0,
-        last_step=min(state.last_step, 0),
+        absences=0, last_step=min(state.last_step, 0),
     )  # fmt: skip
 
 

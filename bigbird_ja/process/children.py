@@ -11,17 +11,26 @@ registered here, and `clean_up` removes what is left, from any thread.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import resource
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
 from bigbird_ja.process import signals
-from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError, classify
+from bigbird_ja.process.errors import (
+    BadInput,
+    CommandError,
+    Interrupted,
+    OutOfMemory,
+    StorageError,
+    classify,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -42,6 +51,34 @@ def be_a_child() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def check_environment(environ: MutableMapping[str, str]) -> None:
+    """Refuses variables with which a library would end this process without a word that helps, and
+    takes out those that must not matter. Call it before anything of XLA is imported.
+
+    Raises:
+        BadInput: naming the variable and what to do.
+    """
+    environ["MPLBACKEND"] = "agg"  # pictures are files
+    if environ.pop("PYTHONWARNINGS", ""):  # as errors, libraries' own warnings end them
+        warnings.simplefilter("default")
+    for name in ("JAX_DISABLE_JIT", "TF_XLA_FLAGS"):
+        if environ.get(name):
+            raise BadInput(f"{name} is set: every step is compiled, by XLA: unset it")
+    if not environ.get("XLA_FLAGS") or importlib.util.find_spec("jaxlib") is None:
+        return
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:  # XLA ends its process at a flag that it does not know
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with contextlib.suppress(BaseException):
+            from jaxlib import xla_client
+
+            _ = xla_client.CompileOptions().executable_build_options.debug_options
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise BadInput("XLA_FLAGS: XLA does not take these flags: correct or unset them")
 
 
 @contextlib.contextmanager

@@ -141,7 +141,7 @@ def _sessions(
     A kill leaves no event: such a session ends with the last log line before the next start, the
     last one with the heartbeat at `newest`.
     """
-    starts = _starts(events)
+    starts = [i for i, e in enumerate(events) if e["event"] in ("started", "resumed")]
     sessions = []
     for first, following in zip(starts, [*starts[1:], len(events)], strict=True):
         is_last = following == len(events)
@@ -158,19 +158,6 @@ def _sessions(
             end = max([*times, newest if is_last else start])
             sessions.append(Session(start, end, "killed"))
     return sessions
-
-
-def _starts(events: list[EventRecord]) -> list[int]:
-    """Where the sessions of this run begin.
-
-    A run that was killed before its first checkpoint leaves its events in the folder; where the
-    next one began with other settings, those are another run's.
-    """
-    starts = [i for i, e in enumerate(events) if e["event"] in ("started", "resumed")]
-    begun = max((i for i in starts if events[i]["event"] == "started"), default=0)
-    config = events[begun].get("config") if events else None
-    others = [i for i in starts if i < begun and events[i].get("config") != config]
-    return [i for i in starts if not others or i > others[-1]]
 
 
 def _by_step(lines: list[Line]) -> list[Line]:

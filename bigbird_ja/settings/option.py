@@ -21,7 +21,7 @@ from bigbird_ja.process.errors import BadInput
 INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _METADATA = "option"
-_MOST_SUGGESTIONS = 3
+_MOST_SUGGESTIONS = 2
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
 
@@ -251,27 +251,15 @@ def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
 
 
 def near_settings(name: str, known: Iterable[str]) -> list[str]:
-    """Keys of settings whose name, or whole key, has about the same letters, the likeliest first.
-
-    A name without a section is compared with the names of all sections.
-    """
-    scored = [(_nearness(name, key), key) for key in known]
-    best = max((score for score, _ in scored), default=0.0)
-    near = sorted((-score, key) for score, key in scored if score >= max(0.6, best - 0.1))
-    return [key for _, key in near[:_MOST_SUGGESTIONS]]
+    """Keys of settings whose name has about the same letters, the likeliest first."""
+    keys = list(known)
+    asked = name.lower().replace("-", "_").rpartition(".")[2]
+    names = {key.rpartition(".")[2] for key in keys}
+    near = difflib.get_close_matches(asked, names, _MOST_SUGGESTIONS, cutoff=0.6)
+    near_keys = [key for one in near for key in keys if key.rpartition(".")[2] == one]
+    return near_keys[:_MOST_SUGGESTIONS]
 
 
 def suggestion(keys: list[str]) -> str:
     """`" (did you mean 'a' or 'b'?)"`, or an empty string."""
     return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
-
-
-def _nearness(name: str, key: str) -> float:
-    """0 to 1: how alike two keys are, or their names without the sections."""
-    asked, known = name.lower().replace("-", "_"), key
-    short = _ratio(asked.rpartition(".")[2], known.rpartition(".")[2])
-    return max(_ratio(asked, known), 0.95 * short)
-
-
-def _ratio(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a, b).ratio()

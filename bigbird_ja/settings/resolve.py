@@ -17,7 +17,6 @@ from typing import Any
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import (
-    format_value,
     in_words,
     is_used,
     near_settings,
@@ -26,9 +25,9 @@ from bigbird_ja.settings.option import (
     suggestion,
 )
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
-from bigbird_ja.settings.validate import validate_config, validate_on_data
-from bigbird_ja.settings.values import flatten, get_value, predictions_of, set_value
+from bigbird_ja.settings.values import get_value, predictions_of, set_value
 
+_LONGEST = 1024  # characters of a text
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
 
@@ -201,7 +200,7 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     try:
         text = storage.read_bytes(path, decode.MAX_YAML_BYTES).decode("utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadInput(f"--config {path}: no such file{_hint(path)}") from error
+        raise BadInput(f"--config {path}: no such file") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
     values = decode.read_yaml(text, path)
@@ -303,12 +302,6 @@ def _locate(config: str) -> tuple[str, str]:
     return config, config
 
 
-def _hint(config: str) -> str:
-    """What to say where a file is not there: the preset of that name, or an empty string."""
-    stem = pathlib.PurePath(config).stem
-    return f" (the preset of that name: --config {stem})" if stem in preset_names() else ""
-
-
 def _is_preset_file(config: str) -> bool:
     try:
         return pathlib.Path(config).resolve().parent == _PRESETS
@@ -316,36 +309,85 @@ def _is_preset_file(config: str) -> bool:
         return False
 
 
-def echo_settings(
-    config: Config,
-    overrides: Iterable[Override],
-    uses: Sequence[str] = SECTIONS,
-    run: str | None = None,
-) -> str:
-    """One line per setting that takes effect and differs from the preset, or from the default.
+def validate_config(config: Config) -> None:
+    """Checks choices, ranges and what must divide.
 
-    Args:
-        config: the resolved config.
-        overrides: what was set, in order.
-        uses: sections and keys that the command uses; others take no effect.
-        run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
-            preset's.
+    Raises:
+        BadInput: naming the key and what is allowed.
     """
-    final = flatten(config)
-    last: dict[str, Override] = {}
-    preset: dict[str, Override] = {}
-    for override in overrides:
-        last[override.key] = override
-        if override.is_of_preset or override.source == run:
-            preset[override.key] = override
-    lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
-    for key, override in last.items():
-        base = preset[key].value if key in preset else OPTIONS[key].default
-        by_data = key not in FIXED_BY_DATA and override.is_of_preset and final[key] != base
-        if not is_used(key, uses) or (override.value == base and not by_data):
-            continue
-        whose = "default" if key not in preset else "run" if run else "preset"
-        shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
-        source = "the data" if by_data else override.source
-        lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
-    return "\n".join(lines) if lines else "  (all defaults)"
+    for key, option in OPTIONS.items():
+        value = get_value(config, key)
+        option.check(value)
+        if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
+            raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
+    model, training = config.model, config.training
+    if model.hidden_size % model.num_attention_heads:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is not divisible by"
+            f" model.num_attention_heads={model.num_attention_heads}"
+        )
+    if model.initializer == "mimetic" and model.hidden_size % 2:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is odd: model.initializer=mimetic pairs sines"
+            " with cosines"
+        )
+    if model.initializer == "mimetic" and training.seed < 0:
+        raise BadInput(
+            f"training.seed={training.seed}: model.initializer=mimetic takes no negative one"
+        )
+    if training.masked_lm_prob is None and training.final_masked_lm_prob is not None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={training.final_masked_lm_prob}: where the share of"
+            " predicted tokens begins is not said: set training.masked_lm_prob too"
+        )
+    if training.first_seq_length is None and training.first_seq_length_steps is not None:
+        raise BadInput(
+            f"training.first_seq_length_steps={training.first_seq_length_steps} has no effect"
+            " without training.first_seq_length: add that, or leave it out"
+        )
+    if training.global_batch_size % training.gradient_accumulation_steps:
+        raise BadInput(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by"
+            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+        )
+
+
+def validate_on_data(config: Config) -> None:
+    """Checks what must hold between a run's settings and its data, whose `make_data` are known.
+
+    Raises:
+        BadInput: naming the settings and what to do.
+    """
+    model, data, length = config.model, config.make_data, config.training.first_seq_length
+    if (model.max_position_embeddings or 0) < data.seq_length:
+        raise BadInput(
+            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
+            f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
+    if length is None:
+        return
+    name = f"training.first_seq_length={length}"
+    if config.training.first_seq_length_steps is None:
+        raise BadInput(
+            f"{name}: until which step is not given: set training.first_seq_length_steps too"
+        )
+    if length >= data.seq_length or data.seq_length % length:
+        raise BadInput(
+            f"{name} does not cut the data's sequences of {data.seq_length} tokens into equal"
+            f" parts: use {data.seq_length // 2}, or another length that divides it"
+        )
+    if data.nsp:
+        raise BadInput(
+            f"{name} would cut segment B from segment A: make the data without --nsp, or leave the"
+            " setting out"
+        )
+    if data.masking == "static":
+        raise BadInput(
+            f"{name} needs masks that are drawn while training: make the data with"
+            " --masking=dynamic, or leave the setting out"
+        )

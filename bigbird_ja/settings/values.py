@@ -1,4 +1,4 @@
-"""Values of a config: by key, as YAML, what follows from them, what a resumed run may change."""
+"""Values of a config: by key, as YAML, in words, what follows from them, what may change."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import OPTIONS, Config, MakeDataConfig
+from bigbird_ja.settings.option import format_value, is_used
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config, MakeDataConfig
+
+if TYPE_CHECKING:
+    from bigbird_ja.settings.resolve import Override
 
 # The seed; and the change of length, at which the position table is made from its first rows.
 _OF_THE_WHOLE_RUN = (
@@ -158,3 +162,58 @@ def check_mid_run(keys: Iterable[str]) -> None:
                 " first sequence length, can change in mid run: start another run with --init_from"
                 " and another --model_dir"
             )
+
+
+def config_warnings(config: Config) -> list[str]:
+    """What is allowed and yet hardly meant, one line each."""
+    training = config.training
+    lines = []
+    if training.warmup_steps >= training.num_train_steps:
+        reached = training.num_train_steps / training.warmup_steps
+        lines.append(
+            f"training.warmup_steps={training.warmup_steps:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
+            f" {reached:.1%} of training.learning_rate at the end, and never decays"
+        )
+    until = training.first_seq_length_steps
+    if until is not None and until >= training.num_train_steps:
+        lines.append(
+            f"training.first_seq_length_steps={until:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: no step is on whole sequences"
+        )
+    return lines
+
+
+def echo_settings(
+    config: Config,
+    overrides: Iterable[Override],
+    uses: Sequence[str] = SECTIONS,
+    run: str | None = None,
+) -> str:
+    """One line per setting that takes effect and differs from the preset, or from the default.
+
+    Args:
+        config: the resolved config.
+        overrides: what was set, in order.
+        uses: sections and keys that the command uses; others take no effect.
+        run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
+            preset's.
+    """
+    final = flatten(config)
+    last: dict[str, Override] = {}
+    preset: dict[str, Override] = {}
+    for override in overrides:
+        last[override.key] = override
+        if override.is_of_preset or override.source == run:
+            preset[override.key] = override
+    lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
+    for key, override in last.items():
+        base = preset[key].value if key in preset else OPTIONS[key].default
+        by_data = key not in FIXED_BY_DATA and override.is_of_preset and final[key] != base
+        if not is_used(key, uses) or (override.value == base and not by_data):
+            continue
+        whose = "default" if key not in preset else "run" if run else "preset"
+        shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
+        source = "the data" if by_data else override.source
+        lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
+    return "\n".join(lines) if lines else "  (all defaults)"

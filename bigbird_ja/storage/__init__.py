@@ -146,11 +146,6 @@ def delete_many(paths: Iterable[str]) -> None:
     run_all([partial(delete, path) for path in paths])
 
 
-def upload_many(pairs: Sequence[tuple[str, str]], workers: int = 8) -> None:
-    """Uploads (local, target) pairs in parallel; the first failure stops the others and raises."""
-    run_all([partial(upload, *pair) for pair in pairs], workers)
-
-
 def run_all(tasks: Sequence[Callable[[], Any]], workers: int = 8) -> None:
     """Runs `tasks` in threads; raises the first failure after those in flight have ended.
 

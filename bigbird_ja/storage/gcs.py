@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -57,6 +58,10 @@ def _new_client(emulator: str | None) -> Any:
 
     project = os.environ.get("GOOGLE_CLOUD_PROJECT")
     if emulator:
+        try:
+            urllib.parse.urlsplit(emulator)
+        except ValueError as error:
+            raise BadInput("STORAGE_EMULATOR_HOST is no URL: correct or unset it") from error
         credentials: Any = AnonymousCredentials()
     else:
         credentials, default_project = default(

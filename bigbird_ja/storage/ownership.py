@@ -152,7 +152,7 @@ class Owned:
     @property
     def files(self) -> Collection[str]:
         """Names of the files that are listed, relative to the folder."""
-        return self._mark.files.keys()
+        return [os.fsdecode(name.encode()) for name in self._mark.files]
 
     def is_unchanged(self, name: str) -> bool:
         """Whether the file of this name is one that we wrote, by size and checksum."""
@@ -179,7 +179,7 @@ class Owned:
                 self.make_room(name)
             current = self._current(name)
             before = () if current is None or current[0] in (None, made) else (current[0],)
-            versions[name] = None if made is None else (*before, made)
+            versions[_entry(name)] = None if made is None else (*before, made)
         self._update(lambda mark: replace(mark, files={**mark.files, **versions}))
 
     def forget(self, names: Iterable[str]) -> None:
@@ -188,7 +188,7 @@ class Owned:
         Raises:
             StorageError: as of `note`.
         """
-        gone = set(names)
+        gone = set(map(_entry, names))
 
         def without(mark: _Mark) -> _Mark:
             return replace(mark, files={n: v for n, v in mark.files.items() if n not in gone})
@@ -245,13 +245,13 @@ class Owned:
     def _current(self, name: str) -> tuple[Made | None, str] | None:
         """Which version of ours a file is now, and its token; None where it is none of them."""
         path = storage.join(self.path, name)
-        if name not in self._mark.files:
+        if _entry(name) not in self._mark.files:
             return None
         try:
             info = storage.stat(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        versions = self._mark.files[name]
+        versions = self._mark.files[_entry(name)]
         if versions is None:
             return None, info.token
         if info.size not in {version.size for version in versions}:
@@ -271,6 +271,11 @@ class Owned:
                 if fresh is None or fresh.id != self.id:
                     raise StorageError(f"{where}: removed or made anew by others: stopped")
                 self._mark, self._token = fresh._mark, fresh._token
+
+
+def _entry(name: str) -> str:
+    """A name as it stands in the mark, which is UTF-8 whatever the locale's encoding is."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def check_folder(path: str, flag: str, kind: str, advice: str) -> Owned | None:

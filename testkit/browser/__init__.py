@@ -36,8 +36,8 @@ def render(page: Path, picture: Path, width: int = 1280, colors: str = "light") 
         cwd=home, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    drawn: dict[str, Any] = json.loads(done.stdout)
+    return drawn
 
 
 def _installed() -> Path:

@@ -139,6 +139,9 @@ class FakeCompute(Service):
                 return self._list(zone)
             case ["zones", zone, "instances", name] if method == "DELETE":
                 return self._delete(zone, name)
+            case ["zones", zone, "instances", name]:
+                vm = self._vms.get((zone, name))
+                return (200, vm.resource) if vm else (404, error(404, f"{name} was not found"))
             case ["zones" | "regions", _, "operations", name] | ["global", "operations", name]:
                 found = self._operations.get(name)
                 return (200, found) if found else (404, error(404, f"{name} was not found"))
@@ -181,7 +184,7 @@ class FakeCompute(Service):
             self.created.append(resource)
             self.most_at_once = max(self.most_at_once, len(self._vms))
             if word != "stuck":
-                vm.process, _ = self.boot(_script(vm))
+                vm.process = self.boot(_script(vm))
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
         return 200, self._operation()
@@ -202,7 +205,7 @@ class FakeCompute(Service):
         }  # fmt: skip
         with self._lock:
             self._vms[(zone, name)] = vm
-            vm.process, _ = self.boot(_script(vm), place, f"disk{number}")
+            vm.process = self.boot(_script(vm), place, f"disk{number}")
 
     def _delete(self, zone: str, name: str) -> Answer:
         refusal = self.refusal(self.delete_script)

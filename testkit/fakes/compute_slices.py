@@ -25,7 +25,6 @@ class Group:
 
     resource: dict[str, Any]
     errors: list[dict[str, Any]] = field(default_factory=list)
-    has_capacity: bool = True
     is_going: bool = False
     hosts: list[tuple[str, str]] = field(default_factory=list)  # by their place in the slice
     made: int = 0
@@ -77,7 +76,7 @@ class Slices:
                     return self._make("instanceTemplates", self.templates, body["name"], body)
                 case ["global", "instanceTemplates"]:
                     return 200, {"items": [*self.templates.values()]}
-                case ["global", "instanceTemplates", name]:
+                case ["global", "instanceTemplates", name] if method == "DELETE":
                     return self._drop(self.templates, name, name)
                 case ["regions", region, "resourcePolicies"] if method == "POST":
                     body["region"] = f"{self._base}/regions/{region}"
@@ -85,6 +84,10 @@ class Slices:
                     return self._make("resourcePolicies", self.policies, key, body)
                 case ["regions", region, "resourcePolicies"]:
                     return 200, {"items": [p for k, p in self.policies.items() if k[0] == region]}
+                case ["regions", region, "resourcePolicies", name] if method == "GET":
+                    return 200, self.policies[region, name]
+                case ["global", "instanceTemplates", name] if method == "GET":
+                    return 200, self.templates[name]
                 case ["regions", region, "resourcePolicies", name]:
                     return self._drop(self.policies, (region, name), name)
                 case ["aggregated", "resourcePolicies"]:
@@ -100,8 +103,12 @@ class Slices:
                 case ["zones", zone, "instanceGroupManagers", name, "listErrors"]:
                     group = self.groups.get((zone, name))
                     return 200, {"items": group.errors if group else []}
-                case ["zones", zone, "instanceGroupManagers", name]:
+                case ["zones", zone, "instanceGroupManagers", name] if method == "DELETE":
                     return self._delete((zone, name))
+                case ["zones", zone, "instanceGroupManagers", name]:
+                    group = self.groups.get((zone, name))
+                    missing = (404, self._error(404, f"{name} was not found"))
+                    return (200, group.resource) if group else missing
         return None
 
     def _make(self, kind: str, table: dict[Any, Any], key: Any, body: dict[str, Any]) -> Answer:
@@ -170,10 +177,6 @@ class Slices:
                 if datetime.datetime.fromisoformat(ends) <= datetime.datetime.now(
                     datetime.timezone.utc
                 ):
-                    continue
-                if not group.has_capacity:
-                    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no resources"}
-                    group.errors = [{"error": error}]
                     continue
                 for number in missing:
                     group.made += 1

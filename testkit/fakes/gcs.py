@@ -258,8 +258,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _first_byte(content_range: str | None) -> int:
-    found = re.match(r"bytes (\d+)-", content_range or "")
-    return int(found.group(1)) if found else 0
+    result = re.match(r"bytes (\d+)-", content_range or "")
+    return int(result.group(1)) if result else 0
 
 
 def _bytes_moved(headers: Any) -> tuple[int, float]:
@@ -267,10 +267,10 @@ def _bytes_moved(headers: Any) -> tuple[int, float]:
     stated = headers.get("Content-Range") or headers.get("Range") or ""
     if "*/" in stated:  # asks how much has arrived
         return 0, 0
-    found = re.match(r"bytes[ =](\d+)-(\d*)", stated)
-    if not found:
+    result = re.match(r"bytes[ =](\d+)-(\d*)", stated)
+    if not result:
         return 0, float("inf")
-    return int(found.group(1)), float(found.group(2) or "inf")
+    return int(result.group(1)), float(result.group(2) or "inf")
 
 
 def _flipped(data: bytes, at: int) -> bytes:

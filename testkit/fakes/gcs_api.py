@@ -70,8 +70,8 @@ def route(store: Store, request: Request) -> Reply:
     if segments[:3] == ["storage", "v1", "b"]:
         return _json_door(store, segments[3:], request)
     # TensorFlow reads from https://storage.googleapis.com/BUCKET/NAME.
-    found = store.get(segments[0], "/".join(segments[1:]), request.query)
-    return _media(found, request.headers)
+    stored = store.get(segments[0], "/".join(segments[1:]), request.query)
+    return _media(stored, request.headers)
 
 
 def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
@@ -89,10 +89,10 @@ def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
     if request.method == "DELETE":
         store.delete(bucket, name, request.query)
         return Reply(204)
-    found = store.get(bucket, name, request.query)
+    stored = store.get(bucket, name, request.query)
     if request.query.get("alt") == "media":
-        return _media(found, request.headers)
-    return _json(found.resource())
+        return _media(stored, request.headers)
+    return _json(stored.resource())
 
 
 def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: str) -> Reply:
@@ -103,25 +103,25 @@ def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: s
     return _json({**done, "resource": copy.resource()})
 
 
-def _media(found: StoredObject, headers: dict[str, str]) -> Reply:
-    size = len(found.data)
+def _media(stored: StoredObject, headers: dict[str, str]) -> Reply:
+    size = len(stored.data)
     answer = {
-        "Content-Type": found.content_type,
-        "x-goog-generation": str(found.generation),
+        "Content-Type": stored.content_type,
+        "x-goog-generation": str(stored.generation),
         "x-goog-metageneration": "1",
         "x-goog-stored-content-length": str(size),
-        "x-goog-hash": f"crc32c={found.crc32c}",
-        "ETag": f'"e{found.generation}"',
+        "x-goog-hash": f"crc32c={stored.crc32c}",
+        "ETag": f'"e{stored.generation}"',
     }
     wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("Range") or headers.get("range") or "")
     if not wanted:
-        return Reply(200, found.data, answer, is_media=True)
+        return Reply(200, stored.data, answer, is_media=True)
     start = int(wanted.group(1))
     end = min(int(wanted.group(2) or size), size - 1)
     if start >= size:
         raise HttpError(416, "The requested range cannot be satisfied.")
     answer["Content-Range"] = f"bytes {start}-{end}/{size}"
-    return Reply(206, found.data[start : end + 1], answer, is_media=True, first_byte=start)
+    return Reply(206, stored.data[start : end + 1], answer, is_media=True, first_byte=start)
 
 
 def _upload(store: Store, bucket: str, request: Request) -> Reply:
@@ -151,12 +151,12 @@ def _upload_chunk(store: Store, upload_id: str, request: Request) -> Reply:
     if stated is None:  # all at once: an empty file, or a client that does not cut
         start, total = 0, len(body)
     else:
-        found = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", stated)
-        if not found:
+        stored = re.fullmatch(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", stated)
+        if not stored:
             raise HttpError(400, f"Failed to parse Content-Range {stated!r}")
-        start = int(found.group(1)) if found.group(1) else None
-        total = int(found.group(3)) if found.group(3) != "*" else None
-        if start is not None and not is_broken and len(body) != int(found.group(2)) + 1 - start:
+        start = int(stored.group(1)) if stored.group(1) else None
+        total = int(stored.group(3)) if stored.group(3) != "*" else None
+        if start is not None and not is_broken and len(body) != int(stored.group(2)) + 1 - start:
             raise HttpError(400, "Content-Range does not match the body.")
     upload = store.continue_upload(upload_id, start, total, body, is_broken)
     if upload.done:

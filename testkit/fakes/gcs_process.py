@@ -47,10 +47,10 @@ class FakeBucket:
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Names of all objects under a prefix."""
-        found = self._call(
+        listed = self._call(
             "GET", f"/storage/v1/b/{bucket}/o?maxResults=100000&prefix={quote(prefix, safe='')}"
         )
-        return [item["name"] for item in found["items"]]
+        return [item["name"] for item in listed["items"]]
 
     def get(self, path: str) -> bytes:
         """The content of gs://bucket/name."""

@@ -94,16 +94,16 @@ class Store:
     def get(self, bucket: str, name: str, conditions: dict[str, str]) -> StoredObject:
         """The current object, if it satisfies `generation` and `ifGenerationMatch`."""
         with self.lock:
-            found = self.objects(bucket).get(name)
+            stored = self.objects(bucket).get(name)
             wanted = conditions.get("generation")
-            if found is None or (wanted and int(wanted) != found.generation):
+            if stored is None or (wanted and int(wanted) != stored.generation):
                 raise HttpError(404, f"No such object: {bucket}/{name}")
-            self.check(found, conditions)
-            return found
+            self.check(stored, conditions)
+            return stored
 
-    def check(self, found: StoredObject | None, conditions: dict[str, str]) -> None:
+    def check(self, stored: StoredObject | None, conditions: dict[str, str]) -> None:
         """Raises 412 where a precondition on the generation does not hold."""
-        current = found.generation if found else 0
+        current = stored.generation if stored else 0
         must, must_not = conditions.get("ifGenerationMatch"), conditions.get("ifGenerationNotMatch")
         if must is not None and int(must) != current:
             raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")

@@ -84,10 +84,10 @@ class Service:
 
     def boot(
         self, script: str, environ: dict[str, str] | None = None, disk_name: str = "disk"
-    ) -> tuple[subprocess.Popen[bytes] | None, str]:
-        """A machine's process and its folder."""
+    ) -> subprocess.Popen[bytes] | None:
+        """A machine's process."""
         if self._environ is None:
-            return None, ""
+            return None
         self._counter += 1
         directory = os.path.join(self.work_dir, f"vm-{self._counter}")
         os.makedirs(directory)
@@ -103,7 +103,7 @@ class Service:
                 start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
-        return process, directory
+        return process
 
     def later(self, work: Callable[[], None]) -> None:
         """Does something in the background."""

@@ -30,7 +30,6 @@ class Machine:
 
     node: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
-    directory: str = ""
 
 
 class FakeTpu(Service):
@@ -79,14 +78,6 @@ class FakeTpu(Service):
             if queued is not None:
                 queued["state"] = {"state": "SUSPENDED"}
 
-    def output(self, node_id: str) -> str:
-        """What a node's process printed."""
-        machine = self.machine(node_id)
-        if machine is None:
-            return ""
-        with open(f"{machine.directory}/console.log", encoding="utf-8") as file:
-            return file.read()
-
     # --- the API -----------------------------------------------------------------------------
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
@@ -107,6 +98,12 @@ class FakeTpu(Service):
                 case "GET", [*_, "queuedResources"]:
                     queues = [queue for name, queue in self.queued.items() if _inside(name, path)]
                     return 200, {"queuedResources": queues}
+                case "GET", [*_, "nodes", _]:
+                    machine = self._machines.get(path)
+                    return (200, machine.node) if machine else _not_found(path)
+                case "GET", [*_, "queuedResources", _]:
+                    queued = self.queued.get(path)
+                    return (200, queued) if queued else _not_found(path)
                 case "POST", [*_, "nodes"]:
                     return self._create(f"{path}/{query.partition('=')[2]}", body, None)
                 case "POST", [*_, "queuedResources"]:
@@ -156,7 +153,7 @@ class FakeTpu(Service):
         self.most_at_once = max(self.most_at_once, len(self._machines))
         if word != "stuck":
             script = node["metadata"].get("startup-script", "")
-            machine.process, machine.directory = self.boot(script)
+            machine.process = self.boot(script)
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
         return self._operation(done=word != "stuck")

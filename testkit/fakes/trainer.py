@@ -96,9 +96,9 @@ class Pod:
     def wait(self, stopped: list[int]) -> None:
         """Until all are there."""
         while not stopped:
-            found = [_read(self._file.format(n)).get("pid", 0) for n in range(self._count)]
-            if self._count == 1 or all(pid and _is_alive(pid) for pid in found):
-                self._others = [pid for pid in found if pid and pid != os.getpid()]
+            result = [_read(self._file.format(n)).get("pid", 0) for n in range(self._count)]
+            if self._count == 1 or all(pid and _is_alive(pid) for pid in result):
+                self._others = [pid for pid in result if pid and pid != os.getpid()]
                 return
             time.sleep(0.05)
 

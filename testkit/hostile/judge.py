@@ -81,9 +81,9 @@ class Judge:
             seconds = time.monotonic() - start
             problem = self._problem(case, ended, place, before)
             if problem is None and ended.status == 0 and same_result and not case.other_result:
-                found = _steady(ended.result)
-                if found != self.good_result(case.command):
-                    problem = f"taken as if it were good: {_difference(found, self, case.command)}"
+                result = _steady(ended.result)
+                if result != self.good_result(case.command):
+                    problem = f"taken as if it were good: {_difference(result, self, case.command)}"
         return Verdict(problem, seconds, ended.status)
 
     @contextlib.contextmanager
@@ -145,7 +145,7 @@ def _badly_reported(ended: Ended, last: str) -> str | None:
 def _listing(place: Path) -> dict[str, Any]:
     """Every path below, what it is, its size, when it was changed, and of small files a checksum;
     links are not followed."""
-    found = {}
+    listing = {}
     for folder, names, files in os.walk(place):
         for name in [*names, *files]:
             path = os.path.join(folder, name)
@@ -155,8 +155,8 @@ def _listing(place: Path) -> dict[str, Any]:
             content = (about.st_size, about.st_mtime_ns) if is_file else ()
             if is_file and about.st_size < _HASHED and os.access(path, os.R_OK):
                 content += (zlib.crc32(Path(path).read_bytes()),)
-            found[os.path.relpath(path, place)] = (kind, *content)
-    return found
+            listing[os.path.relpath(path, place)] = (kind, *content)
+    return listing
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any], status: int) -> str | None:
@@ -180,7 +180,7 @@ def _steady(value: Any) -> Any:
     return value
 
 
-def _difference(found: Any, judge: Judge, command: str) -> str:
+def _difference(result: Any, judge: Judge, command: str) -> str:
     good = judge.good_result(command)
-    keys = [key for key in {**good, **found} if good.get(key) != found.get(key)]
-    return "; ".join(f"{k} is {found.get(k)!r:.80}, was {good.get(k)!r:.80}" for k in keys[:3])
+    keys = [key for key in {**good, **result} if good.get(key) != result.get(key)]
+    return "; ".join(f"{k} is {result.get(k)!r:.80}, was {good.get(k)!r:.80}" for k in keys[:3])

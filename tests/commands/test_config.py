@@ -43,14 +43,14 @@ def test_each_line_has_its_meaning_and_where_it_came_from(capsys: pytest.Capture
 
 def test_json_has_everything_that_is_declared(capsys: pytest.CaptureFixture) -> None:
     status, out, _ = run(capsys, "--config=base-4096", "--set", "model.num_layers=3", "--json")
-    found = json.loads(out)["settings"]
-    assert status == 0 and found.keys() == OPTIONS.keys()
-    assert found["model.num_layers"] == {
+    result = json.loads(out)["settings"]
+    assert status == 0 and result.keys() == OPTIONS.keys()
+    assert result["model.num_layers"] == {
         "value": 3, "source": "--set", "default": 12, "meaning": "Layers of the encoder.",
         "unit": "layers", "allowed": "1 to 1000",
     }  # fmt: skip
-    assert found["training.num_train_steps"]["source"] == "preset base-4096"
-    assert found["model.vocab_size"]["value"] is None
+    assert result["training.num_train_steps"]["source"] == "preset base-4096"
+    assert result["model.vocab_size"]["value"] is None
 
 
 def test_only_what_one_command_uses(capsys: pytest.CaptureFixture) -> None:

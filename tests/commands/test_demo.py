@@ -61,8 +61,8 @@ def test_curves_must_be_the_same_to_the_last_bit_and_fall(
         with pytest.raises(RuntimeError, match=error):
             demo.compare_runs(model, whole, 2)
         return
-    found = demo.compare_runs(model, whole, demo.last_step(model))
-    assert found["killed_at_step"] == 3 and found["resumed_from_step"] == 1
+    results = demo.compare_runs(model, whole, demo.last_step(model))
+    assert results["killed_at_step"] == 3 and results["resumed_from_step"] == 1
 
 
 @pytest.mark.parametrize(

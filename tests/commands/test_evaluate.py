@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from bigbird_ja.cli import main
+from bigbird_ja.storage.ownership import MARK
 
 
 @pytest.fixture
@@ -23,20 +24,29 @@ def _run(capsys, *arguments):
 
 def test_all_checkpoints_then_nothing_left_to_do(small_run, model_dir, capsys):
     flags = [f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}", "--step=all"]
-    status, found, captured = _run(capsys, *flags)
-    assert status == 0 and found["steps"] == [2, 4, 6]
+    status, result, captured = _run(capsys, *flags)
+    assert status == 0 and result["steps"] == [2, 4, 6]
     for key in ("step", "masked_lm_loss", "masked_lm_accuracy", "perplexity", "by_position",
                 "by_distance"):  # fmt: skip
-        assert key in found
+        assert key in result
     assert "position in the sequence" in captured.err
     lines = (model_dir / "eval.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
     assert len(list((model_dir / "eval").glob("events.out*"))) == 3
     status, again, captured = _run(capsys, *flags[:2], "--watch")
-    assert status == 0 and again["masked_lm_loss"] == found["masked_lm_loss"]
+    assert status == 0 and again["masked_lm_loss"] == result["masked_lm_loss"]
     assert again["steps"] == [2, 4, 6] and "training finished at step 6" in captured.err
     assert captured.err.count("was evaluated on this data before") == 3
     assert len((model_dir / "eval.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_model_dir_without_our_mark_is_read_and_not_written_to(small_run, model_dir, capsys):
+    (model_dir / MARK).unlink()
+    before = sorted(model_dir.rglob("*"))
+    flags = [f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}", "--max_batches=1"]
+    status, measured, _ = _run(capsys, *flags)
+    assert status == 0 and measured["step"] == 6
+    assert sorted(model_dir.rglob("*")) == before
 
 
 def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
@@ -45,12 +55,12 @@ def test_the_probe_and_its_curve(small_run, model_dir, tmp_path, capsys):
         ["sample", f"--output={corpus}", "--documents=4", "--facts_per_1000_characters=8"]
     )
     capsys.readouterr()
-    status, found, captured = _run(
+    status, result, captured = _run(
         capsys, f"--model_dir={model_dir}", f"--data_dir={small_run.data_dir}",
         "--max_batches=1", "--probe", f"--probe_input={corpus}", f"--plot={tmp_path}/p.png",
     )  # fmt: skip
     assert status == 0, captured.err
-    assert found["probe"]["cases"] > 0
+    assert result["probe"]["cases"] > 0
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert "masked names" in captured.err
 

@@ -17,27 +17,27 @@ def _run(capsys, *arguments):
 
 def test_saved_model_and_the_same_again(small_run, tmp_path, capsys):
     flags = [f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/out"]
-    status, found, captured = _run(capsys, *flags, "--format=saved_model")
-    assert status == 0 and found["step"] == 6, captured.err
+    status, result, captured = _run(capsys, *flags, "--format=saved_model")
+    assert status == 0 and result["step"] == 6, captured.err
     assert (tmp_path / "out/saved_model.pb").exists()
     status, _, captured = _run(capsys, *flags, "--format=saved_model")
     assert status == 0 and "finished before" in captured.err
     status, _, captured = _run(capsys, *flags, "--format=saved_model", "--step=4")
     assert status == 2 and "--overwrite" in captured.err
-    status, found, _ = _run(capsys, *flags, "--format=saved_model", "--step=4", "--overwrite")
-    assert status == 0 and found["step"] == 4
+    status, result, _ = _run(capsys, *flags, "--format=saved_model", "--step=4", "--overwrite")
+    assert status == 0 and result["step"] == 4
 
 
 def test_hugging_face(small_run, tmp_path, capsys):
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
-    status, found, captured = _run(
+    status, result, captured = _run(
         capsys, f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/hf",
         "--parity_sequences=0", "--license=cc-by-sa-4.0",
     )  # fmt: skip
     assert status == 0, captured.err
     card = (tmp_path / "hf/README.md").read_text(encoding="utf-8")
     assert "license: cc-by-sa-4.0" in card
-    assert found["parity"]["tokenizer"]["agrees"]
+    assert result["parity"]["tokenizer"]["agrees"]
 
 
 @pytest.mark.parametrize(

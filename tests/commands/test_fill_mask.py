@@ -21,15 +21,15 @@ def _run(capsys, *arguments):
 
 
 def test_each_mask_has_its_candidates(small_run, capsys):
-    status, found, captured = _run(
+    status, result, captured = _run(
         capsys,
         f"--model_dir={small_run.model_dir}",
         "--text=日本の[MASK]は[MASK]です。",
         "--top_k=3",
     )
     assert status == 0, captured.err
-    assert [len(candidates) for candidates in found["masks"]] == [3, 3]
-    first = found["masks"][0]
+    assert [len(candidates) for candidates in result["masks"]] == [3, 3]
+    first = result["masks"][0]
     assert {"token", "probability"} <= first[0].keys()
     assert first[0]["probability"] >= first[1]["probability"] > 0
     assert "日本の【" in captured.err

@@ -45,13 +45,13 @@ def _refused(command: str, model_dir: Path, output: str, capsys: pytest.CaptureF
 
 def _state(directory: Path) -> dict[str, object]:
     """What is in a folder; all of it but when it was read, which looking itself changes."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for path in directory.rglob("*"):
         about = os.lstat(path)
         owner = about.st_mode, about.st_ino, about.st_nlink, about.st_uid, about.st_gid
         content = path.read_bytes() if path.is_file() else None
-        found[str(path)] = (*owner, about.st_size, about.st_mtime_ns, content)
-    return found
+        result[str(path)] = (*owner, about.st_size, about.st_mtime_ns, content)
+    return result
 
 
 @pytest.mark.parametrize("command", FILES + FOLDERS)

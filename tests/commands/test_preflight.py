@@ -98,17 +98,19 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
     flags = ["--topology", "v5e:2x2", "--nomachine_code", "--set", "tpu.num_cores=4"]
     status, result, printed = _run(capsys, *flags)
     assert (status, result["chips"]) == (0, [])
-    (found,) = result["topologies"]
-    assert found.keys() >= SLICE_KEYS
-    assert (found["code_cycles"], found["code_coverage"]) == (None, None)
-    assert (found["topology"], found["chip"], found["devices"]) == ("v5e:2x2", "v5e", 4)
-    assert found["batch_per_core"] == 2  # of 8 sequences on 4 devices
-    assert found["tokens_per_second"] == pytest.approx(4 * found["tokens_per_second_per_core"])
+    (results,) = result["topologies"]
+    assert results.keys() >= SLICE_KEYS
+    assert (results["code_cycles"], results["code_coverage"]) == (None, None)
+    assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
+    assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
+    assert results["tokens_per_second"] == pytest.approx(4 * results["tokens_per_second_per_core"])
     parameters = 4 * _parameters()
-    assert parameters < found["collective_bytes"] < 2 * parameters  # small arrays are padded
-    assert 0 < found["collective_cycles"] < found["priced_cycles"]
-    assert found["by_kind"]["between devices"] == pytest.approx(found["collective_cycles"], abs=1)
-    assert found["alias_bytes"] > 0.9 * found["output_bytes"]
+    assert parameters < results["collective_bytes"] < 2 * parameters  # small arrays are padded
+    assert 0 < results["collective_cycles"] < results["priced_cycles"]
+    assert results["by_kind"]["between devices"] == pytest.approx(
+        results["collective_cycles"], abs=1
+    )
+    assert results["alias_bytes"] > 0.9 * results["output_bytes"]
     for messages in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
         assert messages in printed
 

@@ -278,9 +278,7 @@ def test_what_the_engine_refuses_leaves_nothing_behind(
     assert "90 GB" in capsys.readouterr().err
 
 
-def test_static_data_of_any_unit_trains_with_nothing_said_about_it(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_static_data_of_any_unit_trains_without_a_warning(runs: Runs, tmp_path: Path) -> None:
     from testkit import synthetic
 
     data, model = tmp_path / "data", tmp_path / "model"

@@ -29,7 +29,7 @@ def runs(zygote: Zygote, inputs: tuple[str, str], tmp_path_factory: pytest.TempP
     return make_runs(zygote, inputs, "auto", tmp_path_factory.mktemp("finished"))
 
 
-def test_on_finished_work_it_says_so(runs: Runs, tmp_path: Path) -> None:
+def test_finished_work_is_reported_as_finished(runs: Runs, tmp_path: Path) -> None:
     again = runs.zygote.run(*runs.copied(tmp_path))
     assert again.status == 0 and "nothing left to do" in again.err
     assert again.result["loss"] == runs.ended.result["loss"]
@@ -194,7 +194,7 @@ def test_a_run_of_another_format_is_refused_and_left_as_it_is(
     assert sorted(os.listdir(model)) == before
 
 
-def test_a_bucket_that_goes_on_refusing_ends_the_run_with_the_cause(
+def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
     runs: Runs, fake_gcs: FakeGcs, bucket: str
 ) -> None:
     model = f"{bucket}/model"

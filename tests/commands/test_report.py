@@ -22,8 +22,8 @@ def test_one_page_for_two_runs(tmp_path, capsys):
         ["report", f"--model_dir={first}", f"--model_dir={second}", f"--output={output}", "--json"]
     )
     assert status == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [run["step"] for run in found["runs"]] == [400, 400]
+    result = json.loads(capsys.readouterr().out)
+    assert [run["step"] for run in result["runs"]] == [400, 400]
     assert "a, b" in output.read_text(encoding="utf-8")
 
 

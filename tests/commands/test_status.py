@@ -14,8 +14,6 @@ from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
-NOW = 1_800_000_000.0
-
 
 @pytest.fixture
 def root(tmp_path: object) -> str:
@@ -29,7 +27,10 @@ def fake(root: str) -> Iterator[FakeTpu]:
 
 
 def make_run(root: str, name: str, **state: object) -> Run:
-    run = Run(f"{root}/bucket", name, settings=Settings((), 1000, 2.4))
+    run = Run(
+        f"{root}/bucket", name, spec=TpuSpec(name, "v3-8", "i", f"id-{name}"),
+        settings=Settings((), 1000, 2.4),
+    )  # fmt: skip
     files = BucketFiles(run)
     files.prepare()
     run.save()
@@ -40,13 +41,13 @@ def make_run(root: str, name: str, **state: object) -> Run:
 def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     training = make_run(
         root, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
-        saved_wall=time.time(), best_step=10,
+        saved_at=time.time(), best_step=10,
     )  # fmt: skip
     trainer.beat(training.model_dir, 400, "training")
     make_run(root, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP, ending_message="out of luck")
     tpus = support.nodes(fake)
-    tpus.create(TpuSpec("a", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
-    tpus.create(TpuSpec("stray", "v3-8", "i"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(TpuSpec("stray", "v3-8", "i", "id-x"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={root}/bucket", "--project=p", "--json"]
     status, result = support.run(flags, fake)
     assert status == 0

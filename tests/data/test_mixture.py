@@ -65,8 +65,8 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
         for text in block.texts:
             assert text not in times.setdefault(block.split, Counter())
             times[block.split][text] = block.times
-    for found in numbers.values():
-        assert found == list(range(len(found)))
+    for result in numbers.values():
+        assert result == list(range(len(result)))
     assert set(times.get("eval", Counter()).values()) <= {1}
     held_out = sum(text[0] == "a" for text in times.get("eval", ()))
     assert held_out == number * eval_fraction

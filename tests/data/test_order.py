@@ -78,9 +78,9 @@ def test_the_order_depends_on_epoch_and_seed():
 def test_neighbours_are_nearly_as_far_apart_as_in_a_full_shuffle(num_shards, readers, window):
     layout = order.Layout((40,) * num_shards, readers, seed=3, window=window)
     n = layout.num_records
-    found = np.array([r for _, r in flat(layout, 16, n // 16)])
+    result = np.array([r for _, r in flat(layout, 16, n // 16)])
     shuffled = np.random.default_rng(0).permutation(n)
-    distance = np.abs(np.diff(found)).mean() / np.abs(np.diff(shuffled)).mean()
+    distance = np.abs(np.diff(result)).mean() / np.abs(np.diff(shuffled)).mean()
     assert distance > 0.9, distance
 
 

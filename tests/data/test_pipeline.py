@@ -54,8 +54,8 @@ def test_order_ops_equal_order(counts, readers, window):
     for w, reader in itertools.product(range(3 * layout.windows_per_epoch), range(readers)):
         expected = order_oracle.window_shards(layout, w, reader)
         numbers = tf.constant(w, tf.int64), tf.constant(reader, tf.int64)
-        found = order.window_shards(layout, *numbers, TENSORFLOW)
-        np.testing.assert_array_equal(expected, found.numpy())
+        result = order.window_shards(layout, *numbers, TENSORFLOW)
+        np.testing.assert_array_equal(expected, result.numpy())
 
 
 @pytest.mark.parametrize("step", [0, 7, 1_000_003])
@@ -66,11 +66,11 @@ def test_reads_the_records_that_order_says(data, step):
     )
     layout = pipeline.layout_of(manifest, 3, 2)
     expected = itertools.islice(order_oracle.batches(layout, 6, step), 12)
-    found = [
+    result = [
         list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True))
         for _, epoch, record in dataset.take(12)
     ]
-    assert found == list(expected)
+    assert result == list(expected)
 
 
 def test_the_record_read_is_the_record_named(data):
@@ -221,17 +221,17 @@ def test_cut_records_are_all_of_the_text_as_sequences_of_their_own(data):
         ids[rows, places] = batch["masked_lm_ids"].numpy()[rows, columns]
         return ids
 
-    wanted, found = text(whole).reshape(16, 16), text(pieces)
+    wanted, result = text(whole).reshape(16, 16), text(pieces)
     pad, cls, sep = (synthetic.SPECIAL_IDS[name] for name in ("pad", "cls", "sep"))
     is_text = wanted != pad
-    np.testing.assert_array_equal(found[:, 1:-1], wanted[:, 1:-1])
-    np.testing.assert_array_equal(found[:, 0], np.where(is_text[:, 0], cls, pad))
-    np.testing.assert_array_equal(found[:, -1], np.where(is_text[:, -1], sep, pad))
+    np.testing.assert_array_equal(result[:, 1:-1], wanted[:, 1:-1])
+    np.testing.assert_array_equal(result[:, 0], np.where(is_text[:, 0], cls, pad))
+    np.testing.assert_array_equal(result[:, -1], np.where(is_text[:, -1], sep, pad))
     predicted = pieces["masked_lm_weights"].numpy().sum(1)
-    has_text = (found >= len(synthetic.NAMES)).any(1)
+    has_text = (result >= len(synthetic.NAMES)).any(1)
     assert has_text.any() and not has_text.all(), "both kinds of pieces"
     np.testing.assert_array_equal(predicted > 0, has_text)
-    np.testing.assert_array_equal(pieces["document_ids"].numpy() > 0, found != pad)
+    np.testing.assert_array_equal(pieces["document_ids"].numpy() > 0, result != pad)
     hosts = [
         next(iter(pipeline.batches(manifest, directory, **how, num_hosts=2, host_index=host)))
         for host in (0, 1)

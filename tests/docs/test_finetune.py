@@ -39,11 +39,13 @@ def classification(texts: list[str]) -> list[dict[str, str]]:
 
 
 def questions(texts: list[str]) -> list[dict[str, str]]:
-    found = []
+    results = []
     for text in texts:
         title = text.split("\n")[2]
-        found.append({"question": "何について書かれていますか。", "context": text, "answer": title})
-    return found
+        results.append(
+            {"question": "何について書かれていますか。", "context": text, "answer": title}
+        )
+    return results
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ def page(name: str) -> str:
 
 def blocks(name: str) -> list[str]:
     """Code blocks, without their comments."""
-    found = re.findall(r"```\w*\n(.*?)```", page(name), re.DOTALL)
-    return [re.sub(r" +# .*", "", block) for block in found]
+    result = re.findall(r"```\w*\n(.*?)```", page(name), re.DOTALL)
+    return [re.sub(r" +# .*", "", block) for block in result]
 
 
 @pytest.mark.parametrize("name", ["README", "docs/guide"])
@@ -27,7 +27,7 @@ def test_the_commands_are_the_same(name):
 def test_every_message_is_there():
     def messages(name: str) -> set[str]:
         rows = [line for line in page(name).splitlines() if line.startswith("| `")]
-        return {found for row in rows for found in re.findall("`([^`]+)`", row.split(" | ")[0])}
+        return {result for row in rows for result in re.findall("`([^`]+)`", row.split(" | ")[0])}
 
     assert messages("docs/troubleshooting.ja.md") == messages("docs/troubleshooting.md")
 

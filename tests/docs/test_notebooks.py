@@ -63,7 +63,7 @@ def commands(name: str, run: str) -> list[list[str]]:
 def test_commands_parse_and_train_on_the_runtime_that_is_there(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, found = tmp_path / "settings.yaml", {}
+    run, results = tmp_path / "settings.yaml", {}
     for words in commands(name, str(run)):
         if words[0] == "config":
             assert main.run_command_line(words) == 0
@@ -72,9 +72,9 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(
             args = command_flags.parse(main.load_command(words[0]), words[0], words[1:])
             if "config" in args:
                 command_flags.resolve(args)
-            found[words[0]] = args
-    assert set(found) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
-    args = found["pretrain"]
+            results[words[0]] = args
+    assert set(results) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
+    args = results["pretrain"]
     assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510.5
     training = command_flags.resolve(args)[0].training
     chips = int(name.rpartition("-")[2])
@@ -104,7 +104,9 @@ def test_the_notebooks_share_their_cells() -> None:
     first, second = (cells(name, "code") for name in NAMES)
     heads = ("import glob", "PLACES =", "if IS_BUCKET or", "FIGURES =", "MINUTES =", "if IS_DONE")
     for head in heads:
-        (one,), (other,) = ([c for c in found if c.startswith(head)] for found in (first, second))
+        (one,), (other,) = (
+            [c for c in results if c.startswith(head)] for results in (first, second)
+        )
         assert one == other
 
 

@@ -26,8 +26,8 @@ def test_the_roads_hold_no_other_long_times():
     quoted = " ".join(text for _, text in times.sentences())
     for page in ("README.md", "README.ja.md", "docs/guide.md", "docs/guide.ja.md"):
         for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
-            if found := DURATION.search(line):
-                assert found[0].removeprefix("# ") in quoted, f"{page}: {line}"
+            if result := DURATION.search(line):
+                assert result[0].removeprefix("# ") in quoted, f"{page}: {line}"
 
 
 MEASURED = times.load()["measured"]

@@ -68,20 +68,20 @@ def test_attention_is_the_dense_references(length, random_pattern):
     numbers[1, -length // 5 :] = 0  # padding, the whole last block
     plan = modeling.Plan(settings, length, query.device)
     for layer in (0, 1):
-        found = modeling.attend(query, key, value, numbers, plan, layer)
+        result = modeling.attend(query, key, value, numbers, plan, layer)
         parts = query.detach(), key.detach(), value.detach()
         flexed = modeling.attend(*parts, numbers, plan, layer, flexes=True)
         assert plan.is_full or layer in plan._rows
-        torch.testing.assert_close(flexed, found, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(flexed, result, atol=1e-5, rtol=1e-5)
         seen = torch.from_numpy(pattern.dense_mask(settings, layer, length))[None]
         same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers[:, None, :] > 0)
         scores = query @ key.transpose(-1, -2) / 2.0
         scores = scores.masked_fill(~(seen & same[:, None]), -1e30)
         there = (numbers > 0)[:, None, :, None]
         expected = (scores.softmax(-1) @ value) * there
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-        weights = torch.randn(found.shape, generator=generator)
-        ours = torch.autograd.grad((found * weights).sum(), (query, key, value))
+        torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)
+        weights = torch.randn(result.shape, generator=generator)
+        ours = torch.autograd.grad((result * weights).sum(), (query, key, value))
         theirs = torch.autograd.grad((expected * weights).sum(), (query, key, value))
         for mine, other in zip(ours, theirs, strict=True):
             assert torch.isfinite(mine).all()
@@ -95,14 +95,14 @@ def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
     plan = modeling.Plan(settings, length, torch.device("cpu"))
     numbers = torch.ones(1, length, dtype=torch.long)
     for layer in (0, 1):
-        found = plan.flex_mask(layer, numbers)
+        result = plan.flex_mask(layer, numbers)
         dense = torch.from_numpy(pattern.dense_mask(settings, layer, length))
-        (size, other) = found.BLOCK_SIZE
-        assert size == other and size % 128 == 0 and found.seq_lengths == (length, length)
+        (size, other) = result.BLOCK_SIZE
+        assert size == other and size % 128 == 0 and result.seq_lengths == (length, length)
         tiles = -(-length // size)
         whole = torch.nn.functional.pad(dense, (0, tiles * size - length) * 2)
         expected = whole.view(len(dense), tiles, size, tiles, size).any(4).any(2)
-        assert torch.equal(found.to_dense()[0].bool(), expected)
+        assert torch.equal(result.to_dense()[0].bool(), expected)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 ZONE = "us-central1-b"
-SPEC = TpuSpec("run-1", "v5litepod-8", compute.image("v5litepod-8"))
+SPEC = TpuSpec("run-1", "v5litepod-8", compute.image("v5litepod-8"), "id-1")
 
 
 @pytest.fixture
@@ -92,10 +92,7 @@ def test_the_cloud_itself_ends_a_life(tmp_path: Path) -> None:
     ("name", "machine"),
     [
         ("v5litepod-1", "ct5lp-hightpu-1t"),
-        ("v5e-4", "ct5lp-hightpu-4t"),
-        ("v5e-8", "ct5lp-hightpu-8t"),
         ("v5p-8", "ct5p-hightpu-4t"),
-        ("v6e-1", "ct6e-standard-1t"),
         ("v6e-8", "ct6e-standard-8t"),
         ("v7x-8", "tpu7x-standard-4t"),
         ("tpu7x-8", "tpu7x-standard-4t"),
@@ -137,7 +134,9 @@ def test_status_and_down_look_at_both_services(tmp_path: Path) -> None:
     with FakeCompute(f"{root}/c") as newer, FakeTpu(f"{root}/t") as older:
         support.engine(newer).create(SPEC, ZONE, 1, {}, 1e5)
 
-        support.nodes(older).create(TpuSpec("run-2", "v3-8", "i"), "us-central1-a", 1, {}, 1e5)
+        support.nodes(older).create(
+            TpuSpec("run-2", "v3-8", "i", "id-2"), "us-central1-a", 1, {}, 1e5
+        )
         both = {**support.environment(newer), **support.environment(older)}
         status, result = support.run_with(["status", "--project=p", "--json"], both)
         assert status == 0

@@ -133,8 +133,8 @@ def check(kind: type[support.Fake], root: str, data_dir: str, times: int, steps:
     assert result["global_step"] == steps
     assert result["preemptions"] == len(preempted) == times
     assert result["failures"] == 0
-    found, expected = weights(result["model_dir"], steps), weights(reference, steps)
-    assert [name for name in expected if found[name] != expected[name]] == []
+    results, expected = weights(result["model_dir"], steps), weights(reference, steps)
+    assert [name for name in expected if results[name] != expected[name]] == []
     with open(f"{result['model_dir']}/metrics.jsonl", encoding="utf-8") as file:
         logged = [json.loads(line)["step"] for line in file]
     assert logged == sorted(set(logged))

@@ -17,13 +17,13 @@ LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
 
 @pytest.mark.parametrize("step", [1, 3, 50, 700])
 def test_every_line_comes_once_and_in_order(step: int) -> None:
-    follower, found, log = LogFollower(), [], ""
+    follower, results, log = LogFollower(), [], ""
     for start in range(0, len(LINES), step):
         log += "".join(f"{line}\n" for line in LINES[start : start + step])
         half = log[: -len(LINES[-1]) // 2]  # a copy may end within a line
-        found += follower.new_lines(half[-40_000:])
-    found += follower.new_lines(log[-40_000:])
-    assert found == LINES
+        results += follower.new_lines(half[-40_000:])
+    results += follower.new_lines(log[-40_000:])
+    assert results == LINES
 
 
 def test_another_machine_begins_another_log() -> None:

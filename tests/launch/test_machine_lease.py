@@ -109,18 +109,6 @@ def test_4_a_zone_that_cannot_be_listed_holds_no_deletion_up() -> None:
     assert cloud.nodes == []
 
 
-def test_4_a_finished_run_is_not_called_billing_because_of_another_zone() -> None:
-    cloud = SimulatedCloud(TRAINER, script=["stockout"])
-
-    def interfere(act: str, zone: str) -> None:
-        if act == "list" and zone == "zone-a" and cloud.now > 600:
-            raise ServiceFault(Kind.PERMISSION, "denied")
-
-    cloud.interfere = interfere
-    state = run(cloud)
-    assert (state.ending, state.ending_reason) == (Ending.FINISHED, "finished")
-
-
 def test_4_its_own_zone_without_an_answer_is_named_with_the_end_of_the_lease() -> None:
     cloud = SimulatedCloud(TRAINER)
     breaking(

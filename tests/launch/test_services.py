@@ -14,13 +14,13 @@ from google.auth.exceptions import RefreshError, TransportError
 
 from bigbird_ja.launch import rest, services
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.services import Operation, Presence, Tpu, TpuNodes, TpuSpec
+from bigbird_ja.launch.services import Operation, Presence, TpuNodes, TpuSpec
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 ZONE = "us-central1-b"
-NODE = TpuSpec("run-1", "v3-8", "tpu-vm-tf-2.15.0-se")
+NODE = TpuSpec("run-1", "v3-8", "tpu-vm-tf-2.15.0-se", "id-1")
 QUEUED = replace(NODE, queued=True)
 
 
@@ -64,7 +64,7 @@ def test_requests_state_what_is_rented() -> None:
     assert spot["schedulingConfig"] == {"spot": True}
     assert spot["metadata"] == {"startup-script": "x"}
     assert spot["labels"][services.RUN_LABEL] == "run-1"
-    other = TpuSpec("r", "v2-8", "i", "on_demand", service_account="a@b", network="n")
+    other = TpuSpec("r", "v2-8", "i", pricing="on_demand", service_account="a@b", network="n")
     node = services.creation("p", other, ZONE, 1, {})
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
@@ -86,24 +86,6 @@ def test_failed_operations(fake: FakeTpu, tpus: TpuNodes, word: str, kind: Kind)
     fake.script.append(word)
     operation = finished(tpus, tpus.create(NODE, ZONE, 1, {}, 3600.0))
     assert operation.fault is not None and operation.fault.kind is kind
-
-
-@pytest.mark.parametrize(
-    ("word", "kind"),
-    [
-        ("quota", Kind.QUOTA),
-        ("permission", Kind.PERMISSION),
-        ("bad_request", Kind.BAD_REQUEST),
-        ("rate", Kind.UNAVAILABLE),
-        ("internal_call", Kind.INTERNAL),
-    ],
-)
-def test_refused_calls(fake: FakeTpu, tpus: TpuNodes, word: str, kind: Kind) -> None:
-    fake.script += [word] * 10
-    with pytest.raises(ServiceFault) as caught:
-        tpus.create(NODE, ZONE, 1, {}, 3600.0)
-    assert caught.value.kind is kind
-    assert fake.node_names() == []
 
 
 def test_unavailable_is_retried_and_a_lost_reply_shows_as_existing(
@@ -256,9 +238,3 @@ def test_an_open_connection_stays_on_this_machine(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(services.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
         services.connect("p")
-
-
-def test_labels_that_are_not_ours() -> None:
-    labels = {services.ATTEMPT_LABEL: "?"}
-    tpu = Tpu("x", ZONE, Presence.READY, "READY", labels=labels)
-    assert (tpu.run, tpu.attempt) == ("x", 0)

@@ -10,19 +10,34 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.run_state import Ending, RunState, Settings
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.decide import decide
+from bigbird_ja.launch.run_state import (
+    ABSENT_LOOKS,
+    Ending,
+    Observation,
+    Phase,
+    RunState,
+    Settings,
+)
+from bigbird_ja.launch.services import Operation, TpuSpec
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-SPEC = TpuSpec("run", "v3-8", "image")
+SPEC = TpuSpec("run", "v3-8", "image", "id-1")
 TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)  # ten hours
 
 
 def settings_with(**changes: object) -> Settings:
-    base = Settings(ZONES, TRAINER.target_step, 2.4, project="p", accelerator_type="v3-8")
+    base = Settings(
+        ZONES,
+        TRAINER.target_step,
+        2.4,
+        project="p",
+        accelerator_type="v3-8",
+        run_id="id-1",
+    )
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -279,22 +294,6 @@ def killed_and_started_again(after: bool, instants: Iterable[int]) -> None:
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
 
 
-def test_killed_again_and_again_it_still_finishes() -> None:
-    rng = random.Random(5)
-    for _ in range(5):
-        cloud = SimulatedCloud(TRAINER, lambda ready: rng.expovariate(1 / 7200.0))
-        for _ in range(6):
-            killer = Killer(cloud, rng.randrange(1, 400), rng.random() < 0.5)
-            try:
-                run(killer)  # type: ignore[arg-type]
-            except Killed:
-                cloud.sleep(rng.uniform(0, 3000))
-        state = run(cloud)
-        assert state.ending is Ending.FINISHED
-        assert cloud.most_at_once == 1
-        assert cloud.nodes == []
-
-
 def test_clock_jumps_neither_kill_a_healthy_tpu_nor_change_the_bill() -> None:
     cloud = SimulatedCloud(TRAINER)
     jumps = iter([86_400.0, -2 * 86_400.0, 1e7, 0.0])
@@ -359,3 +358,12 @@ def test_a_dead_tpu_left_by_an_earlier_life_is_removed_first() -> None:
     assert state.ending is Ending.FINISHED
     assert cloud.most_at_once == 1
     assert cloud.nodes == []
+
+
+def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() -> None:
+    state = RunState("run", Phase.CREATING, zone="zone-a", attempt=1)
+    state = replace(state, operation="made", operation_kind="create", absences=ABSENT_LOOKS)
+    decision = decide(
+        state, Observation(5.0, 5.0, 0.0, operation=Operation(done=True)), settings_with()
+    )
+    assert decision.state.phase is Phase.REMOVING and decision.state.preemptions == 1

@@ -272,11 +272,6 @@ def test_a_life_begins_when_it_is_asked_for(tmp_path: Path) -> None:
         assert watcher.CREATION_SECONDS <= vm.counters().age < 1.1 * watcher.CREATION_SECONDS
 
 
-def test_heartbeats_with_a_new_time_alone_do_not_save_it(tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        beat_until_gone(Vm(tmp_path, fake, stalled=1.0), lambda moment: 7)
-
-
 def test_started_again_and_again_it_goes_on_counting(tmp_path: Path) -> None:
     """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
     with FakeTpu(str(tmp_path / "vms")) as fake:
@@ -324,6 +319,17 @@ def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
         finally:
             ended(process)
         assert fake.http_script == []
+
+
+def test_all_addresses_are_asked_whatever_the_first_answers(tmp_path: Path) -> None:
+    with FakeTpu(str(tmp_path / "vms")) as fake:
+        node = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
+        vm = Vm(tmp_path, fake, limit=0.1, delete=[f"{fake.url}/v2/nowhere", node])
+        process = vm.start()
+        try:
+            wait_until(vm.is_gone)
+        finally:
+            ended(process)
 
 
 def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def _config(*settings: str) -> Config:
 
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    found: dict[str, Any] = {"jax": (0, 7), "tensorflow": (2, 20)}
-    monkeypatch.setattr(implementation, "_version", found.get)
-    return found
+    result: dict[str, Any] = {"jax": (0, 7), "tensorflow": (2, 20)}
+    monkeypatch.setattr(implementation, "_version", result.get)
+    return result
 
 
 def _resolved(config: Config, platform: str, chip: str | None) -> str:
@@ -62,8 +62,8 @@ def test_where_the_compiler_refuses_the_kernels_auto_stays_with_xla(
 ) -> None:
     asked = _config()
     taken = implementation.resolved(asked, "tpu", "v5e")
-    found = implementation.without_kernels(asked, taken, ValueError(message))
-    assert found.model.attention_implementation == "xla"
+    result = implementation.without_kernels(asked, taken, ValueError(message))
+    assert result.model.attention_implementation == "xla"
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -123,8 +123,8 @@ def _with_gradients(run: Any, given: list[tf.Tensor], upstream: tf.Tensor) -> li
 NAMES = ("context", "d_query", "d_key", "d_value")
 
 
-def _assert_equal(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    for name, got, wanted in zip(NAMES, found, expected, strict=True):
+def _assert_equal(result: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for name, got, wanted in zip(NAMES, result, expected, strict=True):
         atol = 2e-5 * max(1.0, np.abs(wanted).max())
         np.testing.assert_allclose(got, wanted, rtol=0, atol=atol, err_msg=name)
 
@@ -149,8 +149,8 @@ def test_values_and_gradients_equal_the_dense_reference(name: str, documents: bo
 def test_a_sequence_of_nothing_but_padding_is_finite_and_gets_nothing() -> None:
     case = Case("small")
     case.mask[0] = 0
-    for found in case.kernels():
-        assert np.isfinite(found).all() and not found[0].any() and found[1].any()
+    for result in case.kernels():
+        assert np.isfinite(result).all() and not result[0].any() and result[1].any()
 
 
 @pytest.mark.nightly

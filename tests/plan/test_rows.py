@@ -19,8 +19,8 @@ from bigbird_ja.settings.schema import Config
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    found, _ = resolve_config("configs/base-4096.yaml")
-    return complete_config(found)
+    result, _ = resolve_config("configs/base-4096.yaml")
+    return complete_config(result)
 
 
 def test_tokens_and_steps(config: Config) -> None:
@@ -80,19 +80,19 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
     sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
-    found = complete_config(resolve_config("base-4096", sets)[0])
+    result = complete_config(resolve_config("base-4096", sets)[0])
     machine = hardware.find("v3-8")
     chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
     chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}
-    run = run_of(found, figures=plan.Figures([chip]))
-    rate = plan.rate_of(machine, found, run.figures, None)
+    run = run_of(result, figures=plan.Figures([chip]))
+    rate = plan.rate_of(machine, result, run.figures, None)
     assert (rate.tokens_per_second, rate.in_first_phase) == (80_000.0, 128_000.0)
     seconds = 65_536 * (9000 / 128_000 + 1000 / 80_000)
     assert plan.training_hours(run, rate) == pytest.approx(seconds / 3600)
-    assumed = plan.rate_of(machine, found, plan.Figures(), None)
+    assumed = plan.rate_of(machine, result, plan.Figures(), None)
     assert assumed.in_first_phase is not None, "full attention over 512 tokens needs less"
     assert assumed.in_first_phase > assumed.tokens_per_second
-    shorter = run_of(found, steps=100, figures=run.figures)
+    shorter = run_of(result, steps=100, figures=run.figures)
     assert plan.training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
 
 

@@ -23,7 +23,7 @@ def useful_share(seed: int) -> float:
     lifetimes = random.Random(seed)
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(0.25 / 3600), fast=True)
     settings = Settings(("zone-a", "zone-b"), trainer.target_step, 0.0, max_seconds=365 * 86_400)
-    spec = TpuSpec("simulated", "v3-8", "")
+    spec = TpuSpec("simulated", "v3-8", "", "id-1")
     state = supervise(spec, settings, Services(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
     assert state.ending is Ending.FINISHED and not cloud.nodes
     assert 250 < state.preemptions < 500

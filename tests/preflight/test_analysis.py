@@ -49,10 +49,10 @@ def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
     texts = "".join(path.read_text() for path in analysis.glob("*.textproto"))
     analysed = {name: int(number) for name, number in ANALYSED.findall(texts)}
     module = hlo.parse(compiled.stdout[compiled.stdout.index("HloModule") :])
-    found = roofline.code_costs(
+    result = roofline.code_costs(
         module, costs.costs(module), machine_code.collect(str(listings)), CHIPS["v5e"]
     )
-    big = [code for code in found if analysed.get(code.cost.instruction.name, 0) > 1000]
+    big = [code for code in result if analysed.get(code.cost.instruction.name, 0) > 1000]
     assert len(big) >= 3
     for code in big:
         assert code.bundle_cycles is not None

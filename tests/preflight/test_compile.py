@@ -42,8 +42,12 @@ def _child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 
 def test_a_result_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     _child(monkeypatch, ANSWER)
-    found = compile_lib.compile_for(STEP, V3)
-    assert (found.hlo, found.stats, found.shortage) == ("HloModule made", {"temp_bytes": 7}, None)
+    result = compile_lib.compile_for(STEP, V3)
+    assert (result.hlo, result.stats, result.shortage) == (
+        "HloModule made",
+        {"temp_bytes": 7},
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,12 +130,12 @@ def test_machine_code_is_made_on_request_and_cached_apart(
     monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
     _child(monkeypatch, LISTING)
     without = compile_lib.compile_for(STEP, of_chip(chip), cache)
-    found = compile_lib.compile_for(STEP, of_chip(chip), cache, code=True)
+    result = compile_lib.compile_for(STEP, of_chip(chip), cache, code=True)
     assert without.code is None
-    assert found.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
-    assert found.stats == {"temp_bytes": 7}
+    assert result.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
+    assert result.stats == {"temp_bytes": 7}
     assert len(os.listdir(cache)) == (2 if asked else 1)
-    assert compile_lib.compile_for(STEP, of_chip(chip), cache, code=True) == found
+    assert compile_lib.compile_for(STEP, of_chip(chip), cache, code=True) == result
 
 
 def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:

@@ -67,12 +67,12 @@ def _found(text: str) -> dict[str, costs.Cost]:
 
 
 def test_nested_loops_multiply() -> None:
-    found = _found(NESTED)
-    assert (found["work"].trips, found["work"].estimated) == (15, 1500.0)
-    assert (found["once"].trips, found["once"].estimated) == (3, 30.0)
-    assert all(cost.trips_known for cost in found.values())
+    result = _found(NESTED)
+    assert (result["work"].trips, result["work"].estimated) == (15, 1500.0)
+    assert (result["once"].trips, result["once"].estimated) == (3, 30.0)
+    assert all(cost.trips_known for cost in result.values())
     later_trips = (14 + 2) * 8 * 128 * 4
-    assert costs.looped_work(hlo.parse(NESTED), found.values()) == (0, later_trips)
+    assert costs.looped_work(hlo.parse(NESTED), result.values()) == (0, later_trips)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ WHOLE = 1024 * 128 * 4
 
 
 def test_collectives_in_every_form_are_priced_by_its_larger_side() -> None:
-    found = _found(COLLECTIVES)
-    assert found.keys() == {"r", "s", "f", "g", "k", "z"}
-    moving = {name: cost.collective for name, cost in found.items() if cost.collective}
+    result = _found(COLLECTIVES)
+    assert result.keys() == {"r", "s", "f", "g", "k", "z"}
+    moving = {name: cost.collective for name, cost in result.items() if cost.collective}
     assert moving == {"r": "all-reduce", "s": "reduce-scatter", "f": "reduce-scatter",
                       "g": "all-gather-start", "k": "all-gather"}  # fmt: skip
     for name in moving:
-        assert found[name].moved_bytes == WHOLE
-        assert found[name].priced == costs.price(WHOLE)
+        assert result[name].moved_bytes == WHOLE
+        assert result[name].priced == costs.price(WHOLE)
 
 
 @pytest.mark.parametrize(

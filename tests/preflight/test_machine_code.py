@@ -30,8 +30,8 @@ def test_asked_for_only_where_it_is(chip: str, libtpu: str, there: bool) -> None
 
 
 def test_fullness_goes_by_how_often_bundles_run() -> None:
-    found = machine_code.fullness(UTILISATION, [3.0, 1.0])
-    assert found == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
+    result = machine_code.fullness(UTILISATION, [3.0, 1.0])
+    assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
     assert machine_code.fullness(UTILISATION, [1.0]) == {}  # of another listing
     assert machine_code.fullness("", []) == {}
 
@@ -46,10 +46,10 @@ def test_listings_are_found_by_op(tmp_path: Path) -> None:
         ("1797-TLP-hlo.txt", "HloModule m"),
     ):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    found = machine_code.collect(os.fspath(tmp_path))
-    assert {name: code.cycles for name, code in found.items()} == {"fusion.4": 2, "copy-done.2": 3}
-    assert found["fusion.4"].slots["VALU"] == pytest.approx(0.25)
-    assert found["copy-done.2"].slots == {}
+    result = machine_code.collect(os.fspath(tmp_path))
+    assert {name: code.cycles for name, code in result.items()} == {"fusion.4": 2, "copy-done.2": 3}
+    assert result["fusion.4"].slots["VALU"] == pytest.approx(0.25)
+    assert result["copy-done.2"].slots == {}
     assert os.fspath(tmp_path) in machine_code.flags(os.fspath(tmp_path))
 
 

@@ -56,8 +56,8 @@ CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {
 
 def _found() -> dict[str, roofline.CodeCost]:
     module = hlo.parse(TEXT)
-    found = roofline.code_costs(module, costs.costs(module), CODE, V5E)
-    return {code.cost.instruction.name: code for code in found}
+    result = roofline.code_costs(module, costs.costs(module), CODE, V5E)
+    return {code.cost.instruction.name: code for code in result}
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_bytes_in_hbm(name: str, size: int) -> None:
 
 
 def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
-    found = _found()
-    assert found["f.1"].bundle_cycles == found["f.2"].bundle_cycles == 20_000
-    assert found["e"].bundle_cycles is None  # its operand lies elsewhere
-    assert found["e"].cycles == found["e"].cost.cycles > 0
+    result = _found()
+    assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
+    assert result["e"].bundle_cycles is None  # its operand lies elsewhere
+    assert result["e"].cycles == result["e"].cost.cycles > 0
 
 
 def test_products_at_the_peak() -> None:
@@ -89,10 +89,10 @@ def test_products_at_the_peak() -> None:
 def test_code_of_unknown_length_does_not_count() -> None:
     module = hlo.parse(TEXT)
     code = {"g": Code(100.0, {}, unknown_share=0.5), "h": Code(100.0, {}, unknown_share=0.01)}
-    found = {c.cost.instruction.name: c
+    result = {c.cost.instruction.name: c
              for c in roofline.code_costs(module, costs.costs(module), code, V5E)}  # fmt: skip
-    assert (found["g"].bundle_cycles, found["g"].bound_by) == (None, None)
-    assert found["h"].bundle_cycles == 100
+    assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
+    assert result["h"].bundle_cycles == 100
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def test_bound_by_the_fullest(
 
 
 def test_the_longer_of_bundles_and_bytes_counts() -> None:
-    found = _found()
-    assert found["g"].cycles == 100  # 15 cycles of HBM
-    slow = roofline.CodeCost(found["g"].cost, 100.0, 300.0, 0.0, "HBM")
+    result = _found()
+    assert result["g"].cycles == 100  # 15 cycles of HBM
+    slow = roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM")
     assert slow.cycles == 300
 
 
 def test_sums_over_a_step() -> None:
-    found = list(_found().values())
-    figures = breakdown.code_figures(found, StepTime(waiting=5_000.0, copied=8_000.0))
-    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in found) + 5_000, abs=1)
+    result = list(_found().values())
+    figures = breakdown.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
+    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
     listed = 2 * 20_000 + 100 + 5_000
     assert figures["code_coverage"] == pytest.approx(listed / figures["code_cycles"], rel=1e-3)
     assert sum(figures["code_by_kind"].values()) == pytest.approx(figures["code_cycles"], abs=3)
@@ -193,10 +193,10 @@ def _numbered(lines: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     ],
 )
 def test_what_does_not_fit_between_start_and_end(lines, ops, expected):
-    found = _waits(*lines, ops=ops)
-    assert found.waiting == pytest.approx(expected * ONE)
+    result = _waits(*lines, ops=ops)
+    assert result.waiting == pytest.approx(expected * ONE)
     copies = sum(line.startswith("  %start") for line in lines)
-    assert found.copied == pytest.approx(copies * ONE)
+    assert result.copied == pytest.approx(copies * ONE)
 
 
 def test_an_op_that_fills_hbm_leaves_no_time():
@@ -219,9 +219,9 @@ def test_loops_wait_in_every_trip():
         "  %op.{n} = f32[2048,128]{{1,0:T(8,128)}} while(%p), condition=%body, body=%step,"
         ' backend_config={{"known_trip_count":{{"n":"5"}}}}\n'
     )
-    found = _waits(loop, ops=0.25, text=inner)
-    assert found.waiting == pytest.approx(5 * 0.75 * ONE)
-    assert found.copied == pytest.approx(5 * ONE)
+    result = _waits(loop, ops=0.25, text=inner)
+    assert result.waiting == pytest.approx(5 * 0.75 * ONE)
+    assert result.copied == pytest.approx(5 * ONE)
     # What the loop leaves of HBM's time is for the copies around it.
     around = _waits(START, loop, DONE, ops=3.0, text=inner)
     assert around.waiting == 0

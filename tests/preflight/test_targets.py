@@ -20,12 +20,12 @@ def _count(places: Sequence[Place]) -> list[int]:
 
 
 def test_slices_by_name() -> None:
-    found = targets.of_topologies(["v5e:2x4", "v5e:1x1", "v4:2x2x1"], _count)
-    assert [target.devices for target in found] == [8, 1, 4]
-    assert [target.chip for target in found] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
-    assert found[1].place == Place("v5e:1x1", is_one_chip=True)
-    assert found[2].place.options == {"chip_config_name": "megacore"}
-    assert all(target.is_slice for target in found)
+    result = targets.of_topologies(["v5e:2x4", "v5e:1x1", "v4:2x2x1"], _count)
+    assert [target.devices for target in result] == [8, 1, 4]
+    assert [target.chip for target in result] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
+    assert result[1].place == Place("v5e:1x1", is_one_chip=True)
+    assert result[2].place.options == {"chip_config_name": "megacore"}
+    assert all(target.is_slice for target in result)
     assert not targets.of_chip("v5e").is_slice
     assert targets.of_topologies([], _count) == []
 

@@ -44,26 +44,6 @@ def test_cost_and_eta_follow_the_pace_so_far(tmp_path):
     assert run.cost_usd == 12.5
 
 
-def test_time_of_another_configs_killed_run_is_not_counted(tmp_path):
-    """It was killed before its first checkpoint; another one began in the same folder."""
-    run_dir = fake_run.write(tmp_path / "r", steps=400)
-    path = run_dir / "events.jsonl"
-    events = [json.loads(line) | {"config": "new"} for line in path.read_text().splitlines()]
-    start = fake_run.START - 50_000
-    before = [
-        {"event": "started", "time": start, "config": "old"},
-        {"event": "saved", "time": start + 9000, "global_step": 1},
-    ]
-    again = [{"event": "started", "time": start + 20_000, "config": "new"}]  # ours, killed at once
-    path.write_text("".join(json.dumps(e) + "\n" for e in [*before, *again, *events]))
-    now = fake_run.end_of(run_dir)
-    run = collect.collect(str(run_dir), now)
-    assert [s.start for s in run.sessions][:2] == [start + 20_000, fake_run.START]
-    assert run.seconds < 4000
-    path.write_text("".join(json.dumps(e) + "\n" for e in [*before, *events]))
-    assert collect.collect(str(run_dir), now).sessions[0].start == fake_run.START
-
-
 def test_runs_are_named_by_where_they_differ(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
     runs = [collect.collect(f"{place}/", 0.0) for place in dirs]

@@ -82,10 +82,10 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
 def test_a_browser_draws_it(text, tmp_path, width, colors, drawn):
     path, picture = tmp_path / "report.html", tmp_path / "report.png"
     path.write_text(text, encoding="utf-8")
-    found = browser.render(path, picture, width, colors)
-    assert found["title"] == "bigbird-ja: first, second"
-    assert found["errors"] == [] and found["requests"] == [path.as_uri()]
-    assert found["pictures"] >= 9 and found["width"] == width  # nothing to scroll sideways
+    result = browser.render(path, picture, width, colors)
+    assert result["title"] == "bigbird-ja: first, second"
+    assert result["errors"] == [] and result["requests"] == [path.as_uri()]
+    assert result["pictures"] >= 9 and result["width"] == width  # nothing to scroll sideways
     pixels = matplotlib.imread(picture)
     # Both runs' colours are drawn: the first two of the style sheet.
     for colour in drawn:

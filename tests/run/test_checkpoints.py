@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ from bigbird_ja.run.checkpoints import (
     CheckpointStore,
     Damaged,
     Meta,
+    parameters_of,
+    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
@@ -35,24 +39,29 @@ class Killed(BaseException):
     """Stands for SIGKILL between two files."""
 
 
-def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, int]]]:
+def make(
+    place: str, tmp_path: Path, texts: list[str] | None = None
+) -> tuple[CheckpointStore, list[tuple[str, int]]]:
     reports: list[tuple[str, int]] = []
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    store = CheckpointStore(
-        place,
-        str(scratch),
-        lambda event, step, text: reports.append((event, step)),
-        owned=Owned.create(place, "run"),
-    )
+
+    def report(event: str, step: int, text: str) -> None:
+        reports.append((event, step))
+        if texts is not None:
+            texts.append(text)
+
+    store = CheckpointStore(place, str(scratch), report, owned=Owned.create(place, "run"))
     return store, reports
 
 
-def save(store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3) -> Meta:
+def save(
+    store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3, keep_every: int = 0
+) -> Meta:
     prefix = str(tmp_path / "scratch" / f"model.ckpt-{step}")
     write_variables(prefix, {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)})
     meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
-    return store.publish(prefix, meta, keep_last, 0)
+    return store.publish(prefix, meta, keep_last, keep_every)
 
 
 def flip(place: str, name: str) -> None:
@@ -92,23 +101,176 @@ def test_damage_is_found_named_and_set_aside(place: str, tmp_path: Path, part: s
     assert store.latest_good() is not None and len(reports) == 1
 
 
-@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
-def test_a_missing_file_counts_as_damage(place: str, tmp_path: Path, part: str) -> None:
-    store, reports = make(place, tmp_path)
+def _change_sidecar(place: str, old: str, new: str) -> None:
+    path = storage.join(place, "model.ckpt-20.json")
+    text = storage.read_text(path)
+    assert old in text
+    storage.write_bytes(path, text.replace(old, new).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda place: flip(place, "model.ckpt-20.index"), r"-20\.index: its checksum is not"),
+        (
+            lambda place: storage.write_bytes(storage.join(place, "model.ckpt-20.index"), b"x"),
+            r"-20\.index: 1 bytes instead of \d+",
+        ),
+        (
+            lambda place: storage.delete(storage.join(place, "model.ckpt-20.data-00000-of-00001")),
+            r"-20\.data-00000-of-00001: missing",
+        ),
+        (
+            lambda place: _change_sidecar(place, "model.ckpt-20.index", "model.ckpt-20.other"),
+            r"-20\.json: damaged: (does not list model\.ckpt-20\.index|.*other)",
+        ),
+        (lambda place: _change_sidecar(place, '"step": 20', '"step": 10'), "is of step 10"),
+        (
+            lambda place: storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{"),
+            r"-20\.json: damaged",
+        ),
+        (
+            lambda place: _change_sidecar(place, '"time": 0.0', '"time": "x"'),
+            r"json: damaged.*time",
+        ),
+    ],
+)
+def test_the_report_names_the_file_and_what_is_wrong_with_it(
+    place: str, tmp_path: Path, change: Callable[[str], None], words: str
+) -> None:
+    texts: list[str] = []
+    store, reports = make(place, tmp_path, texts)
     save(store, tmp_path, 10)
     save(store, tmp_path, 20)
-    storage.delete(storage.join(place, f"model.ckpt-20{part}"))
+    change(place)
     newest = store.latest_good()
     assert newest is not None and newest.meta.step == 10 and reports == [("set_aside", 20)]
+    assert re.match(
+        r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*" + words,
+        texts[0],
+    )
+    # What is read by others lists what is left.
+    state = storage.read_text(storage.join(place, "checkpoint"))
+    assert "ckpt-10" in state and "ckpt-20" not in state
 
 
-def test_with_none_left_it_stops_instead_of_starting_over(place: str, tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_is_named(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    with pytest.raises(Damaged, match=r"model\.ckpt-99\.json: no such checkpoint"):
+        store.fetch(99)
+    save(store, tmp_path, 20)
+    _change_sidecar(place, '"format_version": "0.1.0"', '"format_version": ""')
+    with pytest.raises(BadInput, match=r"model\.ckpt-20\.json.*train again") as caught:
+        store.latest_good()
+    assert not isinstance(caught.value, Damaged) and store.steps() == [20], "left as it is"
+
+
+def test_a_failed_save_leaves_nothing_of_itself(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    before = sorted(storage.list_files(place))
+    write = storage.write_bytes
+
+    def fail(path: str, data: bytes) -> object:
+        if path.endswith("20.json"):
+            raise StorageError("full")
+        return write(path, data)
+
+    monkeypatch.setattr(storage, "write_bytes", fail)
+    with pytest.raises(StorageError, match="full"):
+        save(store, tmp_path, 20)
+    assert sorted(storage.list_files(place)) == before
+
+
+def test_saving_removes_all_but_the_last_and_one_per_window(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    for step in (5, 10, 20, 25, 45, 50):
+        save(store, tmp_path, step, keep_last=1, keep_every=20)
+    assert store.steps() == [20, 45, 50]
+
+
+def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    flip(place, "model.ckpt-20.index")
+    rename, renamed = storage.rename, []
+
+    def once(old: str, new: str) -> None:
+        if renamed:
+            raise Killed
+        renamed.append(new)
+        rename(old, new)
+
+    monkeypatch.setattr(storage, "rename", once)
+    with pytest.raises(Killed):
+        store.latest_good()
+    assert store.steps() == [10]
+
+
+def test_a_listed_step_without_its_sidecar_is_set_aside(place: str, tmp_path: Path) -> None:
+    texts: list[str] = []
+    store, reports = make(place, tmp_path, texts)
+    save(store, tmp_path, 10)
+    save(store, tmp_path, 20)
+    storage.delete(storage.join(place, "model.ckpt-20.json"))
+    newest = store.latest_good()
+    assert newest is not None and newest.meta.step == 10
+    assert reports == [("set_aside", 20)] and "its sidecar is missing" in texts[0]
+
+
+def test_a_state_file_that_is_no_text_is_written_anew(place: str, tmp_path: Path) -> None:
+    store, _ = make(place, tmp_path)
+    save(store, tmp_path, 10)
+    state = storage.join(place, "checkpoint")
+    storage.write_bytes(state, b"\xff\xfe")
+    assert store.latest_good() is not None
+    assert 'all_model_checkpoint_paths: "model.ckpt-10"' in storage.read_text(state)
+
+
+@pytest.mark.parametrize("lost", ["state", "files", "files set aside"])
+def test_what_was_there_once_is_never_taken_for_a_start(
+    place: str, tmp_path: Path, lost: str
+) -> None:
     store, _ = make(place, tmp_path)
     save(store, tmp_path, 10)
     flip(place, "model.ckpt-10.index")
-    for _ in range(2):
-        with pytest.raises(StorageError, match="no good checkpoint is left"):
+    if lost == "files":
+        for name in storage.list_files(place):
+            if name != "checkpoint":
+                storage.delete(storage.join(place, name))
+    with pytest.raises(
+        StorageError, match=r"no good checkpoint is left .*another --model_dir"
+    ) as e:
+        store.latest_good()
+    assert ("its checksum" in str(e.value)) == (lost != "files")
+    if lost != "files":
+        names = storage.list_files(place)
+        gone = "checkpoint" if lost == "state" else "damaged-"
+        for name in names:
+            if name.startswith(gone):
+                storage.delete(storage.join(place, name))
+        with pytest.raises(StorageError, match=r"is left \(see damaged-\*\)"):
             store.latest_good()
+
+
+def test_parameters_are_what_is_no_slot_and_no_step() -> None:
+    names = ["global_step", "a/kernel", "a/kernel/adam_m", "a/kernel/adam_v", "adam_m/bias"]
+    variables = dict.fromkeys(names, 0)
+    assert parameters_of(variables).keys() == {"a/kernel", "adam_m/bias"}
+
+
+def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.index").write_bytes(b"not a table")
+    with pytest.raises(Damaged, match=r"x: not readable as a TensorFlow checkpoint \(."):
+        read_variables(str(tmp_path / "x"))
+    (tmp_path / "file").touch()
+    with pytest.raises((StorageError, OSError), match="file/x"):
+        write_variables(str(tmp_path / "file" / "x"), {"a": np.zeros(1)})
 
 
 def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_export_puts_no_other_data_set_into_the_card(
     assert not out.exists()
 
 
-def test_evaluation_on_other_data_says_so_and_needs_the_same_tokenizer(
+def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
     copy: SmallRun, other_data: str, other_tokenizer: bytes, run_cli: Callable, tmp_path: Path
 ) -> None:
     flags = [f"--model_dir={copy.model_dir}", f"--data_dir={other_data}", "--max_batches=1"]

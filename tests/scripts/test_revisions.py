@@ -37,19 +37,19 @@ def test_an_unknown_commit_is_refused() -> None:
 def test_pairs_take_turns_each_in_its_tree(tmp_path) -> None:
     notes = tmp_path / "notes"
     note = "import os, sys; open(sys.argv[1], 'a').write(sys.argv[2] + ' ' + os.getcwd() + '\\n')"
-    found = revisions.compare(
+    result = revisions.compare(
         "x", str(tmp_path), 2, lambda place: [sys.executable, "-c", note, str(notes), place]
     )
     lines = [line.split() for line in notes.read_text().splitlines()]
     before, now = str(tmp_path), str(ROOT)
     assert lines == [["before0", before], ["now0", now], ["now1", now], ["before1", before]]
-    assert len(found.before) == len(found.now) == 2
-    assert all(0 < taken.seconds < 100 for taken in found.before + found.now)
+    assert len(result.before) == len(result.now) == 2
+    assert all(0 < taken.seconds < 100 for taken in result.before + result.now)
 
 
 def test_the_ratio_is_the_median_over_pairs() -> None:
     before = [Taken(1.0, 2.0), Taken(2.0, 4.0), Taken(10.0, 8.0)]
     now = [Taken(2.0, 2.0), Taken(2.0, 6.0), Taken(5.0, 8.8)]
-    found = Comparison("x", before, now)
-    assert found.ratio("seconds") == 1.0 and found.ratio("cpu_seconds") == pytest.approx(1.1)
-    assert found.row() == ["x", 3, "2.00", "2.00", "1.100", "1.000"]
+    result = Comparison("x", before, now)
+    assert result.ratio("seconds") == 1.0 and result.ratio("cpu_seconds") == pytest.approx(1.1)
+    assert result.row() == ["x", 3, "2.00", "2.00", "1.100", "1.000"]

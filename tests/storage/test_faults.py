@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_many_transfers_end_with_one_cause(
     storage.write_bytes(source, b"x")
     fake_gcs.fault("POST", "status", times=-1, skip=5)
     with pytest.raises(StorageError):
-        storage.upload_many([(source, f"{bucket}/{n}") for n in range(100)])
+        storage.run_all([partial(storage.upload, source, f"{bucket}/{n}") for n in range(100)])
     assert len(fake_gcs.names(bucket.removeprefix("gs://"))) < 100
 
 

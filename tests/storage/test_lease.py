@@ -290,9 +290,9 @@ def test_a_failing_bucket_is_no_loss(bucket: str, fake_gcs, monkeypatch) -> None
     lease, _ = make(f"{bucket}/lock.json", Time())
     lease.acquire()
     fake_gcs.fault(match=".*", do="status", code=503, times=-1)
-    with pytest.raises(storage.StorageError) as found:
+    with pytest.raises(storage.StorageError) as result:
         lease.renew()
-    assert not isinstance(found.value, LeaseLost)
+    assert not isinstance(result.value, LeaseLost)
     fake_gcs.clear()
     lease.renew()
     lease.check()

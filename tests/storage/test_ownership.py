@@ -208,6 +208,17 @@ def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, wo
         check("export")
 
 
+def test_a_single_file_of_ours_that_was_changed_is_not_ours(base: str) -> None:
+    Owned.create(base, FILES).write("report.html", b"ours")
+    storage.write_bytes(f"{base}/report.html", b"ours, annotated")
+    with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
+        ownership.check_folder(base, "--model_dir", "run", "name an empty folder")
+    storage.make_directory(f"{base}/export")
+    Owned.create(f"{base}/export", "export")
+    with pytest.raises(BadInput, match=r"^--model_dir .*: holds what another command"):
+        ownership.check_folder(f"{base}/export", "--model_dir", "run", "name an empty folder")
+
+
 def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> None:
     owned = Owned.create(bucket, "run")
     owned.write("model.ckpt-1.index", bytes(1000))

@@ -15,10 +15,10 @@ from tests.storage import odd_paths
 @pytest.mark.parametrize("kind", odd_paths.KINDS)
 def test_what_is_odd_is_refused_and_named(kind, tmp_path):
     path = odd_paths.make(kind, tmp_path)
-    with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as found:
+    with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as result:
         paths.check_input_file(path, "--input")
-    assert "\n" not in str(found.value) and len(str(found.value)) < 400
-    str(found.value).encode("utf-8")  # can be printed
+    assert "\n" not in str(result.value) and len(str(result.value)) < 400
+    str(result.value).encode("utf-8")  # can be printed
 
 
 def test_files_and_folders_are_distinguished(tmp_path):

@@ -69,9 +69,9 @@ def test_no_character_of_a_text_is_lost(
     tmp_path_factory: pytest.TempPathFactory, content: str
 ) -> None:
     path = tmp_path_factory.mktemp("scraps") / "a.txt"
-    found = list(file_source.FileSource(write(path, content.encode())).texts())
-    assert "".join("".join(found).split()) == "".join(content.split())
-    for text in found:
+    result = list(file_source.FileSource(write(path, content.encode())).texts())
+    assert "".join("".join(result).split()) == "".join(content.split())
+    for text in result:
         assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
 
 
@@ -96,11 +96,11 @@ def test_a_bucket_reads_like_a_disk(bucket: str) -> None:
 def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -> None:
     content = lines_of("一", "二")
     names = ("a.jsonl", "b.jsonl", "a.txt", "b.txt")
-    found = [open_corpus([write(tmp_path / name, content)]).fingerprint for name in names]
-    assert found[0] == found[1] != found[2] == found[3]
+    result = [open_corpus([write(tmp_path / name, content)]).fingerprint for name in names]
+    assert result[0] == result[1] != result[2] == result[3]
     other = open_corpus([write(tmp_path / "c.jsonl", lines_of("一"))])
     by_line = open_corpus([f"{tmp_path}/a.txt"], txt_documents="line")
-    assert len({*found, other.fingerprint, by_line.fingerprint}) == 4
+    assert len({*result, other.fingerprint, by_line.fingerprint}) == 4
 
 
 def test_each_line_of_a_txt_can_be_a_document(tmp_path: Path) -> None:

@@ -126,8 +126,8 @@ def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
         (tmp_path / file).write_bytes(data)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     texts = plain_texts(sample_corpus)
-    found = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
-    assert found == ours.encode_batch(texts)
+    result = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    assert result == ours.encode_batch(texts)
     assert theirs.mask_token_id == ours.special.mask
 
 

@@ -87,9 +87,9 @@ class Counting(str):
     __slots__ = ("taken",)
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        found = super().__getitem__(key)
-        self.taken = getattr(self, "taken", 0) + len(found)
-        return found
+        result = super().__getitem__(key)
+        self.taken = getattr(self, "taken", 0) + len(result)
+        return result
 
 
 @pytest.mark.parametrize(

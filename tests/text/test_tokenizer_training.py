@@ -33,8 +33,8 @@ def test_a_long_line_is_cut_at_ends_of_sentences() -> None:
 def test_lines_leave_out_blank_ones_and_bare_markers(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("_START_ARTICLE_\n題\n_START_PARAGRAPH_\n一。_NEWLINE_二。\n \n\n三", "utf-8")
-    found = list(tokenizer_training.lines(open_corpus([str(path)]), TokenizeConfig()))
-    assert found == ["題", "一。_NEWLINE_二。", "三"]
+    result = list(tokenizer_training.lines(open_corpus([str(path)]), TokenizeConfig()))
+    assert result == ["題", "一。_NEWLINE_二。", "三"]
 
 
 @given(st.integers(0, 60), st.integers(0, 70))

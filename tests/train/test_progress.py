@@ -121,7 +121,7 @@ def test_on_a_terminal_the_line_fits_and_messages_stand_above_it(columns: int, m
     assert ("trained" in line) == (columns == 200)
 
 
-def test_train_time_goes_on_over_restarts() -> None:
+def test_train_time_accumulates_over_restarts() -> None:
     progress, now, _ = make(start=500, before=3600.0)
     now[0] += 30.0
     progress.begin()  # imports and tracing do not count
@@ -177,14 +177,14 @@ def test_numbers_are_written_under_their_prefix():
     )
 
 
-def test_a_failure_is_said_once_and_training_goes_on():
-    library, said = Library(), []
-    log = WandbLog(library, "0123abcd", "model", Config(), said.append)
+def test_a_failure_is_logged_once_and_training_continues():
+    library, printed = Library(), []
+    log = WandbLog(library, "0123abcd", "model", Config(), printed.append)
     library.fails = True
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")
     log.close()
-    assert len(said) == 1 and "no network" in said[0]
+    assert len(printed) == 1 and "no network" in printed[0]
 
 
 def test_not_installed_is_bad_input(monkeypatch):

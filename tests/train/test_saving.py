@@ -62,7 +62,7 @@ def meta(step: int) -> Meta:
     return Meta(step, "config", "data", 0.0, 0, 0, 0.0, next_batch=step, global_batch_size=1)
 
 
-def test_the_step_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     gate = threading.Event()
     saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
     saver.save(meta(1), lambda: lambda: VALUES)

@@ -79,7 +79,7 @@ def test_what_stays_random_is_a_warning(tmp_path):
     )
 
 
-def test_another_vocabulary_and_more_positions_are_said(google):
+def test_another_vocabulary_and_more_positions_are_reported(google):
     prefix, params = google
     config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})
     values, table = load_initial(prefix, config)

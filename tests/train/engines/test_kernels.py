@@ -31,8 +31,8 @@ def test_both_kernels_reach_the_compiler_with_results_of_their_own() -> None:
         with tf.GradientTape() as tape:
             tape.watch(given)
             context = kernel_attention(*given, values["mask"], None, random)
-        found = [context, *tape.gradient(context, given)]
-        return [tf.cast(x, tf.float32) for x in found]
+        result = [context, *tape.gradient(context, given)]
+        return [tf.cast(x, tf.float32) for x in result]
 
     inputs = {name: Spec(AXES, "float32") for name in NAMES}
     inputs["mask"] = Spec((1, AXES[1], AXES[4]), "float32")

@@ -45,9 +45,9 @@ for name, value in values.items():
 
 
 def test_state_divided_over_two_processes_comes_back_whole() -> None:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        port = str(result.getsockname()[1])
     flags = "--xla_force_host_platform_device_count=2"
     environment = {
         **os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)
