@@ -18,7 +18,6 @@ from bigbird_ja.run.checkpoints import (
     Damaged,
     Meta,
     parameters_of,
-    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
