@@ -13,6 +13,7 @@ a pipe the moment they arrive. The innermost `Listener` is the one that gets the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -271,3 +272,20 @@ class StopRequest:
                 f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
                 " the last checkpoint is good"
             )
+
+
+_abort_handlers: list[Any] = []  # C calls the last: none is ever freed
+
+
+def on_abort(act: Callable[[], None]) -> None:
+    """Calls `act`, which ends the process, in a thread where native code aborts the process in
+    another thread than the main one; the thread that does waits for ever. Python's own handlers
+    would come too late: abort() does not return."""
+
+    def handle(number: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            threading.Thread(target=act, daemon=True).start()
+            time.sleep(1 << 30)
+
+    _abort_handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(handle))
+    ctypes.CDLL(None).signal(signal.SIGABRT, _abort_handlers[-1])

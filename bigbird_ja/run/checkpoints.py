@@ -43,8 +43,6 @@ STATE = "checkpoint"  # TensorFlow's name for the pointer file
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
-
-
 # A checkpoint's variables: the parameters, two slots of AdamW for each, and the step.
 STEP = "global_step"
 SLOTS = ("m", "v")  # running means of gradients and of their squares
@@ -353,30 +351,6 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         why = " ".join(str(error).split())[:200]
         raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
-
-
-def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Every variable of a checkpoint of ours.
-
-    Raises:
-        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
-    """
-    import numpy as np
-
-    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
-    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
-    for name, value in values.items():
-        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
-            raise Damaged(
-                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
-            )
-    step = int(values.get(STEP, -1))
-    if step != meta.step:
-        raise Damaged(
-            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
-            f" {advice}"
-        )
-    return values
 
 
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:

@@ -83,6 +83,18 @@ def counted_usd(events: Iterable[EventRecord]) -> float | None:
     return counted[-1] if counted else None
 
 
+def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
+    """Starts that no `finished` followed: kills leave no line of their own."""
+    count, running = 0, False
+    for event in events:
+        if event.get("event") in ("started", "resumed"):
+            count += running
+            running = True
+        elif event.get("event") == "finished":
+            running = False
+    return count + running
+
+
 def read_metrics(model_dir: str) -> list[MetricsRecord]:
     """All logged steps of a run.
 

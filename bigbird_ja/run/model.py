@@ -14,7 +14,15 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_checkpoint
+from bigbird_ja.run.checkpoints import (
+    STEP,
+    Checkpoint,
+    CheckpointStore,
+    Damaged,
+    Meta,
+    parameters_of,
+    read_variables,
+)
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
@@ -61,6 +69,30 @@ def load_parameters(
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_checkpoint(checkpoint)
     return config, parameters_of(values), checkpoint.meta
+
+
+def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Every variable of a checkpoint of ours.
+
+    Raises:
+        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
+    """
+    import numpy as np
+
+    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
+    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
+    for name, value in values.items():
+        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
+            raise Damaged(
+                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
+            )
+    step = int(values.get(STEP, -1))
+    if step != meta.step:
+        raise Damaged(
+            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
+            f" {advice}"
+        )
+    return values
 
 
 def load_config(model_dir: str, meta: Meta) -> Config:

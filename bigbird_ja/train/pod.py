@@ -12,7 +12,7 @@ dispatched, and none dispatches more than `ahead` steps before it reads the stor
 us; saves by time, Ctrl-C and --max_train_minutes need the same.)
 
 **One end for all.** A process that fails leaves its reason in the store, and the others end with
-it. Where one is killed, JAX's client aborts the others: `_on_abort` makes status 76 of that.
+it. Where one is killed, JAX's client aborts the others: `signals.on_abort` makes status 76 of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import io
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ import numpy as np
 
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, telling_line
+from bigbird_ja.process.signals import on_abort
 
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
@@ -111,7 +111,6 @@ class Pod(Alone):
         self.name = f"process {index} on {host}"
         self._stop, self.leave = stop, leave
         self._client: Any = None  # of the store; None before it is there and after it is gone
-        self._lock = threading.Lock()
         self._is_over = False  # this process has failed or finished
         self._news: CommandError | None = None  # how another process failed
         self._waits = False  # a thread does, and will raise the news in the main thread
@@ -153,7 +152,7 @@ class Pod(Alone):
             if time.monotonic() > end:
                 raise never_met
 
-        _on_abort(lambda: self.leave(never_met))
+        on_abort(lambda: self.leave(never_met))
         try:
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
@@ -163,7 +162,7 @@ class Pod(Alone):
                 " of the host of process 0"
             ) from error
         self._client = global_state.client
-        _on_abort(self._cut_off)
+        on_abort(self._cut_off)
         threading.Thread(target=self._listen, name="pod", daemon=True).start()
 
     def _initialize(self, address: str, platform: str, seconds: float) -> None:
@@ -235,8 +234,7 @@ class Pod(Alone):
                 check()
                 thread.join(_POLL_SECONDS)
         finally:
-            with self._lock:
-                self._waits = False
+            self._waits = False
         if error := self._news or outcome.get("error"):
             raise error
         return outcome["result"]
@@ -277,7 +275,8 @@ class Pod(Alone):
     # Ends.
 
     def fail(self, reason: str, message: str) -> None:
-        if self._sets_over() and self._client is not None:
+        is_first, self._is_over = not self._is_over, True
+        if is_first and self._client is not None:
             self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
@@ -293,8 +292,8 @@ class Pod(Alone):
 
     def finish(self) -> None:
         self.share("over", bool)
-        if self._sets_over():
-            self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
+        self._is_over = True
+        self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
 
     def detach(self) -> None:
         """Keeps JAX from waiting for the other processes when this one exits."""
@@ -305,12 +304,6 @@ class Pod(Alone):
         kept = (global_state.client, global_state.service)
         global_state.client = global_state.service = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # their destructors wait, too
-
-    def _sets_over(self) -> bool:
-        """Whether this call is the one that ends this process's part."""
-        with self._lock:
-            is_first, self._is_over = not self._is_over, True
-        return is_first
 
     def _farewell(self, folder: str, text: str, seconds: float) -> None:
         """Leaves a text for the others; the writer, whose end takes the store away, waits until all
@@ -346,13 +339,10 @@ class Pod(Alone):
 
     def _end(self, news: CommandError) -> None:
         """Ends this process as another one has: where a thread waits in it, or here."""
-        with self._lock:
-            if self._news is not None or self._is_over:
-                return
+        if self._news is None and not self._is_over:
             self._news = news
-            if self._waits:
-                return
-        self.leave(news)
+            if not self._waits:
+                self.leave(news)
 
 
 def _end_of(name: str, reason: str, message: str) -> CommandError:
@@ -360,20 +350,3 @@ def _end_of(name: str, reason: str, message: str) -> CommandError:
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")
     return errors.of_reason(reason, message if name in message else f"{name}: {message}")
-
-
-_handlers: list[Any] = []  # C calls the last: none is ever freed
-
-
-def _on_abort(act: Callable[[], None]) -> None:
-    """Calls `act`, which ends the process, in a thread where native code aborts the process in
-    another thread than the main one; the thread that does waits for ever. Python's own handlers
-    would come too late: abort() does not return."""
-
-    def handle(number: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            threading.Thread(target=act, daemon=True).start()
-            time.sleep(_DAY_MS)
-
-    _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(handle))
-    ctypes.CDLL(None).signal(signal.SIGABRT, _handlers[-1])

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -207,7 +207,7 @@ class RunDir:
             StorageError: checkpoints exist and none is good.
         """
         checkpoint = store.latest_good()
-        interruptions = _unfinished_starts(self.events)
+        interruptions = run_log.unfinished_starts(self.events)
         if checkpoint is None:
             return Resumption(None, interruptions)
         meta = checkpoint.meta
@@ -397,15 +397,3 @@ def next_batch(meta: Meta, config: Config) -> int:
     if meta.global_batch_size == size:
         return meta.next_batch
     return -(-meta.next_batch * meta.global_batch_size // size)
-
-
-def _unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Starts that no `finished` followed: kills leave no line of their own."""
-    count, running = 0, False
-    for event in events:
-        if event.get("event") in ("started", "resumed"):
-            count += running
-            running = True
-        elif event.get("event") == "finished":
-            running = False
-    return count + running

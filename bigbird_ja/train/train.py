@@ -20,8 +20,8 @@ from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of, read_checkpoint
-from bigbird_ja.run.model import check_tokenizer
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of
+from bigbird_ja.run.model import check_tokenizer, read_checkpoint
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease

@@ -36,11 +36,10 @@ from bigbird_ja.run.checkpoints import (
     STEP,
     Checkpoint,
     CheckpointStore,
-    read_checkpoint,
     read_variables,
     slot_name,
 )
-from bigbird_ja.run.model import CONFIG, load_parameters
+from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory

@@ -18,11 +18,11 @@ from bigbird_ja.run.checkpoints import (
     Damaged,
     Meta,
     parameters_of,
-    read_checkpoint,
     read_variables,
     to_remove,
     write_variables,
 )
+from bigbird_ja.run.model import read_checkpoint
 from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 

@@ -13,7 +13,6 @@ from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import MARK
-from bigbird_ja.train import run_dir as run_dir_lib
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
 
@@ -87,7 +86,7 @@ def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_fa
     ],
 )
 def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
-    assert run_dir_lib._unfinished_starts({"event": name} for name in events.split()) == count
+    assert run_log.unfinished_starts({"event": name} for name in events.split()) == count
 
 
 @pytest.mark.parametrize(
