@@ -14,6 +14,7 @@ from bigbird_ja.evaluation import trained_model
 from bigbird_ja.export import huggingface, model_card
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import STEP, CheckpointStore, read_variables, write_variables
+from bigbird_ja.storage.ownership import Owned
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -78,23 +79,24 @@ def _not_a_number(values):
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (_without, "output_bias is missing"),
-        (_misshapen, r"output_bias has the shape \[1199\]"),
-        (_not_a_number, "output_bias holds NaN"),
+        (_without, "step 7: cls/predictions/output_bias is missing.*by --step"),
+        (_misshapen, r"step 7: cls/predictions/output_bias has the shape \[1199\].*by --step"),
+        (_not_a_number, "ckpt-7: cls/predictions/output_bias holds text, NaN or infinite numbers"),
     ],
 )
 def test_a_checkpoint_whose_variables_are_not_the_model_is_refused(
     damage, problem, small_run, tmp_path
 ):
     """Its sidecar is right: size and checksums are those of the files."""
-    store = CheckpointStore(str(shutil.copytree(small_run.model_dir, tmp_path / "model")))
+    model_dir = str(shutil.copytree(small_run.model_dir, tmp_path / "model"))
+    store = CheckpointStore(model_dir, owned=Owned.load(model_dir))
     values = read_variables(f"{store.model_dir}/model.ckpt-6")
     values[STEP] = np.int64(7)
     damage(values)
     write_variables(str(tmp_path / "new"), values)
     meta = dataclasses.replace(store.read_meta(6), step=7)
     store.publish(str(tmp_path / "new"), meta, keep_last=5, keep_every=0)
-    with pytest.raises(BadInput, match=f"step 7: cls/predictions/{problem}.*by --step"):
+    with pytest.raises(BadInput, match=problem):
         trained_model.load_model(store.model_dir)
     assert trained_model.load_model(store.model_dir, 6).step == 6
 
