@@ -88,7 +88,11 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output, spec = request.output_dir, request.spec
     owned, listing = load_owned(output), storage.list_files(output)
     if manifest_lib.FILE_NAME in listing and not request.overwrite:
-        manifest = _finished(request)
+        try:
+            manifest = _finished(request)
+        except BadInput:
+            refuse_foreign(output, listing, owned, request.tokenizer)
+            raise
         with contextlib.suppress(BadInput):  # what stands there is not this command's
             if work.begun() == spec:
                 work.remove()
