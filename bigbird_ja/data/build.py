@@ -87,7 +87,11 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output, spec = request.output_dir, request.spec
     if manifest_lib.FILE_NAME in storage.list_files(output) and not request.overwrite:
-        manifest = _finished(request)
+        try:
+            manifest = _finished(request)
+        except BadInput:
+            check_output(output)
+            raise
         with contextlib.suppress(BadInput):  # what stands there is not this command's
             if work.begun() == spec:
                 work.remove()

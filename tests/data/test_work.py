@@ -293,11 +293,11 @@ def test_files_that_the_user_put_into_our_folder_stay(tmp_path, request_of, monk
 def test_a_folder_that_others_made_is_refused(bucket, request_of, tmp_path, place, name):
     output = str(tmp_path / "data") if place == "disk" else f"{bucket}/data"
     storage.make_directory(output)
-    storage.write_bytes(f"{output}/{name}", b"mine")
+    storage.write_bytes(f"{output}/{name}", b"{}")
     for overwrite in (True, False):
         with pytest.raises(BadInput, match=f"{name.partition('/')[0]}|records of another program"):
             build.make_data(request_of(output, overwrite=overwrite))
-    assert storage.list_tree(output) == [name] and storage.read_bytes(f"{output}/{name}") == b"mine"
+    assert storage.list_tree(output) == [name] and storage.read_bytes(f"{output}/{name}") == b"{}"
 
 
 def test_what_another_command_made_is_refused(tmp_path, request_of):
