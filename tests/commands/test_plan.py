@@ -49,13 +49,15 @@ def test_machines_by_name_and_zone() -> None:
 
 
 def test_with_data_and_a_plot(tmp_path: Path) -> None:
-    flags = ["--config=tiny-cpu", f"--data_dir={write_manifest(f'{tmp_path}/data')}"]
-    status, _, result = run(*flags, f"--plot={tmp_path}/plan.png", "--epochs=4")
+    data = write_manifest(f"{tmp_path}/data")
+    flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={tmp_path}/plan.png"]
+    status, _, result = run(*flags, "--epochs=4")
     assert status == 0
     assert result["assumption"] is None and result["steps_per_epoch"] == 12 / 8
     assert (result["steps"], result["tokens"]) == (6, 6 * 8 * 512)
     assert (tmp_path / "plan.png").stat().st_size > 10_000
-    _, text, result = run(*flags, "--num_train_steps=23301")
+    status, text, result = run(*flags, "--num_train_steps=23301")
+    assert status == 0, "our own picture is renewed"
     (warning,) = result["warnings"]
     assert "23,301 steps are 15,534 epochs" in warning and f"warning: {warning}" in text
 
