@@ -292,24 +292,39 @@ def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
 
 
 @pytest.mark.parametrize(
-    "name", ["train-00000-of-00002.tfrecord", "tokenizer.model", "manifest.json"]
+    ("output", "name"),
+    [
+        ("disk", "train-00000-of-00002.tfrecord"),
+        ("disk", "notes.txt"),
+        ("disk", "tokenizer.model"),
+        ("disk", "manifest.json"),
+        ("bucket", "notes/mine.txt"),
+    ],
+    indirect=["output"],
 )
-def test_foreign_files_are_refused(output, request_of, name):
+def test_a_folder_that_others_made_is_refused(output, request_of, name):
+    storage.make_directory(output)
+    storage.write_bytes(f"{output}/{name}", b"{}")
+    for overwrite in (True, False):
+        with pytest.raises(BadInput, match=f"{name.partition('/')[0]}|records of another program"):
+            make(request_of(output, overwrite=overwrite))
+    assert storage.list_tree(output) == [name] and storage.read_bytes(f"{output}/{name}") == b"{}"
+
+
+@pytest.mark.parametrize("name", ["train-00000-of-00002.tfrecord", "tokenizer.model"])
+def test_a_file_that_the_mark_does_not_list_is_refused(output, request_of, name):
     os.mkdir(output)
+    Owned.create(output, work.KIND)
     Path(output, name).write_bytes(b"mine")
-    for _ in range(2):
-        with pytest.raises(BadInput, match=f"{name}, and nothing shows that make-data made it"):
-            make(request_of(output, overwrite=True))
-        with pytest.raises(BadInput, match=name):
-            make(request_of(output))
-        assert tree(output).pop(name) == b"mine"
-        Owned.create(output, work.KIND)  # a mark that does not list the file proves nothing
+    with pytest.raises(BadInput, match=f"{name}, and nothing shows that make-data made it"):
+        make(request_of(output, overwrite=True))
+    assert tree(output).keys() == {name, MARK} and tree(output)[name] == b"mine"
 
 
 def test_what_another_command_made_is_refused(output, request_of):
     os.mkdir(output)
     Owned.create(output, "run")
-    with pytest.raises(BadInput, match=r"another command of bigbird-ja made this folder \(run\)"):
+    with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
         make(request_of(output))
 
 
