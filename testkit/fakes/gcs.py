@@ -5,14 +5,13 @@ socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obe
 other host is refused, which proves that a test never leaves the machine. Faults are ordered by
 POST /_fake/fault (see gcs_faults.Rule), the log of requests is at /_fake/log.
 
-Run as `python -m testkit.fakes.gcs --ca_file F --die_with_parent`: prints its port, and ends when
-its standard input closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
+Run as `python -m testkit.fakes.gcs CA_FILE`: prints its port, and ends when its standard input
+closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
 starts it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -105,16 +104,14 @@ class Handler(BaseHTTPRequestHandler):
             entry.setdefault("status", 0)
             self.close_connection = True
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _serve  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
     def _answer(
         self, segments: list[str], query: dict[str, str], rule: Rule | None, entry: dict[str, Any]
     ) -> None:
-        if rule and rule.do == "delay":
-            self._pause(rule)
         if rule and rule.do == "reset" and rule.bytes == 0:
             self._reset()
-        start = _first_byte(self.headers.get("Content-Range"))
+        start, _ = _bytes_moved(self.headers)
         body, is_broken = self._read_body(rule, start)
         entry["received"] = len(body)
         if rule and rule.do == "status":
@@ -149,8 +146,6 @@ class Handler(BaseHTTPRequestHandler):
                         return bytes(body[: max(limit, 0)]), True
                     limit = None
                     self._pause(rule)
-                if rule and rule.do == "slow" and is_upload:
-                    self._pause(rule)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError):
             return bytes(body), True
         return bytes(body), False
@@ -177,35 +172,24 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply, rule: Rule | None) -> None:
         body, start = reply.body, reply.first_byte
-        length = len(body)
-        if rule and rule.do == "short" and reply.is_media:
+        rule = rule if reply.is_media else None
+        if rule and rule.do == "short":
             body = body[: max(rule.bytes - start, 0)]
-            length = len(body)
-        if rule and rule.do == "corrupt" and reply.is_media:
+        if rule and rule.do == "corrupt":
             body = _flipped(body, rule.bytes - start)
         lines = [f"HTTP/1.1 {reply.status} {reply.words}"]
-        headers = {**reply.headers, "Content-Length": str(length), "Date": self.date_time_string()}
-        if reply.status in (304, 308):
-            headers["Content-Length"], body = "0", b""
+        headers = {**reply.headers, "Content-Length": str(len(body))}
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        if self.command == "HEAD":
-            body = b""
-        self._send_body(head, body, start, rule if reply.is_media else None)
-        if rule and rule.do in ("short", "truncate") and reply.is_media:
+        self._send_body(head, body, start, rule)
+        if rule and rule.do in ("short", "truncate"):
             self.close_connection = True
 
     def _send_body(self, head: bytes, body: bytes, start: int, rule: Rule | None) -> None:
         """Head and body in one go (else each reply waits for a delayed ACK), or as a fault says."""
         try:
-            if rule is None or rule.do not in ("reset", "stall", "truncate", "slow"):
+            if rule is None or rule.do not in ("reset", "stall", "truncate"):
                 self.wfile.write(head + body)
-                return
-            if rule.do == "slow":
-                self.wfile.write(head)
-                for at in range(0, len(body), max(rule.bytes, 1)):
-                    self.wfile.write(body[at : at + max(rule.bytes, 1)])
-                    self._pause(rule)
                 return
             cut = max(rule.bytes - start, 0)
             self.wfile.write(head + body[:cut])
@@ -257,11 +241,6 @@ class Handler(BaseHTTPRequestHandler):
         """The log is /_fake/log."""
 
 
-def _first_byte(content_range: str | None) -> int:
-    result = re.match(r"bytes (\d+)-", content_range or "")
-    return int(result.group(1)) if result else 0
-
-
 def _bytes_moved(headers: Any) -> tuple[int, float]:
     """First and last byte of the object that a request sends or asks for."""
     stated = headers.get("Content-Range") or headers.get("Range") or ""
@@ -287,13 +266,8 @@ def _error_reply(error: HttpError) -> Reply:
 
 def main() -> None:
     """Serves until standard input closes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ca_file", required=True)
-    parser.add_argument("--die_with_parent", action="store_true")
-    options = parser.parse_args()
-    server = FakeServer(options.ca_file)
-    if options.die_with_parent:
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    server = FakeServer(sys.argv[1])
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

@@ -76,8 +76,7 @@ def route(store: Store, request: Request) -> Reply:
 
 def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
     if not rest or not rest[0]:
-        values = request.json()
-        return _json(store.create_bucket(values["name"], values.get("location", "US")))
+        return _json(store.create_bucket(request.json()["name"]))
     bucket = rest[0]
     if len(rest) == 1:
         return _json(store.bucket_resource(bucket))
@@ -97,7 +96,7 @@ def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
 
 def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: str) -> Reply:
     source = store.get(bucket, name, {})
-    copy = store.put(target_bucket, target, source.data, {"contentType": source.content_type})
+    copy = store.put(target_bucket, target, source.data)
     size = str(len(copy.data))
     done = {"done": True, "objectSize": size, "totalBytesRewritten": size}
     return _json({**done, "resource": copy.resource()})
@@ -106,12 +105,9 @@ def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: s
 def _media(stored: StoredObject, headers: dict[str, str]) -> Reply:
     size = len(stored.data)
     answer = {
-        "Content-Type": stored.content_type,
+        "Content-Type": "application/octet-stream",
         "x-goog-generation": str(stored.generation),
-        "x-goog-metageneration": "1",
-        "x-goog-stored-content-length": str(size),
         "x-goog-hash": f"crc32c={stored.crc32c}",
-        "ETag": f'"e{stored.generation}"',
     }
     wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("Range") or headers.get("range") or "")
     if not wanted:
@@ -141,8 +137,7 @@ def _upload(store: Store, bucket: str, request: Request) -> Reply:
         resource, data = _parts(request.headers, request.body)
         name = query.get("name") or resource["name"]
         return _json(store.put(bucket, name, data, resource, query).resource())
-    resource = {"contentType": request.headers.get("Content-Type")}
-    return _json(store.put(bucket, query["name"], request.body, resource, query).resource())
+    return _json(store.put(bucket, query["name"], request.body, {}, query).resource())
 
 
 def _upload_chunk(store: Store, upload_id: str, request: Request) -> Reply:

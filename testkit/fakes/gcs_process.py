@@ -41,9 +41,9 @@ class FakeBucket:
         """Requests so far: request ("METHOD host/path?query"), time, status, fault, received."""
         return self._call("DELETE" if clear else "GET", "/_fake/log")
 
-    def create_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+    def create_bucket(self, name: str) -> None:
         """Makes a bucket."""
-        self._call("POST", "/storage/v1/b", {"name": name, "location": location})
+        self._call("POST", "/storage/v1/b", {"name": name})
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Names of all objects under a prefix."""
@@ -93,7 +93,7 @@ class FakeGcs(FakeBucket):
         self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
         ca_file = str(Path(self._directory.name) / "ca.pem")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
+            [sys.executable, "-m", "testkit.fakes.gcs", ca_file],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
         assert self._process.stdout is not None

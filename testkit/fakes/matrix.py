@@ -1,6 +1,6 @@
 """Every kind of fault against every operation of `bigbird_ja.storage`, with the end it must have.
 
-tests/storage/test_faults.py runs it case by case; scripts/bench_faults.py counts it by kind.
+tests/storage/test_bucket.py runs it case by case; scripts/bench_faults.py counts it by kind.
 """
 
 from __future__ import annotations
@@ -161,7 +161,6 @@ _FAULTS: tuple[tuple[str, tuple[str, ...], tuple[dict[str, Any], ...], Any], ...
     ("500 burst", _ALL, (_rule(_ANY, "status", code=500, times=3),), None),
     ("reset before the answer", _ALL, (_rule(_ANY, "reset", times=2),), None),
     ("30 % random 503", _ALL, (_rule(_ANY, "status", p=0.3, times=-1),), None),
-    ("slow answer", _ALL, (_rule(_ANY, "delay", seconds=0.3),), None),
     (
         "reset in mid upload", _LARGE_WRITES,
         tuple(_rule(_PIECE, "reset", bytes=n * MiB) for n in (2, 7, 16)), None,
@@ -189,7 +188,6 @@ _FAULTS: tuple[tuple[str, tuple[str, ...], tuple[dict[str, Any], ...], Any], ...
         "stall in mid download", _LARGE_READS,
         (_rule(_MEDIA, "stall", bytes=3 * MiB, seconds=9),), None,
     ),
-    ("slow download", _LARGE_READS, (_rule(_MEDIA, "slow", bytes=4 * MiB, seconds=0.05),), None),
     ("damaged download", ("download",), (_rule(_MEDIA, "corrupt", bytes=5 * MiB),), None),
     # A stream's reader has used the bytes already: all that is left is an error. (Each reply is
     # damaged: on a busy machine the first may come too late, and be requested again.)
