@@ -22,7 +22,6 @@ import ssl
 import struct
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,9 +29,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from testkit.fakes.gcs_api import Reply, Request, route
+from testkit.fakes.gcs_api import Reply, Request, error_reply, serve
 from testkit.fakes.gcs_faults import Rule, Rules
-from testkit.fakes.gcs_store import HttpError, Store
+from testkit.fakes.gcs_store import Store
 
 _CHUNK = 64 << 10
 
@@ -55,7 +54,6 @@ class FakeServer(ThreadingHTTPServer):
         authority.issue_cert("*.googleapis.com", "storage.googleapis.com").configure_cert(self.tls)
         self.store, self.rules = Store(), Rules()
         self.log: list[dict[str, Any]] = []
-        self.log_lock = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away are what we are here for; anything else is our own fault."""
@@ -94,10 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         host = self.tls_host or self.headers.get("Host", "")
         request = f"{self.command} {host}{unquote(self.path)}"
         rule = self.server.rules.strike(request, *_bytes_moved(self.headers))
-        entry = {"time": time.time(), "request": request, "fault": rule.do if rule else None}
-        entry["range"] = self.headers.get("Range") or self.headers.get("Content-Range")
-        with self.server.log_lock:
-            self.server.log.append(entry)
+        entry = {"request": request, "fault": rule.do if rule else None}
+        self.server.log.append(entry)
         try:
             self._answer(segments, query, rule, entry)
         except _Abort:
@@ -115,20 +111,15 @@ class Handler(BaseHTTPRequestHandler):
         body, is_broken = self._read_body(rule, start)
         entry["received"] = len(body)
         if rule and rule.do == "status":
-            reply = _error_reply(HttpError(rule.code, "Injected by the test."))
+            reply = error_reply(rule.code, "Injected by the test.")
         else:
             if rule and rule.do == "corrupt" and body:
                 body = _flipped(body, rule.bytes - start)
             base = f"https://{self.tls_host}" if self.tls_host else f"http://{self.headers['Host']}"
-            try:
-                headers = dict(self.headers.items())
-                request = Request(self.command, segments, query, headers, body, base, is_broken)
-                reply = route(self.server.store, request)
-            except HttpError as error:
-                reply = _error_reply(error)
-        if is_broken:
-            self._reset()
-        if rule and rule.do == "lost_reply":
+            headers = dict(self.headers.items())
+            request = Request(self.command, segments, query, headers, body, base, is_broken)
+            reply = serve(self.server.store, request)
+        if is_broken or (rule and rule.do == "lost_reply"):
             self._reset()
         entry["status"] = reply.status
         self._send(reply, rule)
@@ -225,10 +216,9 @@ class Handler(BaseHTTPRequestHandler):
         elif what == "fault":
             server.rules.clear()
         elif what == "log":
-            with server.log_lock:
-                answer = list(server.log)
-                if self.command == "DELETE":
-                    server.log.clear()
+            answer = list(server.log)
+            if self.command == "DELETE":
+                server.log.clear()
         data = json.dumps(answer).encode()
         self._send(Reply(200, data, {"Content-Type": "application/json"}), None)
 
@@ -256,12 +246,6 @@ def _flipped(data: bytes, at: int) -> bytes:
     if not 0 <= at < len(data):
         return data
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
-
-
-def _error_reply(error: HttpError) -> Reply:
-    detail = {"message": error.message, "domain": "global", "reason": "fake"}
-    words = {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
-    return Reply(error.status, json.dumps(words).encode(), {"Content-Type": "application/json"})
 
 
 def main() -> None:

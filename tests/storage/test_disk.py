@@ -34,28 +34,6 @@ def test_writes_are_whole_and_obey_the_umask(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a.json", "a.json.lock"]
 
 
-def test_a_full_disk_names_the_file_and_is_an_io_error(tmp_path: Path) -> None:
-    program = (
-        "import resource, signal, sys\n"
-        "from bigbird_ja import storage\n"
-        "from bigbird_ja.process.errors import classify\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "try:\n"
-        "    storage.write_bytes(sys.argv[1], bytes(100_000))\n"
-        "except OSError as error:\n"
-        "    print(classify(error).status, classify(error))\n"
-    )
-    path = str(tmp_path / "model.data")
-    storage.write_bytes(path, b"last good")
-    done = subprocess.run(
-        [sys.executable, "-c", program, path], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert done.stdout.startswith(f"74 disk full: {path}")
-    assert storage.read_bytes(path) == b"last good"
-    assert os.listdir(tmp_path) == ["model.data"]
-
-
 def test_a_killed_writer_is_swept_by_the_next_writer_of_that_file(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
     program = (
