@@ -39,9 +39,3 @@ def test_watch_ends_when_the_run_does(tmp_path):
     assert report.run_with(args, lambda: beat["time"], sleep)["written"] == 3
     assert all("http-equiv" in text for text in pages)
     assert "http-equiv" not in (tmp_path / "r.html").read_text(encoding="utf-8")
-
-
-def test_without_matplotlib_the_message_names_what_to_install(tmp_path, run, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    ended = run("report", f"--model_dir={tmp_path}")
-    assert ended.status == 2 and "report needs matplotlib: pip install" in ended.stderr

@@ -50,7 +50,6 @@ def test_splits_come_in_order_with_fingerprints_of_their_own(prepared: str) -> N
         ("tfds:wiki40b/ja:train[", "no split"),
         ("tfds:wiki40b/xx", "not prepared in .*gsutil -m cp -r"),
         ("tfds:wiki40b/ja:2.0.0", "not prepared in"),
-        ("tfds:nothing/ja", "not prepared in"),
         ("tfds:", "write it as tfds:wiki40b/ja"),
     ],
 )
