@@ -120,8 +120,7 @@ def test_traffic_between_regions_has_its_price(location: str, zone: str, price: 
     text = prices.traffic_warning("gs://b/data", location, zone, TABLE, 50 * 10**9)
     assert bool(text) == bool(price)
     if text:
-        assert text.startswith(f"gs://b/data is in {location.lower()}")
-        assert f"{price:.2f} USD per GB" in text and f"{50 * price:.2f} USD per pass" in text
+        assert f"{price:.2f} USD per GB, {50 * price:.2f} USD per pass" in text
 
 
 def test_each_bucket_of_another_region_is_warned_of_once(bucket: str, fake_gcs: FakeGcs) -> None:

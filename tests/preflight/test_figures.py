@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from bigbird_ja.preflight import breakdown, figures
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 
 RESULT: dict[str, Any] = {
     "chip": "v5e", "batch_per_core": 2, "seq_length": 4096, "fits": True,
@@ -44,14 +41,6 @@ def test_cycles_by_code_stand_beside_priced_ones() -> None:
     assert "MLP 100.0 67% 67.0" in rows
     assert "waiting for copies 0.0 0% 4.0" in rows
     assert "layer_*/mlp/a MLP 12 100.00 66.7% 70.00 20.00 matrix unit" in rows
-
-
-@pytest.mark.parametrize(("way", "named"), [("kernel", True), ("xla", False)])
-def test_kernels_are_named_among_the_limitations(way: str, named: bool) -> None:
-    config = complete_config(resolve_config("base-4096")[0])
-    results = [RESULT | {"attention_implementation": way}]
-    text = figures.limitations(config, 110_000_000, results, {"jax": "0.12"})
-    assert ("attention's kernels" in text) == named
 
 
 def test_the_first_phase_is_compared_by_one_figure() -> None:

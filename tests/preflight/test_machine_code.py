@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bigbird_ja.preflight import machine_code
@@ -36,22 +33,6 @@ def test_fullness_goes_by_how_often_bundles_run() -> None:
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
     assert machine_code.fullness(UTILISATION, [1.0]) == {}  # of another listing
     assert machine_code.fullness("", []) == {}
-
-
-def test_listings_are_found_by_op(tmp_path: Path) -> None:
-    bundle = "     0   :  { %v1_v0 = vmov 1.0 }\n   0x1   :  {}\n"
-    for name, text in (
-        ("1795-fusion.4-01-final_hlo-static-per-bundle-utilization.txt", UTILISATION),
-        ("1795-fusion.4-02-schedule-analysis_final_bundles.txt", "Schedule analysis:"),
-        ("1795-fusion.4-03-final_bundles.txt", bundle),
-        ("1796-copy-done.2-03-final_bundles.txt", bundle + "   0x2   :  {}\n"),
-    ):
-        (tmp_path / name).write_text(text)
-    result = machine_code.collect(os.fspath(tmp_path))
-    assert {name: code.cycles for name, code in result.items()} == {"fusion.4": 2, "copy-done.2": 3}
-    assert result["fusion.4"].slots["VALU"] == pytest.approx(0.25)
-    assert result["copy-done.2"].slots == {}
-    assert os.fspath(tmp_path) in machine_code.flags(os.fspath(tmp_path))
 
 
 def _runs(lines: list[str]) -> tuple[list[float], float]:
