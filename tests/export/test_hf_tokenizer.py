@@ -39,10 +39,6 @@ def theirs(ours, tmp_path_factory):
     return _exported(tmp_path_factory.mktemp("hf"), ours)
 
 
-def _texts(path):
-    return [document.text for document in open_corpus([path]).documents()]
-
-
 def _ids(theirs, texts):
     return theirs(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
 
@@ -60,13 +56,13 @@ def test_it_has_our_special_tokens(theirs, ours):
 
 
 def test_hard_texts_and_the_generated_corpus(theirs, ours, sample_corpus):
-    texts = [*HARD, *_texts(sample_corpus)]
+    texts = [*HARD, *open_corpus([sample_corpus]).texts()]
     for mine, other, text in zip(ours.encode_batch(texts), _ids(theirs, texts), texts, strict=True):
         assert mine == other, text[:100]
 
 
 def test_some_of_the_real_text(theirs, ours, real_text_path):
-    texts = _texts(real_text_path)[::100]
+    texts = list(open_corpus([real_text_path]).texts())[::100]
     assert _ids(theirs, texts) == ours.encode_batch(texts)
 
 
@@ -87,7 +83,7 @@ def _trained(run_cli, corpus, folder, *flags):
 def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
     flags = ["--vocab_size=1400", "--model_type=bpe"]
     tokenizer, theirs = _trained(run_cli, sample_corpus, tmp_path, *flags)
-    texts = _texts(sample_corpus)[:20]
+    texts = list(open_corpus([sample_corpus]).texts())[:20]
     assert _ids(theirs, texts) == tokenizer.encode_batch(texts)
     assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == encode_with_masks("_NEWLINE_[MASK]", tokenizer)
 
@@ -96,7 +92,7 @@ def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
 def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
     flags = ["--vocab_size=32000", "--max_sentences=100000"]
     tokenizer, theirs = _trained(run_cli, real_text_path, tmp_path, *flags)
-    texts = _texts(real_text_path)
+    texts = list(open_corpus([real_text_path]).texts())
     for start in range(0, len(texts), 64):
         part = texts[start : start + 64]
         assert _ids(theirs, part) == tokenizer.encode_batch(part)
