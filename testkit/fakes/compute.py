@@ -21,9 +21,9 @@ from testkit.fakes.machines import (
     Machine,
     Service,
     error,
-    lookup,
     in_background,
     kill,
+    lookup,
     now,
 )
 
