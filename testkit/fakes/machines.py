@@ -38,11 +38,6 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
     born: float = field(default_factory=time.monotonic)
 
-    @property
-    def node(self) -> dict[str, Any]:
-        """The same, by the name that it has in the Cloud TPU API."""
-        return self.resource
-
 
 class Service:
     """The door, the processes and the operations.
