@@ -1,6 +1,6 @@
 """Every kind of fault against every operation of `bigbird_ja.storage`, with the end it must have.
 
-tests/storage/test_faults.py runs it case by case; scripts/bench_faults.py counts it by kind.
+tests/storage/test_bucket.py runs it case by case; scripts/bench_faults.py counts it by kind.
 """
 
 from __future__ import annotations
@@ -170,7 +170,6 @@ def cases() -> list[Case]:
         *_of("500 burst", _ALL, _rule(_ANY, "status", code=500, times=3)),
         *_of("reset before the answer", _ALL, _rule(_ANY, "reset", times=2)),
         *_of("30 % random 503", _ALL, _rule(_ANY, "status", p=0.3, times=-1)),
-        *_of("slow answer", _ALL, _rule(_ANY, "delay", seconds=0.3)),
         *_of("reset in mid upload", _LARGE_WRITES, _rule(_PIECE, "reset", bytes=2 * MiB),
              _rule(_PIECE, "reset", bytes=7 * MiB), _rule(_PIECE, "reset", bytes=16 * MiB)),
         *_of("stall in mid upload", _LARGE_WRITES,
@@ -183,7 +182,6 @@ def cases() -> list[Case]:
         *_of("short reply", _LARGE_READS, _rule(_MEDIA, "short", bytes=5 * MiB, times=2)),
         *_of("stall in mid download", _LARGE_READS,
              _rule(_MEDIA, "stall", bytes=3 * MiB, seconds=9)),
-        *_of("slow download", _LARGE_READS, _rule(_MEDIA, "slow", bytes=4 * MiB, seconds=0.05)),
         *_of("damaged download", ("download",), _rule(_MEDIA, "corrupt", bytes=5 * MiB)),
         # A stream's reader has used the bytes already: all that is left is an error. (Each reply is
         # damaged: on a busy machine the first may come too late, and be requested again.)
