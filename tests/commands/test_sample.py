@@ -22,7 +22,7 @@ def sample(run):
 
 
 def documents(path):
-    return [document.text.strip() for document in open_corpus([str(path)]).documents()]
+    return [text.strip() for text in open_corpus([str(path)]).texts()]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "c.txt"])

@@ -30,7 +30,7 @@ def write(path: Path, content: bytes) -> str:
 
 
 def texts(*sources: str) -> list[str]:
-    return [document.text for document in open_corpus(sources).documents()]
+    return list(open_corpus(sources).texts())
 
 
 BOM = b"\xef\xbb\xbf"
@@ -95,7 +95,7 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -
 def test_each_line_of_a_txt_can_be_a_document(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", BOM + "一\r\n\r\n 二 \r三\n\n".encode())
     by_line = open_corpus([path], txt_documents="line")
-    assert [d.text for d in by_line.documents()] == ["一", " 二 ", "三"]
+    assert list(by_line.texts()) == ["一", " 二 ", "三"]
     assert texts(path) == ["一", " 二 \n三"]
     path = write(tmp_path / "a.jsonl", lines_of("一"))
     with pytest.raises(BadInput, match=r"--txt_documents=line: no --input is a \.txt file"):
@@ -217,7 +217,7 @@ def test_a_source_without_a_weight_has_weight_one_where_others_have_one(tmp_path
     corpus = open_corpus([a, f"{b}=3"], takes_weights=True)
     assert [weight for _, weight in corpus.weights] == [1.0, 3.0]
     assert corpus.fingerprint == open_corpus([a, b]).fingerprint
-    assert [(d.text, d.index) for d in corpus.documents()] == [("a", 0), ("b", 1)]
+    assert list(corpus.texts()) == ["a", "b"]
     with pytest.raises(BadInput, match="weights are for make-data: leave =2 out"):
         open_corpus([f"{a}=2"])
     with pytest.raises(BadInput, match="more than once"):

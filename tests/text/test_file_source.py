@@ -38,7 +38,7 @@ WRITERS = {"a.parquet": write_parquet, "a.arrow": write_arrow, "b.arrow": write_
 
 
 def texts(*sources, **about) -> list[str]:
-    return [d.text for d in open_corpus([str(s) for s in sources], **about).documents()]
+    return list(open_corpus([str(s) for s in sources], **about).texts())
 
 
 def save_data_set(folder: Path, parts) -> None:

@@ -34,7 +34,7 @@ KINDS = {
 
 
 def train(corpus: str, **options) -> bytes:
-    texts = [document.text for document in open_corpus([corpus]).documents()][:30]
+    texts = list(open_corpus([corpus]).texts())[:30]
     lines = "\n".join(texts).split("\n")
     model = io.BytesIO()
     given = {"vocab_size": 1400, "minloglevel": 2, "max_sentence_length": 20000, **options}
@@ -51,7 +51,7 @@ def models(sample_corpus):
 
 def plain_texts(sample_corpus):
     """Generated text without the markers, which are pieces only in ours, and hard cases."""
-    texts = [document.text for document in open_corpus([sample_corpus]).documents()][:10]
+    texts = list(open_corpus([sample_corpus]).texts())[:10]
     plain = [re.sub("|".join(tokenizer_lib.USER_PIECES), "", text) for text in texts]
     return [*plain, "城は山の上にある。ﾃｽﾄ １２３", "𠮷野家 emoji 😀", ""]
 
@@ -142,7 +142,7 @@ def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
 
 def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    texts = (document.text for document in open_corpus([sample_corpus]).documents())
+    texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]
     # A marker on both sides stops the space that begins every text from making a difference.
     alone = [tokenizer.encode(f"_NEWLINE_{line}")[1:] for line in lines]

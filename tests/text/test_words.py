@@ -78,7 +78,7 @@ def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -
 
 def test_script_marks_of_tokens_agree_with_those_of_text(tokenizer_path, sample_corpus):
     tok = tokenizer.load(tokenizer_path)
-    texts = [document.text for document in corpus.open_corpus([sample_corpus]).documents()]
+    texts = list(corpus.open_corpus([sample_corpus]).texts())
     texts += [
         "",
         "ー",
