@@ -127,7 +127,7 @@ class Training:
             choice.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
             deps=Dependencies(mark=mark),
         )  # fmt: skip
-        train(job, RunDir.open(self.model_dir), stop)
+        train(job, RunDir(self.model_dir), stop)
 
     @property
     def logged(self) -> list[int]:

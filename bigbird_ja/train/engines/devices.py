@@ -68,10 +68,7 @@ class Devices:
     @property
     def peak_flops(self) -> float | None:
         """bfloat16 FLOP/s of one device, where it is known."""
-        chip = self.chip
-        if chip is None:
-            return None
-        return MEGACORE.get(chip, CHIPS[chip]).peak_flops
+        return MEGACORE.get(self.chip, CHIPS[self.chip]).peak_flops if self.chip else None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -164,18 +161,17 @@ def has_gpu() -> bool:
 def _check_equal_shares(devices: Sequence[Any]) -> None:
     counts = Counter(device.process_index for device in devices)
     if len(set(counts.values())) > 1:
-        words = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
-        raise BadInput(f"the processes of a pod need equally many devices each ({words})")
+        shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
+        raise BadInput(f"the processes of a pod need equally many devices each ({shares})")
 
 
 def _why_not(platform: str, text: str) -> str:
-    """One line from what the runtime says."""
+    """One line from the runtime's error."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = " ".join(text.split())
-    if any(said in words for said in ("already in use", "lockfile", "Device or resource busy")):
-        return (
-            f"{name} is in use by another process ({words[:160]}): end that process, or wait for it"
-        )
+    if re.search("already in use|lockfile|Device or resource busy", words):
+        end = "end that process, or wait for it"
+        return f"{name} is in use by another process ({words[:160]}): {end}"
     if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
     return f"{name} cannot be used ({words[:240]})"
@@ -240,17 +236,13 @@ def state_bytes(config: Config) -> int:
     return 4 * _COPIES * count_parameters(config)
 
 
-def refuse_if_too_large(needed: int, available: int | None = None) -> None:
-    """Refuses a step that this machine's memory cannot hold.
-
-    Args:
-        needed: bytes, estimated.
-        available: bytes; by default what this process can still get.
+def refuse_if_too_large(needed: int) -> None:
+    """Refuses a step that needs so many bytes, where this process cannot get them.
 
     Raises:
         OutOfMemory: with the figures and what to lower.
     """
-    available = available_bytes() if available is None else available
+    available = available_bytes()
     if available is not None and needed > available:
         raise out_of_memory(needed, available, "this machine")
 
