@@ -91,6 +91,7 @@ class Checkpoint:
     meta: Meta
 
 
+@dataclass
 class CheckpointStore:
     """The checkpoints of one MODEL_DIR.
 
@@ -102,16 +103,11 @@ class CheckpointStore:
         owned: MODEL_DIR's mark; needed to write.
     """
 
-    def __init__(
-        self,
-        model_dir: str,
-        scratch: str | None = None,
-        report: Callable[[str, int, str], None] = lambda event, step, text: None,
-        mark: Callable[[str], None] = lambda phase: None,
-        owned: Owned | None = None,
-    ) -> None:
-        self.model_dir, self._scratch, self._owned = model_dir, scratch, owned
-        self._report, self._mark = report, mark
+    model_dir: str
+    scratch: str | None = None
+    report: Callable[[str, int, str], None] = lambda event, step, text: None
+    mark: Callable[[str], None] = lambda phase: None
+    owned: Owned | None = None
 
     def steps(self) -> list[int]:
         """Steps with a sidecar, ascending. A directory that cannot be listed raises."""
@@ -141,13 +137,13 @@ class CheckpointStore:
         try:
             for name, path in scratch_files.items():
                 storage.take(path, self._path(name))
-                self._mark("between-files")
+                self.mark("between-files")
             storage.write_bytes(self._path(_sidecar(meta.step)), sidecar)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._ours.remove(scratch_files)
             raise
-        self._mark("between-files")
+        self.mark("between-files")
         self._prune(keep_last, keep_every)
         return meta
 
@@ -244,9 +240,9 @@ class CheckpointStore:
 
     @property
     def _ours(self) -> Owned:
-        if self._owned is None:
+        if self.owned is None:
             raise ValueError("a CheckpointStore needs MODEL_DIR's mark to write")
-        return self._owned
+        return self.owned
 
     def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
         """Removes what a kill has left of saves and removals. Files that are not ours stay."""
@@ -257,7 +253,7 @@ class CheckpointStore:
                 continue
             names = [f"model.ckpt-{step}{part}" for part in there]
             if len(self._ours.remove(names)) < len(names):
-                self._report("cleaned", step, f"removed what was left of checkpoint {step}")
+                self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: then it is no checkpoint any more.
@@ -269,7 +265,7 @@ class CheckpointStore:
         for name in names:
             storage.rename(self._path(name), self._path(prefix + name))
         self._ours.forget(names)
-        self._report(
+        self.report(
             "set_aside",
             step,
             f"checkpoint {step} is damaged and was set aside as {prefix}model.ckpt-{step}.*: {why}",
@@ -278,11 +274,11 @@ class CheckpointStore:
     def _fetch(self, name: str, expected: StoredFile) -> str:
         """A local path of a verified file: its own on disk, a copy's where MODEL_DIR is on a
         bucket."""
-        if self._scratch is None and storage.is_remote(self.model_dir):
+        if self.scratch is None and storage.is_remote(self.model_dir):
             raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
         path = self._path(name)
         try:
-            local = storage.fetch(path, self._scratch or "")
+            local = storage.fetch(path, self.scratch or "")
             crc, size = storage.crc32c_of_file(local)
         except FileNotFoundError as error:
             raise Damaged(f"{path}: missing") from error
@@ -297,7 +293,7 @@ class CheckpointStore:
         steps = self.steps()
         removable = to_remove(steps, keep_last, keep_every)
         self._write_state([step for step in steps if step not in removable])
-        self._mark("between-files")
+        self.mark("between-files")
         for step in removable:
             if not self._ours.remove([_sidecar(step)]):
                 self._ours.remove([f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES])

@@ -166,11 +166,7 @@ class EventWriter:
     """
 
     def __init__(
-        self,
-        model_dir: str,
-        scratch: str,
-        start_step: int,
-        clock: Callable[[], float] = time.time,
+        self, model_dir: str, scratch: str, start_step: int, clock: Callable[[], float]
     ) -> None:
         import tensorflow as tf
         from tensorflow.core.util import event_pb2

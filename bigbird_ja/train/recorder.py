@@ -89,7 +89,13 @@ class Recorder:
             config=config_fingerprint(job.config)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
-            environment=environment(engine.device),
+            environment={  # no host names, paths or variables
+                "bigbird_ja": __version__,
+                "python": platform.python_version(),
+                **package_versions(),
+                "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+                "device": engine.device,
+            },
             **start,
         )
         for key, now in start.items():
@@ -279,15 +285,3 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions of the installed packages, machine and device, for events; no host names, paths or
-    variables."""
-    return {
-        "bigbird_ja": __version__,
-        "python": platform.python_version(),
-        **package_versions(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "device": device,
-    }

@@ -132,7 +132,16 @@ def apply_gradients(
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
         rate = learning_rate(config.training, global_step)
-        metrics = _metrics(config, tf.unstack(sums)) | {"learning_rate": rate, "grad_norm": norm}
+        masked_lm_loss, masked_lm_accuracy, *next_sentence = tf.unstack(sums)
+        metrics = {
+            "loss": masked_lm_loss + next_sentence[0],
+            "masked_lm_loss": masked_lm_loss,
+            "masked_lm_accuracy": masked_lm_accuracy,
+            "learning_rate": rate,
+            "grad_norm": norm,
+        }
+        if config.make_data.nsp:
+            metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
@@ -161,10 +170,18 @@ def _accumulate(
     sequences: float,
 ) -> tuple[Tensors, tf.Tensor]:
     """This replica's share of the gradients and of the sums, over micro-batches."""
-    steps = config.training.gradient_accumulation_steps
+    steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
         return _gradients(config, params, batch, fold_in(key, 0), divisor, sequences)
-    parts = {name: _split(value, steps) for name, value in batch.items()}
+    if size % steps:
+        raise ValueError(
+            f"a batch of {size} sequences per core does not divide into"
+            f" training.gradient_accumulation_steps={steps}: change one of them"
+        )
+    parts = {  # [steps, b / steps, ...]
+        name: tf.reshape(value, [steps, size // steps, *value.shape[1:]])
+        for name, value in batch.items()
+    }
     names = list(params)
 
     def add(index: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor):  # type: ignore[no-untyped-def]
@@ -182,17 +199,6 @@ def _accumulate(
         parallel_iterations=1,
     )
     return dict(zip(names, totals, strict=True)), sums
-
-
-def _split(value: tf.Tensor, steps: int) -> tf.Tensor:
-    """[b, ...] -> [steps, b / steps, ...]."""
-    size, shape = int(value.shape[0]), value.shape[1:]
-    if size % steps:
-        raise ValueError(
-            f"a batch of {size} sequences per core does not divide into"
-            f" training.gradient_accumulation_steps={steps}: change one of them"
-        )
-    return tf.reshape(value, [steps, size // steps, *shape])
 
 
 def _gradients(
@@ -222,16 +228,3 @@ def _gradients(
     # The word embeddings' comes as rows and indices, to be summed up.
     full = [tf.convert_to_tensor(gradient) for gradient in gradients]
     return dict(zip(params, full, strict=True)), means
-
-
-def _metrics(config: Config, sums: list[tf.Tensor]) -> Tensors:
-    masked_lm_loss, masked_lm_accuracy, next_sentence_loss, next_sentence_accuracy = sums
-    metrics = {
-        "loss": masked_lm_loss + next_sentence_loss,
-        "masked_lm_loss": masked_lm_loss,
-        "masked_lm_accuracy": masked_lm_accuracy,
-    }
-    if config.make_data.nsp:
-        metrics["next_sentence_loss"] = next_sentence_loss
-        metrics["next_sentence_accuracy"] = next_sentence_accuracy
-    return metrics

@@ -12,7 +12,7 @@ others follow it. `train.ends` records how a run ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,11 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             `results` carry `global_step` and `loss`.
     """
     config, pod, deps = job.config, job.pod, job.deps
+
+    def report(event: str, step: int, text: str) -> None:  # of checkpoints that are not used
+        deps.log(text)
+        run_log.append_event(job.model_dir, event, deps.clock, global_step=step, message=text)
+
     deps.mark("start-up")
     if not job.overwrite:
         run_dir.check_settings(config, job.continue_with)
@@ -65,9 +70,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
             lease, scratch = stack.enter_context(run_dir.locked(deps))
-            store = CheckpointStore(
-                job.model_dir, scratch, _reporter(job), deps.mark, run_dir.owned
-            )
+            store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
             resumption = run_dir.find_resumption(
                 store, config, job.manifest.fingerprint, bool(job.continue_with)
             )
@@ -102,17 +105,6 @@ def _load_warm_start(job: Job, run_dir: RunDir) -> Mapping[str, Any] | None:
     return params
 
 
-def _reporter(job: Job) -> Callable[[str, int, str], None]:
-    """Logs and records checkpoints that are set aside or cleaned up."""
-
-    def report(event: str, step: int, text: str) -> None:
-        job.deps.log(text)
-        fields = {"global_step": step, "message": text}
-        run_log.append_event(job.model_dir, event, job.deps.clock, **fields)
-
-    return report
-
-
 @dataclass
 class Trainer:
     """One process's part of a run, once MODEL_DIR is locked; `job` to `stop` are as of `train`."""
@@ -143,8 +135,7 @@ class Trainer:
             writes=self.pod.is_writer,
         )
         self.ends = Ends(job, self.run_dir, self.stop, self.recorder, self.saver)
-        stall_seconds = self.config.training.stall_minutes * 60
-        self.watchdog = Watchdog(stall_seconds, self.ends.stalled)
+        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self.ends.stalled)
         self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
         self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
         self.saved = self.logged = self.resumption.step  # the last steps that were
@@ -175,8 +166,7 @@ class Trainer:
         )
         self.evaluations.begin(step)
         if checkpoint is None or not self.evaluations.is_due(step):
-            is_recorded = self.run_dir.is_recorded_as_finished()
-            return self.ends.reached("finished", is_new=not is_recorded)
+            return self.ends.reached("finished", is_new=not self.run_dir.is_recorded_as_finished())
         with self.ends.recorded_failure(), self._threads():
             parameters = parameters_of(read_checkpoint(checkpoint))
             self._evaluate(step, choice.model(self.job.engine, self.config, parameters))

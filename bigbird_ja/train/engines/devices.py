@@ -132,7 +132,10 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
     except RuntimeError as error:
         raise BadInput(_why_not(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
-    _check_equal_shares(ordered)
+    counts = Counter(device.process_index for device in ordered)
+    if len(set(counts.values())) > 1:
+        shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
+        raise BadInput(f"the processes of a pod need equally many devices each ({shares})")
     return Devices(platform, tuple(ordered))
 
 
@@ -156,13 +159,6 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 def has_gpu() -> bool:
     """A GPU that JAX has been given the means to use."""
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
-
-
-def _check_equal_shares(devices: Sequence[Any]) -> None:
-    counts = Counter(device.process_index for device in devices)
-    if len(set(counts.values())) > 1:
-        shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
-        raise BadInput(f"the processes of a pod need equally many devices each ({shares})")
 
 
 def _why_not(platform: str, text: str) -> str:
@@ -289,9 +285,20 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def tpu_metadata(attribute: str) -> str | None:
+    """An attribute of this TPU VM; None where there is none, or no metadata server."""
+    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
+            return str(reply.read().decode().strip()) or None
+    except (OSError, ValueError):
+        return None
+
+
 def slice_place(
-    environ: Mapping[str, str] = os.environ,
-    metadata: Callable[[str], str | None] | None = None,
+    environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
 ) -> tuple[list[str], int] | None:
     """The hosts of the TPU slice that this machine belongs to, and which of them it is; None where
     neither GKE's variables nor the TPU VM's metadata tell.
@@ -303,7 +310,6 @@ def slice_place(
         raise BadInput("several TPU slices in one run are not supported: use one slice")
     hosts, number = environ.get("TPU_WORKER_HOSTNAMES"), environ.get("TPU_WORKER_ID")
     if hosts is None or number is None:
-        metadata = metadata or tpu_metadata
         endpoints = metadata("worker-network-endpoints")
         if not endpoints:
             return None
@@ -313,15 +319,3 @@ def slice_place(
     if not number.isdigit():
         raise BadInput(f"this TPU VM's number in its slice is {number!r}: give --process_id")
     return hosts.split(","), int(number)
-
-
-def tpu_metadata(attribute: str) -> str | None:
-    """An attribute of this TPU VM; None where there is none, or no metadata server."""
-    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
-            return str(reply.read().decode().strip()) or None
-    except (OSError, ValueError):
-        return None

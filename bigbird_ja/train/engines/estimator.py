@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.process.errors import BadInput, CommandError, StorageError, classify
+from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.checkpoints import parameters_of
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, devices
@@ -250,15 +250,11 @@ class OneSession:
             CommandError: there was one before, and it was lost.
         """
         self._count += 1
-        if self._count > 1:
-            raise self._lost()
-
-    def _lost(self) -> CommandError:
+        if self._count == 1:
+            return
         cause = self.causes.last
         known = classify(cause) if cause is not None else None
-        if known is not None:
-            return known
-        return StorageError(
+        raise known or StorageError(
             f"TensorFlow lost its session ({cause or 'no cause given'}): run the same command again"
         )
 

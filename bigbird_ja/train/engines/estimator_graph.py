@@ -48,10 +48,13 @@ class TrainGraph:
         features = dict(features)
         replica_id = features.pop(REPLICA_ID)[0]
         on_tpu = bool(params["use_tpu"])
-        self._create_variables()
+        shapes = {name: spec.shape for name, spec in parameter_specs(self._config).items()}
+        names = list(shapes)
+        shapes |= {slot_name(n, slot): shape for slot in SLOTS for n, shape in shapes.items()}
+        self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
+        self.global_step = tf.compat.v1.train.get_or_create_global_step()
         step = self.global_step.read_value()
         values = {name: variable.read_value() for name, variable in self.variables.items()}
-        names = list(parameter_specs(self._config))
         new_params, new_slots, metrics = train_step(
             self._config,
             {name: values[name] for name in names},
@@ -89,12 +92,6 @@ class TrainGraph:
     def snapshot(self, session: Any) -> dict[str, Any]:
         """Every variable of a checkpoint, as arrays of their own."""
         return dict(session.run({**self.variables, STEP: self.global_step}))
-
-    def _create_variables(self) -> None:
-        shapes = {name: spec.shape for name, spec in parameter_specs(self._config).items()}
-        shapes |= {slot_name(n, slot): shape for slot in SLOTS for n, shape in shapes.items()}
-        self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
-        self.global_step = tf.compat.v1.train.get_or_create_global_step()
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
         """Writes this step's metrics and finiteness down; the ring's last row is the last step."""
@@ -165,8 +162,6 @@ def make_input_fn(
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
     """Cuts each batch into equal parts, one per core, and adds which core each is for."""
     cores = len(replica_ids)
-    if cores == 1:
-        return batches.map(lambda batch: {**batch, REPLICA_ID: tf.constant([replica_ids[0]])})
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 
     def cut(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
