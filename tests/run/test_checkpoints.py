@@ -40,17 +40,14 @@ class Killed(BaseException):
     """Stands for SIGKILL between two files."""
 
 
-def make(
-    place: str, tmp_path: Path, texts: list[str] | None = None
-) -> tuple[CheckpointStore, list[tuple[str, int]]]:
-    reports: list[tuple[str, int]] = []
+def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, int, str]]]:
+    """The store, and what it reports."""
+    reports: list[tuple[str, int, str]] = []
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
 
     def report(event: str, step: int, text: str) -> None:
-        reports.append((event, step))
-        if texts is not None:
-            texts.append(text)
+        reports.append((event, step, text))
 
     store = CheckpointStore(place, str(scratch), report, owned=Owned.create(place, "run"))
     return store, reports
@@ -135,19 +132,17 @@ DATA, INDEX, SIDECAR = (f"model.ckpt-20{end}" for end in (*SUFFIXES, ".json"))
 def test_damage_is_found_named_and_set_aside(
     place: str, tmp_path: Path, change: Callable[[str], None], words: str
 ) -> None:
-    texts: list[str] = []
-    store, reports = make(place, tmp_path, texts)
+    store, reports = make(place, tmp_path)
     save(store, tmp_path, 10)
     save(store, tmp_path, 20)
     change(place)
     there = [name for name in (DATA, INDEX, SIDECAR) if name in storage.list_files(place)]
     newest = store.latest_good()
     assert newest is not None and newest.meta.step == 10 and store.steps() == [10]
-    assert reports == [("set_aside", 20)]
-    assert re.match(
-        r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*" + words,
-        texts[0],
-    )
+    ((event, step, text),) = reports
+    assert (event, step) == ("set_aside", 20)
+    start = r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*"
+    assert re.match(start + words, text)
     assert {f"damaged-{name}" for name in there} <= set(storage.list_files(place))
     # What is read by others lists what is left.
     state = storage.read_text(storage.join(place, "checkpoint"))
@@ -300,13 +295,13 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path
 
 
 def test_only_what_we_wrote_is_cleaned_up_after_a_kill(place: str, tmp_path: Path) -> None:
-    store, reports = make(place, tmp_path)
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
     for name in (theirs, ours):
         storage.write_bytes(storage.join(place, name), b"x")
     Owned.create(place, "run").note({ours: Made.of(b"x")})
     store, reports = make(place, tmp_path)
-    assert store.latest_good() is None and reports == [("cleaned", 6)]
+    assert store.latest_good() is None
+    assert [report[:2] for report in reports] == [("cleaned", 6)]
     assert [n for n in storage.list_files(place) if n != MARK] == [theirs]
 
 

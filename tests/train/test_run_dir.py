@@ -67,26 +67,8 @@ def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_fa
     with run.locked(DEPS):
         pass
     run_log.append_event(str(tmp_path), "resumed")
-    with (
-        pytest.raises(BadInput, match="another process has trained here"),
-        run.locked(DEPS),
-    ):
+    with pytest.raises(BadInput, match="another process has trained here"), run.locked(DEPS):
         pass
-
-
-@pytest.mark.parametrize(
-    ("events", "count"),
-    [
-        ("", 0),
-        ("started saved finished", 0),
-        ("started saved", 1),
-        ("started interrupted resumed failed", 2),
-        ("started finished resumed finished", 0),
-        ("created started preempted resumed finished deleted", 1),
-    ],
-)
-def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
-    assert run_log.unfinished_starts({"event": name} for name in events.split()) == count
 
 
 @pytest.mark.parametrize(
