@@ -213,7 +213,7 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> lis
 def _texts(path: str) -> list[str]:
     from bigbird_ja.text import corpus
 
-    return [document.text for document in corpus.open_corpus([path]).documents()]
+    return list(corpus.open_corpus([path]).texts())
 
 
 def _prepare(work: str) -> tuple[str, str]:

@@ -36,7 +36,7 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
 from bigbird_ja.text import words
-from bigbird_ja.text.corpus import Corpus, Document, Part
+from bigbird_ja.text.corpus import Corpus, Part
 from bigbird_ja.text.tokenizer import Tokenizer
 
 Task = TypeVar("Task")
@@ -156,10 +156,10 @@ def _pack(request: Request, work: Work) -> list[SplitPlan]:
 def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
     """Packs all blocks; returns the number of each split."""
     spec, corpus = request.spec, request.corpus
-    corpora: list[tuple[Iterable[Document], float]] = [(corpus.documents(), 1.0)]
+    corpora: list[tuple[Iterable[str], float]] = [(corpus.texts(), 1.0)]
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
-        corpora = [(p.documents(), w) for p, w in zip(corpus.parts, weights, strict=True)]
+        corpora = [(p.texts(), w) for p, w in zip(corpus.parts, weights, strict=True)]
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     numbers = dict.fromkeys(SPLITS, 0)
     total = int(sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts))

@@ -21,9 +21,9 @@ from testkit.fakes.machines import (
     Machine,
     Service,
     error,
-    found,
     in_background,
     kill,
+    lookup,
     now,
 )
 
@@ -215,7 +215,7 @@ class FakeCompute(Service):
                 case ["zones"]:
                     return 200, {"items": [{"name": zone} for zone in ZONES]}
                 case [*_, "operations", name]:
-                    return found(self._operations.get(name), name)
+                    return lookup(self._operations.get(name), name)
                 case ["zones", zone, _, name, "listErrors"]:
                     return 200, {"items": self.slices.groups[zone, name].errors}
                 case ["aggregated", kind]:
@@ -223,7 +223,7 @@ class FakeCompute(Service):
                 case ["global" as place, kind, *names] | [_, place, kind, *names]:
                     pass
                 case _:
-                    return found(None, path)
+                    return lookup(None, path)
             if method == "POST":
                 return self._create(place, kind, body)
             if not names:
@@ -232,7 +232,7 @@ class FakeCompute(Service):
             key = (place, names[0])
             entry = self._tables[kind].get(key)
             if entry is None or method == "GET":
-                return found(_resource(entry), names[0])
+                return lookup(_resource(entry), names[0])
             return self._delete(kind, key, entry)
 
     def _scopes(self, kind: str) -> dict[str, Any]:

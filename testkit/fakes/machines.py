@@ -38,11 +38,6 @@ class Machine:
     process: subprocess.Popen[bytes] | None = None
     born: float = field(default_factory=time.monotonic)
 
-    @property
-    def node(self) -> dict[str, Any]:
-        """The same, by the name that it has in the Cloud TPU API."""
-        return self.resource
-
 
 class Service:
     """The door, the processes and the operations.
@@ -150,7 +145,7 @@ def error(code: int, message: str, status: str = "") -> dict[str, Any]:
     return {"error": {**details, **({"status": status} if status else {})}}
 
 
-def found(resource: Any, name: str) -> Answer:
+def lookup(resource: Any, name: str) -> Answer:
     """A resource that was asked for by its name, or None."""
     missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
     return missing if resource is None else (200, resource)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testkit.fakes.machines import Answer, Machine, Service, error, found, kill, now
+from testkit.fakes.machines import Answer, Machine, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
@@ -80,7 +80,7 @@ class FakeTpu(Service):
                 case "GET", [*_, "queuedResources"]:
                     return 200, {"queuedResources": _inside(path, self.queued)}
                 case "GET", _:
-                    return found({**nodes, **self.queued, **self._operations}.get(path), path)
+                    return lookup({**nodes, **self.queued, **self._operations}.get(path), path)
                 case "POST", [*_, "nodes"]:
                     return self._create(f"{path}/{query.partition('=')[2]}", body, None)
                 case "POST", [*_, "queuedResources"]:
@@ -92,7 +92,7 @@ class FakeTpu(Service):
                     if node in nodes and "force=true" not in query:
                         return 400, error(400, "the queued resource has nodes")
                     return self._delete(node, path)
-        return found(None, path)
+        return lookup(None, path)
 
     def _create_queued(self, name: str, body: dict[str, Any]) -> Answer:
         if name in self.queued:
@@ -132,7 +132,7 @@ class FakeTpu(Service):
         if refused:
             return refused
         if (queued or node) not in {*self._machines, *self.queued}:
-            return found(None, queued or node)
+            return lookup(None, queued or node)
         machine = self._machines.get(node)
         if machine is not None:
             machine.resource["state"] = "DELETING"
