@@ -68,7 +68,8 @@ class Stalled(CommandError):
     status, reason = 76, "stalled"
 
 
-_ENDS = {kind.reason: kind for kind in (CommandError, *CommandError.__subclasses__())}
+_KINDS: list[type[CommandError]] = [CommandError, *CommandError.__subclasses__()]
+_ENDS = {kind.reason: kind for kind in _KINDS}
 STATUS_OF_REASON: dict[str, int] = {
     "finished": 0,
     **{reason: kind.status for reason, kind in _ENDS.items()},
