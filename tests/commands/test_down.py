@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.run_files import BucketFiles, Run, supervisor_lease
+from bigbird_ja.launch.run_files import BucketFiles, Run
 from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -133,19 +133,3 @@ def test_a_zone_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
     status, result = support.run(DOWN, fake)
     assert status == 74
     assert "no answer from asia-east1-c" in result["error"]
-
-
-def test_what_a_living_launch_watches_is_refused(fake: FakeTpu) -> None:
-    """Without --bucket: the metadata of the machine name the folder of its run."""
-    run = Run(f"{fake.work_dir}/bucket", "c")
-    BucketFiles(run).prepare()
-    spec = TpuSpec("c", "v3-8", "i", "id-c")
-    support.client(fake).create(spec, ZONE, 1, {RUN_DIR_KEY: run.run_dir}, 3600.0)
-    lock = supervisor_lease(run, print)
-    lock.acquire()
-    status, result = support.run([*DOWN, "--name=c"], fake)
-    assert status == 2
-    assert "c is watched by a `launch`" in result["error"]
-    lock.release()
-    status, result = support.run([*DOWN, "--name=c"], fake)
-    assert (status, result["deleted"]) == (0, [f"projects/p/locations/{ZONE}/nodes/c"])

@@ -109,7 +109,7 @@ _READERS = {
     "exit": _Reader(
         "r/supervisor/exit.json",
         ExitReport,
-        {"attempt": 3, "status": 71, "self_deleted": False},
+        {"attempt": 3, "status": 71},
         lambda f: _supervisor(f).exit_report(),
     ),
     "launched": _Reader(
