@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSpec
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
@@ -98,11 +95,11 @@ def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
         (["--vm_python=python3; secret"], "belong there"),
     ],
 )
-def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> None:
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors):
-        status = main.run_command_line(["launch", "--dry_run", *flags])
-    (line,) = errors.getvalue().strip().splitlines()
+def test_refusals_are_one_line_before_anything(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = support.run(["launch", "--dry_run", *flags])
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert status == 2 and words in line and "secret" not in line
 
 
