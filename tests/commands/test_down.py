@@ -61,7 +61,7 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: P
         support.client(newer).create(TpuSpec("a", "v6e-8", "i", "id-1"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):
             support.client(older).create(TpuSpec(name, "v3-8", "i"), ZONE, 1, {}, 1e5)
-            older.machine(name).node["labels"] = {"owner": "someone-else"}
+            older.machine(name).resource["labels"] = {"owner": "someone-else"}
         vm = f"projects/p/zones/{ZONE}/instances/a"
         for flags, key in (
             (["--dry_run"], "left"),

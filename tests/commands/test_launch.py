@@ -163,7 +163,7 @@ def test_a_taken_name_is_refused_before_anything_is_written(
     support.client(fake).create(TpuSpec("run-1", "v3-8", "i"), zone, 1, {}, 3600.0)
     machine = fake.machine("run-1")
     assert machine is not None
-    machine.node["labels"] = labels
+    machine.resource["labels"] = labels
     status, result = support.run(support.command(root), fake)
     assert status == 2 and f"{zone}/nodes/run-1 is not of this run" in result["error"]
     assert all(value in result["error"] for value in labels.values())

@@ -75,7 +75,6 @@ def test_a_document_of_ten_million_characters_on_one_line(pack):
 
 
 def test_the_longest_real_documents_come_back_letter_for_letter(real_text_path, pack):
-    documents = corpus_lib.open_corpus([real_text_path]).documents()
-    for text in sorted((document.text for document in documents), key=len)[-3:]:
+    for text in sorted(corpus_lib.open_corpus([real_text_path]).texts(), key=len)[-3:]:
         tokens, _, tokenizer = pack([text], seq_length=512)
         assert tokens.tolist() == tokenizer.encode(text)

@@ -30,7 +30,7 @@ def made(sample_corpus, tokenizer_path, tmp_path_factory):
 def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_path):
     manifest, output = made
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    texts = [d.text for d in corpus_lib.open_corpus([sample_corpus]).documents()]
+    texts = list(corpus_lib.open_corpus([sample_corpus]).texts())
     special = tokenizer.special
     tokens = np.concatenate([t for s in SPLITS for t in making.unmasked(manifest, output, s)])
     counted = np.bincount(tokens, minlength=1200)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from bigbird_ja.data import blocks, hashing, pair_packing
 from bigbird_ja.text import articles, words
 from bigbird_ja.text import tokenizer as tokenizer_lib
-from bigbird_ja.text.corpus import Document
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
 
@@ -107,8 +106,9 @@ def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_pat
     tokenizer = tokenizer_lib.load(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
     spec = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
-    documents = [Document(text, "x", i) for i, text in enumerate(articles.documents(200, seed=3))]
-    cut = blocks.cut_into_blocks([(documents, 1.0)], spec.seq_length, 0.0, spec.seed)
+    cut = blocks.cut_into_blocks(
+        [(articles.documents(200, seed=3), 1.0)], spec.seq_length, 0.0, spec.seed
+    )
     rows = np.concatenate([blocks.make_rows(block, tokenizer, marker, spec)[0] for block in cut])
     labels, at = rows["label"].astype(int), rows["segment_b"]
     assert len(rows) > 1500 and abs(labels.mean() - 0.5) < 0.04
