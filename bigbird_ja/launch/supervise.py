@@ -268,8 +268,6 @@ class _Supervisor:
 
     def _may_rent(self, state: RunState) -> bool:
         """Stores the decision to rent, and asks once more whether this is the one supervisor."""
-        if not self._is_holder:
-            return False
         try:
             self._services.files.save_state(state)
             self._services.beat()
