@@ -172,8 +172,7 @@ class SimulatedCloud:
             goes = self._goes_at(node)
             if goes <= until:
                 node.deleted_at = min(node.deleted_at, goes)
-            begin, over = max(self.now, node.starts_at), min(until, node.ends_at)
-            self.rented_seconds += max(0.0, over - begin)
+            self.rented_seconds += node.billed(until)[1] - node.billed(self.now)[1]
             self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
@@ -326,7 +325,7 @@ class SimulatedCloud:
             self.interfere("create", zone)
         if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
-        if word in ("permission", "unavailable"):
+        if word in ("permission", "bad_request", "unavailable"):
             raise ServiceFault(Kind(word), f"scripted {word}")
         if word in ("stockout", "quota", "internal"):
             fault = ServiceFault(Kind(word), f"scripted {word}")
