@@ -172,7 +172,8 @@ class SimulatedCloud:
             goes = self._goes_at(node)
             if goes <= until:
                 node.deleted_at = min(node.deleted_at, goes)
-            self.rented_seconds += node.billed(until)[1] - node.billed(self.now)[1]
+            begin, over = max(self.now, node.starts_at), min(until, node.ends_at)
+            self.rented_seconds += max(0.0, over - begin)
             self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
