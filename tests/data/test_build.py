@@ -27,7 +27,9 @@ def made(sample_corpus, tokenizer_path, tmp_path_factory):
     return manifest, output
 
 
-def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_path):
+def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
+    made, sample_corpus, tokenizer_path
+):
     manifest, output = made
     tokenizer = tokenizer_lib.load(tokenizer_path)
     texts = list(corpus_lib.open_corpus([sample_corpus]).texts())
@@ -41,10 +43,6 @@ def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_
     assert manifest.tokens == expected.sum() and manifest.documents == len(texts)
     assert used == manifest.train.used_positions + manifest.eval.used_positions
     assert manifest.density > 0.97
-
-
-def test_shards_are_equal_and_nothing_else_is_there(made):
-    manifest, output = made
     counts = [shard.records for shard in manifest.train_shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == manifest.train.sequences

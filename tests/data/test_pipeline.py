@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import masking, pipeline, tfrecords
+from bigbird_ja.data import masking, pipeline, tfrecords, verify
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.process.errors import classify
+from bigbird_ja.process.errors import BadInput, classify
 from testkit import synthetic
 from tests.data import order_oracle
 
@@ -79,6 +79,7 @@ def unmasked(batch):
 def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
     manifest, directory = data
     rate = MaskRate(0.3, 0.15, 10)
+    assert rate.at(0) == 0.3 and rate.at(10) == rate.at(2**40) == 0.15
 
     def made(start, steps, **more):
         batches = pipeline.batches(
@@ -135,6 +136,12 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
         list(pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4, num_steps=4))
     assert change == "corrupt" or path.name in str(caught.value)
     assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
+    if change == "corrupt":
+        with (
+            pytest.raises(BadInput, match=f"{path.name} is not the file that was made"),
+            verify.named_damage(manifest, str(tmp_path)),
+        ):
+            raise caught.value
 
 
 def test_eval_is_one_pass_with_fixed_masks_and_a_filled_last_batch(data):

@@ -19,7 +19,6 @@ from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.train.warm_start import load_initial
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -103,15 +102,6 @@ def test_generated_records_where_there_is_no_data(exported):
     special = trained.tokenizer.special
     assert (np.take_along_axis(batch["input_ids"], places, 1) == special.mask).all()
     assert (truth != special.mask).all() and (truth != special.pad).all()
-
-
-def test_round_trip_through_init_from(exported):
-    folder, _, trained = exported
-    params, table = load_initial(str(folder), trained.config)
-    assert params.keys() == trained.params.keys()
-    assert all((params[name] == value).all() for name, value in trained.params.items())
-    assert "a Hugging Face folder" in table
-    assert "bert.embeddings.word_embeddings.weight" in table
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,6 @@ def test_batches_and_threads_change_nothing(tok: Tokenizer) -> None:
     assert tok.encode_arrays(texts)[0].dtype == np.int32
 
 
-def test_offsets_of_tokens_are_where_they_start(tok: Tokenizer) -> None:
-    for text in ("東京 は首都。", "巀 未知の字 辥", "a\0b", "_START_ARTICLE_題", ""):
-        ids = tok.encode_arrays([text])[0]
-        surface, offsets = tok.surface(text), tok.token_offsets(text, ids)
-        for i, offset in zip(ids, offsets, strict=True):
-            if i != tok.special.unk:
-                assert surface.startswith(tok.pieces[i], offset)
-
-
 def test_lone_surrogates_are_one_clear_line(tok: Tokenizer) -> None:
     for encode in (tok.encode, tok.surface, tok.encode_pieces):
         with pytest.raises(BadInput, match=r"lone surrogate \\ud800 after '日本'"):
