@@ -53,8 +53,3 @@ def test_a_changed_manifest_is_refused(tmp_path, change, message):
     path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
     with pytest.raises(BadInput, match=message):
         manifest_lib.load(str(tmp_path))
-
-
-def test_without_a_manifest_the_command_to_run_is_named(tmp_path):
-    with pytest.raises(BadInput, match="make-data"):
-        manifest_lib.load(str(tmp_path))

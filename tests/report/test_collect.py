@@ -22,12 +22,9 @@ def test_sessions_end_as_the_events_say(run_dir):
     assert run.seconds == pytest.approx(6000 * fake_run.STEP_SECONDS, abs=60)
     assert run.breaks == [s.end for s in run.sessions[:3]]
     assert len(run.times_of("preempted")) == 1 and len(run.times_of("saved")) == 12
-
-
-def test_a_silent_run_is_not_running(run_dir):
-    run = collect.collect(str(run_dir), fake_run.end_of(run_dir) + 3600)
-    assert not run.is_running and run.sessions[-1].ending == "killed"
-    assert run.sessions[-1].end == fake_run.end_of(run_dir)
+    silent = collect.collect(str(run_dir), now + 3600)
+    assert not silent.is_running and silent.sessions[-1].ending == "killed"
+    assert silent.sessions[-1].end == fake_run.end_of(run_dir)
 
 
 def test_cost_and_eta_follow_the_pace_so_far(tmp_path):

@@ -22,16 +22,3 @@ def test_articles_are_in_wiki40bs_layout() -> None:
     for text in articles.documents(50, seed=4):
         assert re.fullmatch(layout, text)
         assert "".join(sentences.split(text)) == text
-
-
-def test_facts_are_restated_near_and_far() -> None:
-    distances, names = [], set()
-    for text in articles.documents(300, seed=5):
-        for (a, b), (c, d) in articles.restated_facts(text):
-            assert text[a - 1 : b] == text[c - 1 : d] and text[a - 1] == "「"
-            assert 2 <= b - a <= 3 and set(text[a:b]) <= set(articles.WORDS["fact_letters"])
-            names.add(text[a:b])
-            distances.append(c - a)
-    assert len(distances) > 600 and len(names) > 0.9 * len(distances) / 3
-    assert min(distances) < 600 and max(distances) > 8000
-    assert sum(d > 2000 for d in distances) > 0.15 * len(distances)

@@ -209,16 +209,3 @@ def test_a_path_that_ends_like_a_weight_is_usable(tmp_path: Path) -> None:
     plain, weighted = (open_corpus([str(folder) + end], takes_weights=True) for end in ("", "=0.5"))
     assert plain.sources == weighted.sources == [os.path.join(folder, "x.txt")]
     assert plain.weights == [] and weighted.weights == [(plain.fingerprint, 0.5)]
-
-
-def test_a_source_without_a_weight_has_weight_one_where_others_have_one(tmp_path: Path) -> None:
-    a, b = (write(tmp_path / f"{name}.txt", name.encode()) for name in "ab")
-    assert open_corpus([a, b], takes_weights=True).weights == []
-    corpus = open_corpus([a, f"{b}=3"], takes_weights=True)
-    assert [weight for _, weight in corpus.weights] == [1.0, 3.0]
-    assert corpus.fingerprint == open_corpus([a, b]).fingerprint
-    assert list(corpus.texts()) == ["a", "b"]
-    with pytest.raises(BadInput, match="weights are for make-data: leave =2 out"):
-        open_corpus([f"{a}=2"])
-    with pytest.raises(BadInput, match="more than once"):
-        open_corpus([f"{a}=2", f"{a}=1"], takes_weights=True)
