@@ -224,18 +224,17 @@ def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, mon
 # --- only what make-data made is replaced or removed ---
 
 
-@pytest.mark.parametrize("what", ["folder", "link", "file"])
-def test_a_folder_of_the_users_in_the_place_of_ours_is_refused(tmp_path, output, request_of, what):
-    place, elsewhere = Path(output, work.NAME), tmp_path / "elsewhere"
-    (elsewhere / "blocks").mkdir(parents=True)
-    (elsewhere / "blocks" / "a.block").write_text("mine")
+@pytest.mark.parametrize(
+    ("put", "what"),
+    [(shutil.copytree, "mine"), (os.symlink, "mine"), (shutil.copy, "mine/blocks/a.block")],
+)
+def test_what_the_user_has_in_the_place_of_our_work_is_refused(
+    tmp_path, output, request_of, put, what
+):
+    (tmp_path / "mine/blocks").mkdir(parents=True)
+    (tmp_path / "mine/blocks/a.block").write_text("mine")
     os.mkdir(output)
-    if what == "folder":
-        shutil.copytree(elsewhere, place)
-    elif what == "link":
-        place.symlink_to(elsewhere)
-    else:
-        place.write_text("mine")
+    put(tmp_path / what, Path(output, work.NAME))
     before = making.tree(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(BadInput, match="move it away"):
@@ -293,7 +292,11 @@ def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(out
         f"{changed.name}.yours-1": mine,
         "manifest.json.yours-1": edited.encode(),
     }
-    assert make(dataclasses.replace(request, overwrite=True)) == made
+    same_name = Path(output, "train-00000-of-00002.tfrecord")
+    same_name.write_bytes(mine)
+    again = request_of(output, num_shards=2, seed=5, overwrite=True)
+    assert make(again) == verify.fast_check(output)
+    assert Path(f"{same_name}.yours-1").read_bytes() == mine
 
 
 def test_bad_text_leaves_what_was_there(tmp_path, output, request_of, tokenizer_path):

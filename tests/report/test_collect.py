@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import collect
 from tests.report import fake_run
 
@@ -46,8 +45,3 @@ def test_runs_are_named_by_where_they_differ(tmp_path):
         ([a, a], ["model"] * 2),
     ):
         assert [run.name for run in collect.distinct(runs)] == names
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="holds no run"):
-        collect.collect(str(tmp_path), 0.0)
