@@ -14,14 +14,10 @@ from bigbird_ja.storage.decode import FORMAT_VERSION
 from testkit import synthetic
 
 
-def test_comes_back_as_it_was_written_and_fixes_the_keys_of_a_run(tmp_path):
+def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(tmp_path):
     made = synthetic.write(tmp_path)
     assert manifest_lib.load(str(tmp_path)) == made
     assert set(made.as_settings()) == set(FIXED_BY_DATA)
-
-
-def test_the_fingerprint_depends_on_content_not_on_where_it_came_from(tmp_path):
-    made = synthetic.write(tmp_path)
     same = dataclasses.replace(made, sources=("elsewhere",), created_by="another")
     assert same.fingerprint == made.fingerprint
     shard = dataclasses.replace(made.train_shards[0], sha256="0" * 64)

@@ -8,12 +8,8 @@ from bigbird_ja.report import collect
 from tests.report import fake_run
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    return fake_run.write(tmp_path_factory.mktemp("runs") / "base")
-
-
-def test_sessions_end_as_the_events_say(run_dir):
+def test_sessions_end_as_the_events_say(tmp_path):
+    run_dir = fake_run.write(tmp_path / "base")
     now = fake_run.end_of(run_dir) + 10
     run = collect.collect(str(run_dir), now)
     assert [s.ending for s in run.sessions] == ["interrupted", "killed", "preempted", None]
