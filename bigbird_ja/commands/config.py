@@ -43,12 +43,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.settings.option import is_used
     from bigbird_ja.settings.resolve import preset_names, resolve_config
     from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.storage.decode import FORMAT_VERSION
 
     uses = settings_of(args.command) if args.command else SECTIONS
     config, overrides = resolve_config(args.config, args.set, uses=uses)
     sources = {override.key: override.source for override in overrides}
     shown = [key for key in OPTIONS if is_used(key, uses)]
     print(f"# Presets: {', '.join(preset_names())}.")
+    print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
     print(as_yaml(config, shown, sources))
     found = config_warnings(config)
     for warning in found:

@@ -38,6 +38,7 @@ class Override:
     key: str
     value: Any
     source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
+    is_complete: bool = False  # of a file that states every setting, as `bigbird-ja config` does
 
     @property
     def is_explicit(self) -> bool:
@@ -211,7 +212,8 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     version = str(values.pop("format_version", ""))
     if version or is_ours:
         decode.check_format(version, path, "start again, or use the version that wrote it")
-    return _overrides_of(values, source)
+    is_complete = bool(version)
+    return [dataclasses.replace(o, is_complete=is_complete) for o in _overrides_of(values, source)]
 
 
 def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
