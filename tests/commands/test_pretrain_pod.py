@@ -32,7 +32,7 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
         "--num_train_steps", str(STEPS), "--mode", "train_and_eval",
         "--set", "training.eval_every_steps=8", "--set", "model.hidden_dropout_prob=0",
-        "--set", "model.num_layers=1", "--set", "training.optimizer_sharding=true",
+        "--set", "model.num_layers=1",
         "--set", "training.global_batch_size=8", "--engine", "pjrt",
     ]  # fmt: skip
 
@@ -166,16 +166,16 @@ def check_refused(ended: list[Ended], *words: str) -> None:
 
 
 @pytest.mark.nightly
-def test_state_that_is_whole_on_each_device_gives_the_same_weights_and_checkpoints(
+def test_divided_state_gives_the_same_weights_and_checkpoints(
     finished: tuple[Path, list[Ended]], start: Start, tmp_path: Path
 ) -> None:
-    """All other pods here divide it over their devices (ZeRO-1). Each resumes the other's
+    """ZeRO-1 over all devices of a pod, from the first step on; then each resumes the other's
     checkpoint."""
-    is_whole = ["--set", "training.optimizer_sharding=false"]
-    model = tmp_path / "whole"
-    pods.wait(start(model, *is_whole), 0, 0)
+    divided = ["--set", "training.optimizer_sharding=true"]
+    model = tmp_path / "divided"
+    pods.wait(start(model, *divided), 0, 0)
     assert apart(model, finished[0], STEPS) < 1e-5
-    for name, source, sets in (("divided", model, []), ("again", finished[0], is_whole)):
+    for name, source, sets in (("whole", model, []), ("again", finished[0], divided)):
         other = tmp_path / name
         shutil.copytree(source, other)
         for path in other.glob(f"model.ckpt-{STEPS}.*"):
