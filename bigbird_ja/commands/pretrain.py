@@ -129,7 +129,7 @@ def _prepare_and_train(
 
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
-    run_dir = RunDir.open(args.model_dir, args.overwrite)
+    run_dir = RunDir(args.model_dir, args.overwrite)
     config, overrides, manifest = _settings(args, run_dir, deps.log)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
         from bigbird_ja.train.train import train  # this takes seconds

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja.cli import main
 from testkit import killing
+from testkit.command_line import Ended
 from testkit.zygote import Zygote
 from tests.commands.pretraining import Runs
 
@@ -29,3 +31,14 @@ def engine() -> str:
 def runs(engine: str, zygote: Zygote, inputs: tuple[str, str], once: Callable[..., Path]) -> Runs:
     """Runs under an engine, of which one is finished."""
     return Runs(zygote, inputs, engine, once)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
+
+    def run_here(*arguments: str) -> Ended:
+        status = main.run_command_line(list(arguments))
+        return Ended(status, *capsys.readouterr())
+
+    return run_here
