@@ -52,10 +52,6 @@ def define_flags(flags: Flags) -> None:
         "Stops after so many batches (16,384 tokens each, 32 records at most).",
         low=1, high=10**9, none="all records",
     )  # fmt: skip
-    _define_probe_flags(flags)
-
-
-def _define_probe_flags(flags: Flags) -> None:
     flags.switch("probe", "Runs the long-context probe.")
     flags.path(
         "probe_input", "Text to probe on: a SRC as for make-data.", many=True,
@@ -74,10 +70,11 @@ def _define_probe_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
     from bigbird_ja.data import verify
-    from bigbird_ja.storage import plotting
+    from bigbird_ja.storage import outputs
     from bigbird_ja.text.corpus import open_corpus
 
-    plotting.check(args.plot, "--plot")
+    if args.plot:
+        outputs.check_output_file(args.plot, "--plot")
     # Before any work: a wrong name is refused at once.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))

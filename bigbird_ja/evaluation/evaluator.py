@@ -94,8 +94,7 @@ class Evaluator:
 
     def evaluate(self, step: int | None) -> dict[str, Any]:
         """Evaluates one checkpoint, or repeats what is recorded of it; prints it."""
-        model = None
-        result = self._recorded(step)
+        result, model = self._recorded(step), None
         if result is None:
             model = self._load(step)
             result = self._measure(model)
@@ -183,7 +182,7 @@ class Evaluator:
         log("probe: reading text")
         manifest, tokenizer = self._manifest, model.tokenizer
         if request.corpus:
-            texts = (document.text for document in request.corpus.documents())
+            texts = request.corpus.texts()
             records = probe.documents_as_ids(texts, tokenizer, manifest.seq_length)
         else:
             batches = pipeline.eval_batches(manifest, self._data_dir, batch_size=8)

@@ -46,12 +46,8 @@ def client() -> Any:
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     key = (os.getpid(), emulator)
-    if getattr(_local, "key", None) != key:
-        _local.client, _local.key = _new_client(emulator), key
-    return _local.client
-
-
-def _new_client(emulator: str | None) -> Any:
+    if getattr(_local, "key", None) == key:
+        return _local.client
     from google.auth import default
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
@@ -69,7 +65,9 @@ def _new_client(emulator: str | None) -> Any:
         )
         project = project or default_project
     # Objects need no project, but the client insists on one.
-    return storage.Client(project=project or "unset", credentials=credentials)
+    _local.client = storage.Client(project=project or "unset", credentials=credentials)
+    _local.key = key
+    return _local.client
 
 
 def blob(path: str) -> Any:
@@ -120,10 +118,6 @@ class ObjectReader(io.RawIOBase):
         """Moves the position; bytes that are skipped are not fetched."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._info.size}[whence]
         self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        """Bytes from the start."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -332,18 +326,14 @@ def reason(error: BaseException) -> str:
     """One short line about a fault, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
-        return f"{status} {redact(_server_message(error))}"[:200].strip()
+        try:  # the library puts the request's address before the server's own message
+            message = str(error.response.json()["error"]["message"])  # type: ignore[attr-defined]
+        except (AttributeError, ValueError, TypeError, KeyError):
+            message = type(error).__name__
+        return f"{status} {redact(message)}"[:200].strip()
     if isinstance(error, CorruptError):
         return str(error)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address
-
-
-def _server_message(error: Any) -> str:
-    """The server's own message, without the request's address that the library puts before it."""
-    try:
-        return str(error.response.json()["error"]["message"])
-    except (AttributeError, ValueError, TypeError, KeyError):
-        return type(error).__name__
 
 
 def status_of(error: BaseException | None) -> int | None:
