@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
+pytestmark = pytest.mark.estimator
 
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.resolve import complete_config, resolve_config
