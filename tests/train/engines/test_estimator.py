@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
-pytestmark = pytest.mark.estimator
 
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
+
+pytestmark = pytest.mark.estimator
 
 
 def batches(rows: int) -> tf.data.Dataset:
