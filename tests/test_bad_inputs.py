@@ -35,7 +35,6 @@ CASES: tuple[tuple[str, str], ...] = (
     ("plan --config=base-409", "the presets are base-4096, "),
     ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
     ("plan --prices={t}/none.yaml", "none.yaml: no such file"),
-    ("plan --prices={t}", "a folder: name a file"),
     ("plan --preflight={t}/no-text.jsonl", "chips is missing"),
     ("plan --preflight={t}/no-rate.json", "no tokens_per_second_per_core of v3"),
     ("plan --preflight={t}/no-slice-rate.json", "no tokens_per_second of v5e:2x4"),

@@ -23,11 +23,11 @@ def test_what_is_odd_is_refused_and_named(kind, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "printed"),
-    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
-     ("s3://bucket/x", "neither gs://"),
+    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"), ("/", "a folder: name a file"),
+     ("/nonexistent", "no such file"), ("s3://bucket/x", "neither gs://"),
      ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
 )  # fmt: skip
-def test_names_that_cannot_be_one(name, printed):
+def test_names_that_cannot_be_a_files(name, printed):
     with pytest.raises(BadInput, match=printed):
         paths.check_input_file(name, "--input")
 
