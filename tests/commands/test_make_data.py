@@ -33,12 +33,12 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     assert set(promised.split()) <= set(result)
     assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
     assert 15 < result["mean_predictions"] <= 20
-    before = making.digests(f"{tmp_path}/data")
+    before = making.tree(f"{tmp_path}/data")
     again = make_data(*places)
     assert again.status == 0 and "finished already" in again.stderr
     other = make_data(*places, "--seed=9")
     assert other.status == 2 and "--seed (12345 there, 9 requested)" in other.stderr
-    assert making.digests(f"{tmp_path}/data") == before
+    assert making.tree(f"{tmp_path}/data") == before
 
 
 def test_mixed_corpora_are_in_the_results_of_make_data_and_check_data(
