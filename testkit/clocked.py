@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def main() -> None:
 
     limits, marks = Limits(), 0
 
-    def mark(phase: str) -> None:
+    def mark(phase: str, step: int = 0) -> None:
         nonlocal marks
         marks += phase == "step"
         if marks == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step
@@ -58,7 +59,7 @@ def main() -> None:
 
     if "ENDS_AT_STEP" in os.environ:
         deps = Dependencies(mark=mark, timer=limits.timer)
-        pretrain.run = lambda args: pretrain.run_with(args, deps)
+        pretrain.run = functools.partial(pretrain.run, deps=deps)
     cli.main(sys.argv[1:])
 
 

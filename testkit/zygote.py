@@ -8,6 +8,8 @@ must not fork: other tests have used TensorFlow in it.
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import json
 import os
 import resource
@@ -63,6 +65,10 @@ class Command:
         """What it has printed to `out` or `err` so far."""
         return (self._directory / stream).read_text(errors="replace")
 
+    def is_over(self) -> bool:
+        """Whether it has ended; it may be waited for still."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
     def send(self, number: int) -> None:
         """Sends a signal."""
         os.kill(self.pid, number)
@@ -117,7 +123,7 @@ class Zygote:
         Args:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
                 create the file `hung`, until that is removed, and there its --max_train_minutes are
-                over; `limits={"FSIZE": bytes}` sets
+                over, and all marks are written to the file `marks`; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
                 working folder; `environ` adds variables; with `obeys_permissions` root is refused
                 what it may not read too.
@@ -135,8 +141,6 @@ class Zygote:
 
 def main() -> None:
     """The process that forks."""
-    from testkit.killing import import_trainer
-
     import_trainer()
     for line in sys.stdin:
         request = json.loads(line)
@@ -147,6 +151,24 @@ def main() -> None:
             if answer["pid"] == 0:
                 _command(**request)
         print(json.dumps(answer), flush=True)
+
+
+def import_trainer() -> None:
+    """Imports what a trainer needs, without running any of it."""
+    from bigbird_ja.process import prepare_tensorflow
+
+    prepare_tensorflow(os.environ)
+    import tensorflow  # noqa: F401
+
+    from bigbird_ja.data import pipeline, verify  # noqa: F401
+    from bigbird_ja.train import progress, train  # noqa: F401
+
+    if importlib.util.find_spec("tensorflow_estimator") is not None:
+        import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
+
+        from bigbird_ja.train.engines import estimator  # noqa: F401
+    if importlib.util.find_spec("jax") is not None:
+        from bigbird_ja.train.engines import pjrt  # noqa: F401
 
 
 def _wait(pid: int, patience: float | None) -> int | None:
@@ -207,21 +229,22 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
     count = 0
     limits = Limits()
 
-    def mark(phase: str) -> None:
+    def mark(phase: str, step: int = 0) -> None:
         nonlocal count
         assert hang_at is not None
+        with open(f"{directory}/marks", "a", encoding="ascii") as file:
+            file.write(f"{phase} {step} {time.time()}\n")
         count += phase == hang_at[0]
         if phase == hang_at[0] and count == hang_at[1]:
             hung = Path(directory, "hung")
             limits.end()
             hung.touch()
             while hung.exists():
-                time.sleep(0.1)
+                time.sleep(0.02)
 
     if hang_at:
-        pretrain.run = lambda args: pretrain.run_with(
-            args, Dependencies(mark=mark, timer=limits.timer)
-        )
+        deps = Dependencies(mark=mark, timer=limits.timer)
+        pretrain.run = functools.partial(pretrain.run, deps=deps)
     try:
         cli.main(list(arguments))
     except SystemExit as end:

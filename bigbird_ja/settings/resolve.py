@@ -36,6 +36,7 @@ class Override:
     key: str
     value: Any
     source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
+    is_complete: bool = False  # of a file that states every setting, as `bigbird-ja config` does
 
     @property
     def is_explicit(self) -> bool:
@@ -218,7 +219,10 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
             continue
         if not isinstance(entries, dict):
             raise BadInput(f"{source}: {section} must hold `key: value` lines")
-        overrides += [Override(f"{section}.{key}", value, source) for key, value in entries.items()]
+        overrides += [
+            Override(f"{section}.{key}", value, source, is_complete=bool(version))
+            for key, value in entries.items()
+        ]
     return overrides
 
 

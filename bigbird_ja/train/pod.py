@@ -34,9 +34,10 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, telling_line
 from bigbird_ja.process.signals import on_abort
+from bigbird_ja.process.streams import leave
 
-HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
+HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _OLDEST_JAX = (0, 7)  # the first whose `initialize` takes these seconds
 _POLL_SECONDS = 0.2
 _FAREWELL_SECONDS = 10.0  # for the others to read why process 0 fails, before its store is gone
@@ -47,7 +48,6 @@ _GONE = (
 )
 
 Arrays = Mapping[str, np.ndarray]
-Leave = Callable[[CommandError], None]
 
 
 class Alone:
@@ -55,7 +55,8 @@ class Alone:
 
     index, count = 0, 1
     is_writer = True
-    leave: Leave  # ends this process at once, from any thread; called where another one failed
+    # Ends this process at once, from any thread; called where another one failed.
+    leave: Callable[[CommandError], None] = staticmethod(leave)
 
     def barrier(self, name: str) -> None:
         """Waits until all processes are here."""
@@ -101,15 +102,12 @@ class Pod(Alone):
         index, count: which process this is, and of how many.
         host: its machine, for people.
         stop: requests a stop of this process, given who requested it.
-        leave: as `Alone.leave`.
     """
 
-    def __init__(
-        self, index: int, count: int, host: str, stop: Callable[[str], None], leave: Leave
-    ) -> None:
+    def __init__(self, index: int, count: int, host: str, stop: Callable[[str], None]) -> None:
         self.index, self.count, self.is_writer = index, count, index == 0
         self.name = f"process {index} on {host}"
-        self._stop, self.leave = stop, leave
+        self._stop = stop
         self._client: Any = None  # of the store; None before it is there and after it is gone
         self._is_over = False  # this process has failed or finished
         self._news: CommandError | None = None  # how another process failed
@@ -152,9 +150,28 @@ class Pod(Alone):
             if time.monotonic() > end:
                 raise never_met
 
+        def initialize() -> None:
+            host, _, port = address.rpartition(":")
+            is_local = host in ("localhost", "[::1]") or host.startswith("127.")
+            # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
+            others = filter(None, [os.environ.get(_NO_PROXY), host.strip("[]")])
+            os.environ[_NO_PROXY] = ",".join(others)
+            logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
+            if platform == "cpu":
+                jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.distributed.initialize(
+                address,
+                self.count,
+                self.index,
+                cluster_detection_method="deactivate",
+                initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
+            )
+
         on_abort(lambda: self.leave(never_met))
         try:
-            self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
+            self._waiting(initialize, check_time)
         except RuntimeError as error:
             raise BadInput(
                 f"--coordinator_address={address}: process {self.index} cannot start there"
@@ -164,27 +181,6 @@ class Pod(Alone):
         self._client = global_state.client
         on_abort(self._cut_off)
         threading.Thread(target=self._listen, name="pod", daemon=True).start()
-
-    def _initialize(self, address: str, platform: str, seconds: float) -> None:
-        import jax
-
-        host, _, port = address.rpartition(":")
-        is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-        # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
-        others = filter(None, [os.environ.get(_NO_PROXY), host.strip("[]")])
-        os.environ[_NO_PROXY] = ",".join(others)
-        logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
-        if platform == "cpu":
-            jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            address,
-            self.count,
-            self.index,
-            cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
-        )
 
     # Waiting for each other.
 
@@ -318,17 +314,16 @@ class Pod(Alone):
 
     def _listen(self) -> None:
         """In a thread: requests to stop, and how other processes failed."""
-        client, is_asked = self._client, False
+        client = self._client
         while not self._is_over:
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
             except RuntimeError:  # the store is gone, and JAX's client will abort
                 return
-            if "pod/stop" in entries and not is_asked:
-                is_asked = True
-                self._stop(entries["pod/stop"])
+            if "pod/stop" in entries:
+                self._stop(entries["pod/stop"])  # again and again, which changes nothing
             for key, value in entries.items():
-                if key.startswith("pod/ended/") and key != f"pod/ended/{self.index}":
+                if key.startswith("pod/ended/"):
                     self._end(_end_of(*json.loads(value)))
                     return
             time.sleep(_POLL_SECONDS)
