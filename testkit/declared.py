@@ -56,12 +56,10 @@ def changed(value: Any, path: Path, new: Any) -> Any:
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
-    if path[1:]:
-        copy[path[0]] = changed(copy[path[0]], path[1:], new)
-    elif new is GONE:
-        copy.pop(path[0], None)
+    if new is GONE and len(path) == 1:
+        del copy[path[0]]
     else:
-        copy[path[0]] = new
+        copy[path[0]] = changed(copy[path[0]], path[1:], new)
     return copy
 
 
