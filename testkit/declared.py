@@ -56,10 +56,12 @@ def changed(value: Any, path: Path, new: Any) -> Any:
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
-    if new is GONE and len(path) == 1:
+    if path[1:]:
+        copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    elif new is GONE:
         del copy[path[0]]
     else:
-        copy[path[0]] = changed(copy[path[0]], path[1:], new)
+        copy[path[0]] = new
     return copy
 
 
