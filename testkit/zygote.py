@@ -104,14 +104,12 @@ class Zygote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One request, one answer."""
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())

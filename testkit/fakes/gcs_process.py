@@ -35,7 +35,6 @@ class FakeGcs:
             [sys.executable, "-m", "testkit.fakes.gcs", ca_file],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
-        assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = environment(self.url, ca_file)
@@ -43,7 +42,6 @@ class FakeGcs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -101,7 +99,6 @@ def environment(url: str, ca_file: str) -> dict[str, str]:
     """Everything that sends a process to the fake at `url` instead of to Google."""
     return {
         "https_proxy": url,
-        "HTTPS_PROXY": url,
         "no_proxy": "",
         "NO_PROXY": "",
         "CURL_CA_BUNDLE": ca_file,
