@@ -29,7 +29,9 @@ _VARIABLES = {
     "num_processes": "JAX_NUM_PROCESSES",
     "process_id": "JAX_PROCESS_ID",
 }
-_SHARED_FLAGS = "num_processes mode engine use_tpu init_from overwrite model_dir".split()
+_SHARED_FLAGS = (
+    "num_processes", "mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ Arrays = Mapping[str, np.ndarray]
 class Alone:
     """A process that trains by itself."""
 
-    index, count = 0, 1
-    is_writer = True
+    index, count, is_writer = 0, 1, True
     # Ends this process at once, from any thread; called where another one failed.
     leave: Callable[[CommandError], None] = staticmethod(leave)
 
