@@ -188,7 +188,7 @@ def main() -> None:
             print(table(startup_rows(work, options.rev, options.rounds), revisions.HEADER))
             return
         synthetic.write(
-            work / "data", (256,) * 4, seq_length=SEQ_LENGTH, max_predictions=PREDICTIONS,
+            work / "data", (256,) * 4, seq_length=SEQ_LENGTH, max_predictions_per_seq=PREDICTIONS,
             vocab_size=PIECES,
         )  # fmt: skip
         (work / "data" / "tokenizer.model").write_bytes(b"not read by training")

@@ -20,7 +20,7 @@ SIZES = {"train": 36, "validation": 2, "test": 2}
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> str:
     directory = str(tmp_path_factory.mktemp("tfds"))
-    tfds_stand_in.write(directory, DOCUMENTS, SIZES, shard_size=7)
+    tfds_stand_in.write(directory, DOCUMENTS, SIZES)
     return directory
 
 
