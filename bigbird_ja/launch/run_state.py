@@ -250,6 +250,7 @@ def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
     if is_unseen and state.machine_limit:
         billed = min(billed, max(0.0, state.machine_limit - state.machine_seconds))
     heartbeat = seen.heartbeat
+    is_listed = state.zone in seen.unlisted or any(tpu.zone == state.zone for tpu in seen.tpus)
     return replace(
         state,
         elapsed_seconds=state.elapsed_seconds + seen.elapsed,
@@ -263,12 +264,8 @@ def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
         delete_wait=max(0.0, state.delete_wait - seen.elapsed),
         best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
         saved_at=seen.service_time or (state.saved_at and state.saved_at + seen.elapsed),
-        absences=state.absences + 1 if has_machine and _is_absent(state, seen) else 0,
+        absences=state.absences + 1 if has_machine and not is_listed else 0,
     )
-
-
-def _is_absent(state: RunState, seen: Observation) -> bool:
-    return state.zone not in seen.unlisted and all(tpu.zone != state.zone for tpu in seen.tpus)
 
 
 def _unwatched(state: RunState, seen: Observation, settings: Settings) -> float:

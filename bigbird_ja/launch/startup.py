@@ -17,8 +17,9 @@ import os
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import bigbird_ja
 from bigbird_ja import storage
@@ -73,17 +74,21 @@ class Wheel:
 
 def build_wheel() -> Wheel:
     """Packs the running package."""
-    root = os.path.dirname(os.path.abspath(bigbird_ja.__file__))
+    root = Path(bigbird_ja.__file__).resolve().parent
     version = bigbird_ja.__version__
     info = f"bigbird_ja-{version}.dist-info"
-    files = [(f"bigbird_ja/{name}", _read(os.path.join(root, name))) for name in _files(root)]
+    paths = [path for path in sorted(root.rglob("*")) if path.suffix in _SUFFIXES]
+    files = [(path.relative_to(root.parent).as_posix(), path.read_bytes()) for path in paths]
     files += [
         (f"{info}/METADATA", f"{_METADATA}Version: {version}\n".encode()),
         (f"{info}/WHEEL", b"Wheel-Version: 1.0\nGenerator: bigbird-ja\nRoot-Is-Purelib: true\n"
                           b"Tag: py3-none-any\n"),
         (f"{info}/entry_points.txt", b"[console_scripts]\nbigbird-ja = bigbird_ja.__main__:main\n"),
     ]  # fmt: skip
-    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files)
+    record = ""
+    for name, data in files:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(data)}\n"
     files.append((f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode()))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -127,22 +132,6 @@ def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
     if engine == "estimator":
         return ()
     return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
-
-
-def _files(root: str) -> Iterator[str]:
-    for directory, _, names in sorted(os.walk(root)):
-        if "__pycache__" not in directory:
-            paths = (os.path.relpath(os.path.join(directory, name), root) for name in names)
-            yield from sorted(p.replace(os.sep, "/") for p in paths if p.endswith(_SUFFIXES))
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def store(run: Run, config: Config, update_package: bool) -> Run:

@@ -211,9 +211,8 @@ def plot(rows: Sequence[Row], path: str, title: str) -> None:
         axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
     axes.set(xlabel="days until finished", ylabel="US dollars", title=title)
     if points:
-        days, dollars = zip(*points.values(), strict=True)
-        plotting.plain_scale(axes.xaxis, min(days), max(days))
-        plotting.plain_scale(axes.yaxis, min(dollars), max(dollars))
+        plotting.plain_scale(axes.xaxis)
+        plotting.plain_scale(axes.yaxis)
     axes.margins(x=0.12)
     axes.grid(True, alpha=0.3)
     plotting.legend_below(figure)

@@ -6,6 +6,7 @@ device or slice, the versions of libtpu and jaxlib, and this project's way of ca
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import importlib.metadata
@@ -213,13 +214,11 @@ def _load(path: str) -> dict[str, Any] | None:
 
 def _store(path: str, result: dict[str, Any]) -> None:
     """Keeps a result; a cache that cannot be written only costs time."""
-    try:
+    with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with gzip.open(f"{path}.{os.getpid()}", "wb", compresslevel=3) as stream:
             stream.write(msgspec.json.encode(result))
         os.replace(f"{path}.{os.getpid()}", path)
-    except OSError:
-        return
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -90,7 +90,10 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
     """
     for out_flag, output in outputs.items():
         for in_flag, source in inputs.items():
-            if output and source and _overlap(_real(output), _real(source)):
+            if not output or not source:
+                continue
+            one, other = f"{_real(output)}/", f"{_real(source)}/"
+            if one.startswith(other) or other.startswith(one):
                 reason = f"overlaps with {in_flag} {source}: choose another place"
                 raise paths.refusal(output, out_flag, reason)
 
@@ -149,7 +152,3 @@ def _real(path: str) -> str:
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")

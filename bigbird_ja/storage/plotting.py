@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
@@ -20,23 +19,14 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plain_scale(axis: Any, low: float, high: float) -> None:
-    """A logarithmic axis with ticks that people read: 1, 2, 5, 10, 20, ...
+def plain_scale(axis: Any) -> None:
+    """A logarithmic axis, `axes.xaxis` or `axes.yaxis`, with the ticks 1, 2, 5, 10, 20, ..."""
+    from matplotlib.ticker import LogLocator, NullLocator
 
-    Args:
-        axis: `axes.xaxis` or `axes.yaxis`.
-        low, high: the smallest and the largest value that is drawn.
-    """
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    ticks = [step * 10.0**power for power in range(first, last + 1) for step in (1, 2, 5)]
-    margin = 1.3
-    shown = [tick for tick in ticks if low / margin <= tick <= high * margin]
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
     axis.set_minor_locator(NullLocator())
-    axis.set_ticks(shown, [f"{tick:,.10g}" for tick in shown])
 
 
 def legend_below(figure: Figure) -> None:

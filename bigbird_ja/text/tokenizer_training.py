@@ -7,6 +7,7 @@ its log shows the progress.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,9 +16,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO
 
 from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
@@ -185,7 +185,10 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
         follower.start()
         assert child.stdin is not None
         with children.kill_on_exit(child):
-            _feed(child.stdin, header, text)
+            with contextlib.suppress(BrokenPipeError), child.stdin as stdin:  # its status says why
+                stdin.write(json.dumps(header).encode() + b"\n")
+                for line in text:
+                    stdin.write(line.translate(_REFUSED).encode() + b"\n")
             status = child.wait()
         follower.join()
         if log_errors:
@@ -194,16 +197,6 @@ def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
             _fail(status, path, settings, last)
         with open(path, "rb") as file:
             return file.read()
-
-
-def _feed(stdin: IO[bytes], header: Mapping[str, object], text: Iterable[str]) -> None:
-    try:
-        with stdin:
-            stdin.write(json.dumps(header).encode() + b"\n")
-            for line in text:
-                stdin.write(line.translate(_REFUSED).encode() + b"\n")
-    except BrokenPipeError:
-        pass  # the child has ended; its status says why
 
 
 def _follow(

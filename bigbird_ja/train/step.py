@@ -173,11 +173,6 @@ def _accumulate(
     steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
         return _gradients(config, params, batch, fold_in(key, 0), divisor, sequences)
-    if size % steps:
-        raise ValueError(
-            f"a batch of {size} sequences per core does not divide into"
-            f" training.gradient_accumulation_steps={steps}: change one of them"
-        )
     parts = {  # [steps, b / steps, ...]
         name: tf.reshape(value, [steps, size // steps, *value.shape[1:]])
         for name, value in batch.items()
