@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import Ending, Phase, RunState
+from bigbird_ja.launch.run_state import Ending, Phase
 from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import Refused, StorageError
@@ -336,8 +336,13 @@ def test_a_second_machine_that_appears_while_one_trains_is_deleted() -> None:
 
 # --- each act fails -------------------------------------------------------------------------------
 
+
+class Killed(Exception):
+    """SIGKILL of the supervisor, before one of its acts: that is, after the one before."""
+
+
 ACTS = pytest.mark.parametrize(
-    "act", ["list", "create", "delete", "operation", "read", "write", "beat"]
+    "act", ["list", "find", "create", "delete", "operation", "read", "write", "beat", "killed"]
 )
 
 
@@ -353,26 +358,28 @@ def test_each_act_fails_once_at_each_step(act: str) -> None:
 
 
 def fails_once(act: str, steps: Iterable[int]) -> None:
-    """Whatever the instant: the run finishes, on one machine at a time, and nothing is left."""
-    is_service = act in ("list", "create", "delete", "operation")
+    """Whatever the instant, a failure of one act, or a kill before any: the run finishes, on one
+    machine at a time, and nothing is left."""
+    is_service = act in ("list", "find", "create", "delete", "operation")
     error = ServiceFault(Kind.INTERNAL, "x") if is_service else StorageError("x")
     settings = replace(SETTINGS, target_step=3_000, poll=120.0)
     for at in steps:
-        trainer = replace(TRAINER, target_step=3_000)
-        cloud = SimulatedCloud(trainer, lambda ready: 1200.0, script=["stockout"])
+        cloud = SimulatedCloud(replace(TRAINER, target_step=3_000), lambda ready: 1200.0)
+        cloud.script, cloud.delete_script = ["stockout", "ok", "exit:1", "lost"], ["unavailable"]
         left = iter(range(at + 1))
 
         def interfere(done: str, zone: str) -> None:
-            if done == act and next(left, None) == at:  # noqa: B023
-                raise error
+            if act in (done, "killed") and next(left, None) == at:  # noqa: B023
+                raise Killed if act == "killed" else error
 
         cloud.interfere = interfere
         try:
-            state: RunState = run(cloud, settings)
-        except StorageError:  # the first read of all: nothing was rented yet
-            assert cloud.creations == 0
             state = run(cloud, settings)
-        assert (state.ending, state.failures) == (Ending.FINISHED, 0), at
+        except (Killed, StorageError):  # a bucket ends it at the first read of all
+            assert act == "killed" or cloud.creations == 0
+            cloud.sleep(37.0)
+            state = run(cloud, settings)
+        assert (state.ending, state.failures) == (Ending.FINISHED, 1), at
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
         if next(left, None) is not None:
             assert at > 0
