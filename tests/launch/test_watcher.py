@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -198,24 +197,6 @@ class Vm:
     def age(self) -> float:
         """As the counters on its disk have it."""
         return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
-
-
-def test_nobody_watches_and_it_is_deleted_at_the_end_of_its_lease(
-    tmp_path: Path, fake_tpu: FakeTpu
-) -> None:
-    """A healthy trainer, and no supervisor: it used to be billed for ever."""
-    vm, steps = Vm(tmp_path, fake_tpu, lease=1.0), itertools.count()
-    heartbeat = tmp_path / "model" / "heartbeat.json"
-
-    def beats_until_gone() -> bool:
-        (tmp_path / "beat").write_text(json.dumps({"global_step": next(steps)}))
-        os.replace(tmp_path / "beat", heartbeat)
-        return vm.is_gone()
-
-    with vm.watched():
-        wait_until(beats_until_gone)
-    report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
-    assert (report["status"], report["reason"]) == (76, "lease_over")
 
 
 def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake_tpu: FakeTpu) -> None:
