@@ -36,15 +36,8 @@ def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ([], "--bucket or --project"),
-        (["--bucket=/nonexistent", "--name=x"], "no run 'x'"),
-        (["--project=p", "--name=x", "--events=3"], "--events"),
-    ],
-)
-def test_bad_input(fake_tpu: FakeTpu, flags: list[str], words: str) -> None:
-    status, result = support.run(["status", *flags], fake_tpu)
+def test_api_that_is_off(fake_tpu: FakeTpu) -> None:
+    fake_tpu.list_script.append("disabled")
+    status, result = support.run(["status", "--project=p"], fake_tpu)
     assert status == 2
-    assert words in result["error"]
+    assert "gcloud services enable" in result["error"]

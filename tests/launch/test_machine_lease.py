@@ -327,7 +327,8 @@ def test_each_act_fails_once(act: str, stride: int) -> None:
     settings = replace(SETTINGS, target_step=3_000, poll=120.0)
     for at in itertools.chain(range(3), itertools.count(3, stride)):
         cloud = SimulatedCloud(replace(TRAINER, target_step=3_000), lambda ready: 1200.0)
-        cloud.script, cloud.delete_script = ["stockout", "ok", "exit:1", "lost"], ["unavailable"]
+        cloud.script = ["stockout", "ok", "exit:1", "lost"]
+        cloud.delete_script = ["unavailable", "internal", "permission", "unavailable"]
         left = iter(range(at + 1))
 
         def interfere(done: str, zone: str) -> None:
