@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from testkit.fakes.machines import Answer, Machine, Service, error, in_background, kill, lookup, now
+from testkit.fakes.service import Answer, Machine, Service, error, in_background, kill, lookup, now
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
