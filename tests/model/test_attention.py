@@ -21,9 +21,10 @@ LAYER = 1
 
 def config_of(attention_type: str, way: str, seq_length: int, **model):
     """A config; `way` is a random pattern, or the rolled one with its attention in kernels."""
-    sets = {"attention_type": attention_type, "random_pattern": way, **model}
-    if way == "kernels":
-        sets |= {"random_pattern": "rolled", "attention_implementation": "kernel"}
+    random_pattern = "rolled" if way == "kernels" else way
+    sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
+    if way == "kernels" and attention_type == "block_sparse":
+        sets["attention_implementation"] = "kernel"
     return tiny_config(seq_length=seq_length, **{f"model.{k}": v for k, v in sets.items()})
 
 

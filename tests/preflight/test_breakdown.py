@@ -36,12 +36,9 @@ def test_kinds(op_name: str, kind: str) -> None:
     assert kind in breakdown.KINDS
 
 
-def test_copies_are_copies_wherever_they_come_from() -> None:
+def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from() -> None:
     assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
     assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
-
-
-def test_what_goes_between_devices_is_its_own_kind() -> None:
     cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
     assert breakdown.kind_of(cost) == "between devices"
 

@@ -62,18 +62,13 @@ def _by_name(code: dict[str, Code]) -> dict[str, roofline.CodeCost]:
     return {each.cost.instruction.name: each for each in result}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("f.1", 2 * MB2),  # one operand lies in the core's memory
-        ("e", 3 * MB2),
-        ("g", 2 * 8 * 128 * 4),  # a slice is read, and written
-        ("h", 2 * 8 * 128 * 4),  # updated in place
-    ],
-)
-def test_bytes_in_hbm(name: str, size: int) -> None:
-    cycles_each = size / V5E.hbm_bytes_per_second * V5E.clock_hz
-    assert _by_name(CODE)[name].hbm_cycles == pytest.approx(cycles_each)
+def test_bytes_in_hbm() -> None:
+    """One operand of f.1 lies in the core's memory; g reads a slice, h updates one in place."""
+    sizes = {"f.1": 2 * MB2, "e": 3 * MB2, "g": 2 * 8 * 128 * 4, "h": 2 * 8 * 128 * 4}
+    result = _by_name(CODE)
+    for name, size in sizes.items():
+        cycles = size / V5E.hbm_bytes_per_second * V5E.clock_hz
+        assert result[name].hbm_cycles == pytest.approx(cycles), name
 
 
 def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
@@ -85,9 +80,7 @@ def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
     assert result["g"].cycles == 100  # 15 cycles of HBM
     assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM").cycles == 300
-
-
-def test_code_of_unknown_length_does_not_count() -> None:
+    # Code of unknown length does not count.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100

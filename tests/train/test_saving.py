@@ -19,28 +19,20 @@ from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 
-def test_by_minutes_and_by_steps() -> None:
+def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off() -> None:
     now = [0.0]
     config = CheckpointsConfig(save_every_minutes=10, save_every_steps=100)
     schedule = SaveSchedule(config, 90, lambda: now[0])
     assert not schedule.is_due(99) and schedule.is_due(100) and schedule.is_due(117)
+    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
     schedule.saved(117)  # device loops end where they end
     assert not schedule.is_due(199) and schedule.is_due(200)
     now[0] = 600.0
     assert schedule.is_due(118) and not schedule.is_due(117)
-
-
-def test_zero_is_off() -> None:
-    now = [0.0]
-    config = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
-    schedule = SaveSchedule(config, 0, lambda: now[0])
+    off = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
+    schedule = SaveSchedule(off, 0, lambda: now[0])
     now[0] = 1e9
     assert not schedule.is_due(10**9) and schedule.next_due(10**9) > 10**12
-
-
-def test_the_next_step_that_is_due_by_steps() -> None:
-    schedule = SaveSchedule(CheckpointsConfig(save_every_steps=100), 90)
-    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
 
 
 def make(

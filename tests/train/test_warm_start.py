@@ -10,7 +10,7 @@ import pytest
 
 from bigbird_ja.model.params import initial_parameters, to_hugging_face
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import checkpoints, model
+from bigbird_ja.run import checkpoints
 from bigbird_ja.train import warm_start
 from bigbird_ja.train.warm_start import load_initial
 from tests.model.tiny import tiny_config
@@ -100,14 +100,6 @@ def test_another_architecture_is_refused(google):
         load_initial(prefix, tiny_config(96, **{"model.hidden_size": 64}))
     with pytest.raises(BadInput, match="not in the source"):
         load_initial(prefix, tiny_config(96, **{"model.num_layers": 3}))
-
-
-def test_a_run_of_ours(small_run):
-    config, params, _ = model.load_parameters(small_run.model_dir)
-    values, table = load_initial(small_run.model_dir, config)
-    for name, value in params.items():
-        np.testing.assert_array_equal(values[name], value)
-    assert "a run of ours, step 6" in table
 
 
 @pytest.mark.parametrize("form", ["with heads", "the encoder alone", "old names"])
