@@ -19,7 +19,7 @@ SCOPE = "layer"
 LAYER = 1
 
 
-def config_of(attention_type: str, way: str, seq_length: int, **model):
+def _config(attention_type: str, way: str, seq_length: int, **model):
     """A config; `way` is a random pattern, or the rolled one with its attention in kernels."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
@@ -38,7 +38,7 @@ def _params(scale: float = 0.4, width: int = 32) -> dict[str, tf.Tensor]:
     return params
 
 
-def inputs_of(seq_length: int, width: int = 32) -> dict[str, np.ndarray]:
+def _inputs(seq_length: int, width: int = 32) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     input_mask = np.ones((2, seq_length), np.float32)
     input_mask[0, seq_length * 2 // 3 - 3 :] = 0  # ends inside a block; the last blocks are empty
@@ -57,7 +57,7 @@ def _interpret(interpret, make, operands, results):
     return [tf.constant(np.asarray(output)) for output in outputs]
 
 
-def run(config, inputs, *, documents=False, jit=False, params=None, interpret=True):
+def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=True):
     """Output [b, S, width], and gradients by the hidden states and the weights.
 
     Block-sparse layers run on sequences rotated by one block (see `encoder.encode`).
@@ -97,7 +97,7 @@ def run(config, inputs, *, documents=False, jit=False, params=None, interpret=Tr
     return results | dict(zip(params, by_params, strict=True))
 
 
-def assert_equal(sparse, dense, tolerance=2e-5) -> None:
+def _assert_equal(sparse, dense, tolerance=2e-5) -> None:
     for name, expected in dense.items():
         expected = np.asarray(expected)
         # The keys' bias changes nothing: its gradient is rounding, of either sign.
@@ -107,43 +107,75 @@ def assert_equal(sparse, dense, tolerance=2e-5) -> None:
         np.testing.assert_allclose(sparse[name], expected, rtol=0, atol=atol, err_msg=name)
 
 
+def _check(way, shape, documents, heads=2, size=16, **how):
+    """A block-sparse layer equals the dense reference; `shape`: block size, blocks, random ones."""
+    length, width = shape[0] * shape[1], heads * size
+    sets = {"block_size": shape[0], "num_random_blocks": shape[2], "hidden_size": width}
+    sets["num_attention_heads"] = heads
+    config = _config("block_sparse", way, length, **sets)
+    assert not pattern.is_full(config, length)
+    inputs = _inputs(length, width)
+    sparse = _run(config, inputs, documents=documents, **how)
+    config = _config("simulated_sparse", way, length, **sets)
+    _assert_equal(sparse, _run(config, inputs, documents=documents))
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("block_size", "num_blocks", "num_random_blocks", "documents", "jit"),
+    ("shape", "documents", "jit"),
     [
-        (4, 12, 3, False, False),
-        (4, 12, 3, True, False),
-        (8, 16, 3, True, True),
-        (4, 22, 2, True, False),
-        (4, 10, 1, True, False),
-        (4, 8, 0, True, False),
-        (4, 24, 5, True, False),
-        (4, 34, 3, True, False),  # kernels: one tile alone, then three at a time
+        ((4, 12, 3), False, False),
+        ((4, 12, 3), True, False),
+        ((8, 16, 3), True, True),
+        ((4, 22, 2), True, False),
+        ((4, 10, 1), True, False),
+        ((4, 8, 0), True, False),
+        ((4, 24, 5), True, False),
+        ((4, 34, 3), True, False),  # kernels: one tile alone, then three at a time
     ],
 )
-def test_values_and_gradients_equal_the_dense_reference(
-    way, block_size, num_blocks, num_random_blocks, documents, jit
-):
-    length = block_size * num_blocks
-    sets = {"block_size": block_size, "num_random_blocks": num_random_blocks}
-    config = config_of("block_sparse", way, length, **sets)
-    assert not pattern.is_full(config, length)
-    jit = jit and way != "kernels"
-    sparse = run(config, inputs_of(length), documents=documents, jit=jit)
-    config = config_of("simulated_sparse", way, length, **sets)
-    assert_equal(sparse, run(config, inputs_of(length), documents=documents))
+def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):
+    _check(way, shape, documents, jit=jit and way != "kernels")
+
+
+@pytest.mark.parametrize(
+    ("shape", "heads", "documents"),
+    [
+        ((8, 10, 1), 2, True),  # two heads of 64 share one step
+        pytest.param((8, 10, 1), 2, False, marks=pytest.mark.nightly),
+        pytest.param((4, 24, 5), 4, False, marks=pytest.mark.nightly),
+        pytest.param((4, 24, 5), 4, True, marks=pytest.mark.nightly),
+    ],
+)
+def test_kernels_equal_the_dense_reference(shape, heads, documents):
+    _check("kernels", shape, documents, heads, size=64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "documents"),
+    [
+        ((4, 8, 0), 16, True),
+        pytest.param((8, 10, 1), 64, False, marks=pytest.mark.nightly),
+        pytest.param((8, 10, 1), 64, True, marks=pytest.mark.nightly),
+    ],
+)
+def test_kernels_by_the_interpreter_of_a_tpus_memories_do_too(shape, size, documents):
+    tpu = pytest.importorskip("jax.experimental.pallas.tpu")
+    if not hasattr(tpu, "InterpretParams"):
+        pytest.skip("this jax has no such interpreter")
+    _check("kernels", shape, documents, size=size, interpret=tpu.InterpretParams())
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_padding_gets_no_probability_at_all(way):
-    config = config_of("block_sparse", way, 96)
-    inputs = inputs_of(96)
+    config = _config("block_sparse", way, 96)
+    inputs = _inputs(96)
     padded = inputs["input_mask"] == 0
     inputs["upstream"][padded] = 0
-    before = run(config, inputs)
+    before = _run(config, inputs)
     assert padded.any() and not before["hidden"][padded].any()
     inputs["hidden"] = np.where(padded[..., None], np.float32(1e4), inputs["hidden"])
-    after = run(config, inputs)
+    after = _run(config, inputs)
     np.testing.assert_array_equal(after["output"][~padded], before["output"][~padded])
     for name in _params():
         if "query" not in name:
@@ -153,10 +185,10 @@ def test_padding_gets_no_probability_at_all(way):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
 def test_a_sequence_of_nothing_but_padding_is_finite(way, attention_type):
-    config = config_of(attention_type, way, 96)
-    inputs = inputs_of(96)
+    config = _config(attention_type, way, 96)
+    inputs = _inputs(96)
     inputs["input_mask"][0] = 0
-    results = run(config, inputs)
+    results = _run(config, inputs)
     for name, result in results.items():
         assert np.isfinite(result).all(), name
     bias = _params()[f"{SCOPE}/attention/output/dense/bias"]
@@ -168,7 +200,7 @@ def test_a_sequence_of_nothing_but_padding_is_finite(way, attention_type):
 def test_large_scores_stay_exact(way):
     params = _params(scale=8.0)  # scores in the thousands: nearly all rows look at one key alone
     sparse, dense = (
-        run(config_of(kind, way, 96), inputs_of(96), params=params)
+        _run(_config(kind, way, 96), _inputs(96), params=params)
         for kind in ("block_sparse", "simulated_sparse")
     )
     np.testing.assert_allclose(sparse["output"], dense["output"], rtol=1e-3, atol=1)
@@ -176,13 +208,13 @@ def test_large_scores_stay_exact(way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_bfloat16_is_near_float32(way):
-    config = config_of("block_sparse", way, 96)
-    exact = run(config, inputs_of(96))
+    config = _config("block_sparse", way, 96)
+    exact = _run(config, _inputs(96))
     config.training.dtype = "bfloat16"
     # Compiled, as a train step is. TensorFlow's own kernels round after every operation, and add in
     # bfloat16 on processors without instructions for it: up to 0.06 here, 0.035 compiled. Most of
     # it is the scores, up to 20 here: rounded to eight bits they move a weight by some percent.
-    for name, got in run(config, inputs_of(96), jit=way != "kernels").items():
+    for name, got in _run(config, _inputs(96), jit=way != "kernels").items():
         if not name.endswith("key/bias"):
             expected = np.asarray(exact[name])
             error = np.abs(np.asarray(got) - expected).mean()
@@ -192,7 +224,7 @@ def test_bfloat16_is_near_float32(way):
 def test_full_attention_is_softmax_over_the_visible_keys():
     random = np.random.default_rng(2)
     q, k, v = (random.standard_normal((1, 16, 2, 8)).astype(np.float32) for _ in range(3))
-    inputs = inputs_of(16)
+    inputs = _inputs(16)
     mask, documents = inputs["input_mask"][:1], inputs["document_ids"][:1]
     context = dense_attention(*(tf.constant(x) for x in (q, k, v, mask, documents)), None)
     seen = (documents[0][:, None] == documents[0][None]) & (mask[0] > 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -26,9 +27,7 @@ from testkit.runs import SETTINGS, SmallRun
 def copy(small_run: SmallRun, tmp_path: Path) -> SmallRun:
     """The small run, to be changed."""
     shutil.copytree(small_run.model_dir, tmp_path / "model")
-    return SmallRun(
-        small_run.data_dir, str(tmp_path / "model"), small_run.tokenizer, small_run.corpus
-    )
+    return dataclasses.replace(small_run, model_dir=str(tmp_path / "model"))
 
 
 @pytest.fixture(scope="module")
@@ -59,36 +58,25 @@ def _run(command: list[str], capsys: pytest.CaptureFixture) -> tuple[int, str]:
     return main.run_command_line(command), capsys.readouterr().err
 
 
-def _refused(
-    command: str, run: SmallRun, out: Path, capsys: pytest.CaptureFixture, words: str
-) -> None:
-    """A command ends with status 2 and one line that holds the words, and writes nothing."""
-    before = _files(out.parent)
-    status, err = _run(_commands(run, out)[command], capsys)
-    assert status == 2 and words in err and "Traceback" not in err, err
-    assert _files(out.parent) == before
+PARTS = {
+    "tokenizer.model": "tokenizer.model is not the tokenizer that the run was trained with",
+    "config.yaml": "config.yaml is not the config that checkpoint 6 was trained with",
+}
+USES = itertools.product(["fill-mask", "export", "evaluate", "pretrain"], PARTS)
 
 
-@pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain"])
-def test_a_tokenizer_that_the_run_was_not_trained_with_is_refused(
-    command: str, copy: SmallRun, other_tokenizer: bytes, tmp_path: Path,
+@pytest.mark.parametrize(("command", "name"), [*USES, ("init_from", "config.yaml")])
+def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
+    command: str, name: str, copy: SmallRun, other_tokenizer: bytes, tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
-    Path(copy.model_dir, "tokenizer.model").write_bytes(other_tokenizer)
-    words = "tokenizer.model is not the tokenizer that the run was trained with"
-    _refused(command, copy, tmp_path / "out", capsys, words)
-
-
-@pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain", "init_from"])
-def test_a_config_that_was_edited_is_refused(
-    command: str, copy: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    path = Path(copy.model_dir, "config.yaml")
-    text = path.read_text()
-    assert "hidden_act: gelu_new" in text
-    path.write_text(text.replace("hidden_act: gelu_new", "hidden_act: relu"))
-    words = "config.yaml is not the config that checkpoint 6 was trained with"
-    _refused(command, copy, tmp_path / "out", capsys, words)
+    path = Path(copy.model_dir, name)
+    config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
+    path.write_bytes(config if name == "config.yaml" else other_tokenizer)
+    before = _files(tmp_path)
+    status, err = _run(_commands(copy, tmp_path / "out")[command], capsys)
+    assert status == 2 and PARTS[name] in err and "Traceback" not in err, err
+    assert _files(tmp_path) == before
 
 
 def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
@@ -107,45 +95,36 @@ def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy: SmallRun) 
         model.load_tokenizer(copy.model_dir, config, meta)
 
 
-@pytest.fixture(scope="module")
-def other_data(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory, run_cli) -> str:
-    """The same text and tokenizer, dealt by another seed."""
-    directory = tmp_path_factory.mktemp("other") / "data"
-    ended = run_cli(
-        "make-data", f"--input={small_run.corpus}", f"--tokenizer={small_run.tokenizer}",
-        f"--output_dir={directory}", "--seq_length=256", "--max_predictions_per_seq=40",
-        "--eval_fraction=0.1", "--num_shards=4", "--seed=77",
-    )  # fmt: skip
-    assert ended.status == 0, ended.stderr
-    return str(directory)
+def _other_data(run: SmallRun, folder: Path, **changes: object) -> str:
+    """The run's data set, as if it had been made otherwise."""
+    shutil.copytree(run.data_dir, folder)
+    changed = dataclasses.replace(manifest.load(str(folder)), **changes)  # type: ignore[arg-type]
+    (folder / "manifest.json").write_text(manifest.to_json(changed))
+    return str(folder)
 
 
 def test_export_puts_no_other_data_set_into_the_card(
-    small_run: SmallRun, other_data: str, tmp_path: Path, capsys: pytest.CaptureFixture
+    small_run: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    out = tmp_path / "out"
-    command = ["export", f"--model_dir={small_run.model_dir}", f"--output_dir={out}"]
-    status, err = _run([*command, f"--data_dir={other_data}"], capsys)
+    data = _other_data(small_run, tmp_path / "data", seed=77)
+    command = _commands(small_run, tmp_path / "out")["export"]
+    status, err = _run([*command, f"--data_dir={data}"], capsys)
     assert status == 2, err
     assert "is not the data set that" in err and "leave --data_dir out" in err
-    assert not out.exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
-    copy: SmallRun, other_data: str, other_tokenizer: bytes, tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-) -> None:  # fmt: skip
-    evaluate = ["evaluate", f"--model_dir={copy.model_dir}", f"--data_dir={other_data}"]
-    status, err = _run([*evaluate, "--max_batches=1"], capsys)
+    copy: SmallRun, other_tokenizer: bytes, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    evaluate = ["evaluate", f"--model_dir={copy.model_dir}", "--max_batches=1"]
+    data = _other_data(copy, tmp_path / "data", seed=77)
+    status, err = _run([*evaluate, f"--data_dir={data}"], capsys)
     assert status == 0 and "is not the data set that" in err, err
-    # The same data set, as if that tokenizer had made it.
-    data = tmp_path / "data"
-    shutil.copytree(other_data, data)
-    (data / "tokenizer.model").write_bytes(other_tokenizer)
     sha256 = hashlib.sha256(other_tokenizer).hexdigest()
-    changed = dataclasses.replace(manifest.load(str(data)), tokenizer_sha256=sha256)
-    (data / "manifest.json").write_text(manifest.to_json(changed))
-    status, err = _run([*evaluate[:2], f"--data_dir={data}"], capsys)
+    data = _other_data(copy, tmp_path / "foreign", tokenizer_sha256=sha256)
+    Path(data, "tokenizer.model").write_bytes(other_tokenizer)
+    status, err = _run([*evaluate, f"--data_dir={data}"], capsys)
     assert status == 2 and "was made with another tokenizer" in err, err
 
 

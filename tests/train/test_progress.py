@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from unittest import mock
 
 import pytest
 
@@ -102,41 +103,22 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]
 
 
-class Library:
-    """The three calls that are used; `log` fails where the text of a failure is given."""
-
-    def __init__(self, failure: str = "") -> None:
-        self.calls: list[tuple[str, dict]] = []
-        self._failure = failure
-
-    def init(self, **options):
-        self.calls.append(("init", options))
-        return self
-
-    def log(self, values, step):
-        if self._failure:
-            raise ConnectionError(self._failure)
-        self.calls.append(("log", {**values, "step": step}))
-
-    def finish(self):
-        self.calls.append(("finish", {}))
-
-
-def test_numbers_are_written_under_their_prefix():
-    library = Library()
+def test_numbers_are_written_under_their_prefix() -> None:
+    library = mock.Mock()
     log = WandbLog(library, "0123abcd", "model", Config(), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
     log.close()
-    (_, options), *later = library.calls
-    assert later == [("log", {"train/loss": 2.0, "step": 3}), ("finish", {})]
+    run, options = library.init.return_value, library.init.call_args.kwargs
+    assert run.mock_calls == [mock.call.log({"train/loss": 2.0}, step=3), mock.call.finish()]
     assert (options["id"], options["name"], options["resume"]) == ("0123abcd", "model", "allow")
     assert options["config"]["training.global_batch_size"] == 16
     assert options["settings"]["console"] == "off" and options["settings"]["disable_git"]
 
 
-def test_a_failure_is_logged_once_and_training_continues():
-    printed = []
-    log = WandbLog(Library("no network"), "0123abcd", "model", Config(), printed.append)
+def test_a_failure_is_logged_once_and_training_continues() -> None:
+    library, printed = mock.Mock(), []
+    library.init.return_value.log.side_effect = ConnectionError("no network")
+    log = WandbLog(library, "0123abcd", "model", Config(), printed.append)
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")
     log.close()

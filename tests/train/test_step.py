@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.model.params import initial_parameters, parameter_specs
+from bigbird_ja.train.lowered import Shard, Spec, shard_of
 from bigbird_ja.train.step import initial_slots, train_step
 from tests.model.tiny import tiny_batch, tiny_config
 
@@ -172,12 +173,16 @@ def test_a_nonfinite_update_is_skipped_and_reported(bad):
 
 
 def test_gradients_are_clipped_to_the_global_norm():
-    loose = _step(_config(**{"training.clip_norm": 0.0}), tiny_batch(_config()))
-    norm = loose[2]["grad_norm"]
-    tight = _step(_config(**{"training.clip_norm": float(norm) / 4}), tiny_batch(_config()))
-    assert tight[2]["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    for name, value in loose[1]["m"].items():
-        np.testing.assert_allclose(tight[1]["m"][name], value / 4, atol=1e-6)
+    batch = tiny_batch(_config())
+    loose = _step(_config(**{"training.clip_norm": 0.0}), batch)
+    gradients = np.concatenate([10 * value.ravel() for value in loose[1]["m"].values()])
+    norm = float(loose[2]["grad_norm"])
+    assert norm == pytest.approx(np.linalg.norm(gradients), rel=1e-4)
+    for share in (0.25, 4.0):
+        clipped = _step(_config(**{"training.clip_norm": share * norm}), batch)
+        assert clipped[2]["grad_norm"] == pytest.approx(norm, rel=1e-5)
+        for name, value in loose[1]["m"].items():
+            np.testing.assert_allclose(clipped[1]["m"][name], min(share, 1) * value, atol=1e-6)
 
 
 def test_eval_metrics_are_those_of_the_step_without_dropout():
@@ -191,3 +196,21 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         assert value == pytest.approx(trained[f"masked_lm_{mean}"], rel=1e-5)
         value = metrics[f"next_sentence_{name}"].mean()
         assert value == pytest.approx(trained[f"next_sentence_{mean}"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "replicas", "shard"),
+    [
+        ((768, 3072), 8, Shard(0, 96)),
+        ((2, 768), 8, Shard(1, 96)),
+        ((768,), 32, Shard(0, 24)),
+        ((3, 5), 4, Shard(1, 2)),  # nothing divides: the longest, filled up
+        ((2,), 4, Shard(0, 1)),
+    ],
+)
+def test_shards(shape: tuple[int, ...], replicas: int, shard: Shard) -> None:
+    spec = Spec(shape, "float32")
+    assert shard_of(spec, replicas) == shard
+    part, whole = shard.part(spec), shard.whole(spec, replicas)
+    assert part.shape[shard.dimension] * replicas == whole.shape[shard.dimension]
+    assert all(a <= b for a, b in zip(spec.shape, whole.shape, strict=True))
