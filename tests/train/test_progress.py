@@ -69,7 +69,7 @@ def test_the_line_holds_all_its_parts_and_of_one_core_one_rate() -> None:
     assert progress.line(metrics(20, 800.0)).count("tokens/s") == 1
 
 
-@pytest.mark.parametrize("columns", [200, 80, 50, 24])
+@pytest.mark.parametrize("columns", [200, 80, 50, 30])
 def test_in_a_narrow_terminal_the_line_loses_what_matters_least(columns: int, monkeypatch) -> None:
     monkeypatch.setattr(LiveLine, "columns", lambda _: columns)
     now, stream = [100.0], io.StringIO()
