@@ -20,7 +20,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from testkit import ROOT, pods, synthetic
+
 TINY = (
     "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
     "model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1",
@@ -58,10 +59,8 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 def environment(devices: int) -> dict[str, str]:
     """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    flags += " --xla_llvm_disable_expensive_passes=true"
     return {
-        **os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
+        **os.environ, **pods.environ(devices), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
 
@@ -90,7 +89,6 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import phases
     from bigbird_ja.train.warm_start import first_state
-    from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
     config = resolve_config(None, _settings(case))[0]

@@ -18,7 +18,7 @@ import yaml
 
 from bigbird_ja.storage.ownership import MARK
 from testkit import pods, synthetic
-from testkit.zygote import Command, Zygote
+from testkit.zygote import Ended, Zygote
 
 # A mark of `train.job.Dependencies`, how often it may come at most, and the seconds after it in
 # which to kill: 0 is between two files exactly.
@@ -114,7 +114,8 @@ def soak(
             phases.pop()
             pending += 1
             continue
-        problem = tally.failure or _finish(zygote, here, model_dir, processes, expected)
+        ended = pods.wait(pods.start(zygote, processes, *here)) if not tally.failure else []
+        problem = tally.failure or judge(model_dir, ended, expected)
         if problem:
             tally.failure = f"{model_dir}: {problem}"
             break
@@ -153,52 +154,37 @@ def _is_killed(
         tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
         return False
     tally.kills[phase] += 1
-    steps = [mark for mark in _marks(running[victim]) if mark[0] == "step"]
+    marks = [line.split() for line in running[victim].read("marks").splitlines()]
+    steps = [(int(step), float(at)) for phase, step, at in marks if phase == "step"]
     if steps:
-        tally.seconds_to_resume.append(float(steps[0][2]) - began)
+        tally.seconds_to_resume.append(steps[0][1] - began)
         kept = (CheckpointStore(model_dir).steps() or [0])[-1]
-        tally.most_steps_redone = max(tally.most_steps_redone, int(steps[-1][1]) - kept)
+        tally.most_steps_redone = max(tally.most_steps_redone, steps[-1][0] - kept)
     return True
 
 
-def _marks(command: Command) -> list[list[str]]:
-    """The phases that a command came to, each with its step and the time."""
-    return [line.split() for line in command.hung.with_name("marks").read_text().splitlines()]
-
-
-def _finish(
-    zygote: Zygote, arguments: Sequence[str], model_dir: str, processes: int, expected: str
-) -> str:
-    """Lets a run come to its end; what is wrong with it, or ""."""
-    ended = pods.wait(pods.start(zygote, processes, *arguments))
-    if any(each.status for each in ended):
-        return f"ended with {[(each.status, each.err) for each in ended]}"
-    return judge(model_dir, expected or digest(model_dir))
-
-
-def judge(model_dir: str, expected: str) -> str:
-    """What is wrong with a finished run; "" if nothing is."""
+def judge(model_dir: str, ended: Sequence[Ended], expected: str) -> str:
+    """What is wrong with a run that was let come to its end; "" if nothing is."""
     from bigbird_ja import storage
     from bigbird_ja.run import log as run_log
 
-    if digest(model_dir) != expected:
+    if any(each.status for each in ended):
+        return f"ended with {[(each.status, each.err) for each in ended]}"
+    if expected and digest(model_dir) != expected:
         return "the final weights differ from the uninterrupted run's"
     steps = [record["step"] for record in run_log.read_metrics(model_dir)]
     if steps != sorted(set(steps)):
         return f"metrics.jsonl repeats steps: {steps}"
-    strange = [n for n in storage.list_files(model_dir) if not _is_expected(n)]
+    ours = (
+        "model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model",
+        "metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl", MARK,
+    )  # fmt: skip
+    strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
     if len(strange) > 3:  # one save that was cut off is set aside, three files at most
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
     hidden = [name for name in left if name.startswith(".") and name != MARK]
     return f"temporary files are left: {hidden}" if hidden else ""
-
-
-def _is_expected(name: str) -> bool:
-    return name.startswith(("model.ckpt-", "events.out.")) or name in (
-        "checkpoint", "config.yaml", "tokenizer.model", "metrics.jsonl", "events.jsonl",
-        "heartbeat.json", "eval.jsonl", MARK,
-    )  # fmt: skip
 
 
 def digest(model_dir: str) -> str:

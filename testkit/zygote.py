@@ -8,7 +8,6 @@ must not fork: other tests have used TensorFlow in it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import json
 import os
@@ -23,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from testkit import ROOT
+from testkit.clocked import Limits
 from testkit.privileges import obey_permissions
 
 
 @dataclass
 class Ended:
-    """How a command ended."""
+    """How a command ended: its status, or minus the signal, or None where it had to be killed
+    after the patience given; and what it has printed."""
 
-    status: (
-        int | None
-    )  # or minus the signal; None where it had to be killed after the patience given
+    status: int | None
     out: str
     err: str
 
@@ -105,14 +104,12 @@ class Zygote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One request, one answer."""
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
@@ -175,13 +172,12 @@ def _wait(pid: int, patience: float | None) -> int | None:
     """The exit status of a child; None where it was killed after `patience` seconds."""
     if patience is None:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    deadline, pause = time.monotonic() + patience, 0.002
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.1)
+        time.sleep(0.01)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
@@ -210,9 +206,8 @@ def _command(
             obey_permissions()
         for name, value in (limits or {}).items():
             if name == "AS":
-                value += (
-                    int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-                )
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                value += pages * resource.getpagesize()
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
         status = _run(arguments, directory, hang_at)
         sys.stdout.flush()
@@ -222,9 +217,6 @@ def _command(
 
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
     from bigbird_ja.cli import main as cli
-    from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.job import Dependencies
-    from testkit.clocked import Limits
 
     count = 0
     limits = Limits()
@@ -243,8 +235,7 @@ def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | No
                 time.sleep(0.02)
 
     if hang_at:
-        deps = Dependencies(mark=mark, timer=limits.timer)
-        pretrain.run = functools.partial(pretrain.run, deps=deps)
+        limits.give_to_pretrain(mark)
     try:
         cli.main(list(arguments))
     except SystemExit as end:

@@ -36,13 +36,11 @@ def judge(zygote: Zygote, inputs: Path) -> Judge:
 
 def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
     """What was wrong, of all cases at once: one report is better than the first failure."""
-    reports = []
-    for case in cases:
-        verdict = judge.try_case(case, same_result=same_result)
-        problem = verdict.problem
-        if problem:
-            reports.append(f"{case.command} {case.name}: {problem}")
-    return reports
+    return [
+        f"{case.command} {case.name}: {problem}"
+        for case in cases
+        if (problem := judge.try_case(case, same_result=same_result))
+    ]
 
 
 def test_every_command_has_a_good_invocation_to_start_from() -> None:
@@ -64,7 +62,7 @@ def test_folders_of_other_tools(judge: Judge) -> None:
 
 def test_the_judge_sees_what_is_taken_but_must_be_refused(judge: Judge) -> None:
     taken = Case("good", "sample", tuple(good_arguments("sample")))
-    assert "status 0" in (judge.try_case(taken).problem or "")
+    assert "status 0" in (judge.try_case(taken) or "")
 
 
 def test_the_judge_sees_damage_that_changes_results(judge: Judge) -> None:
@@ -74,6 +72,6 @@ def test_the_judge_sees_damage_that_changes_results(judge: Judge) -> None:
 
     words = tuple(good_arguments("tokenize"))
     changed = Case("half a corpus", "tokenize", words, frozenset({0}), fewer_documents)
-    assert judge.try_case(changed).problem is None
-    verdict = judge.try_case(changed, same_result=True)
-    assert "taken as if it were good" in (verdict.problem or "")
+    assert judge.try_case(changed) is None
+    problem = judge.try_case(changed, same_result=True)
+    assert "taken as if it were good" in (problem or "")

@@ -17,6 +17,8 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
+pytestmark = pytest.mark.estimator
+
 
 def batches(rows: int) -> tf.data.Dataset:
     values = {"a": np.arange(3 * rows * 2).reshape(3, rows, 2).astype(np.int32)}
