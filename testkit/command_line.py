@@ -1,4 +1,4 @@
-"""Runs `bigbird-ja` in a child process, as a user's script would."""
+"""Runs `bigbird-ja`, or another module, in a child process, as a user's script would."""
 
 from __future__ import annotations
 
@@ -29,8 +29,15 @@ class Ended:
 
 def run_cli(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0) -> Ended:
     """Runs `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
+    return run_module("bigbird_ja", *arguments, env=env, timeout=timeout)
+
+
+def run_module(
+    module: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0
+) -> Ended:
+    """Runs `python -m MODULE ARGUMENTS`."""
     done = subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -35,24 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _longest_first(items: list[pytest.Item]) -> None:
-    """Files with tests that ask for the longest timeouts go first, then those with the most tests.
+    """Files with tests that ask for the longest timeouts go first.
 
     Two workers share the files (`make test`): what takes minutes and begins last keeps one of them
-    busy while the other has nothing left. pytest-xdist would go by the number of tests alone.
+    busy while the other has nothing left.
     """
-    seconds: collections.Counter[str] = collections.Counter()
-    tests: collections.Counter[str] = collections.Counter()
+    seconds: collections.Counter[Path] = collections.Counter()
     for item in items:
-        file = item.nodeid.partition("::")[0]
         timeout = item.get_closest_marker("timeout")
-        seconds[file] = max(seconds[file], timeout.args[0] if timeout else 0)
-        tests[file] += 1
-
-    def rank(item: pytest.Item) -> tuple[float, int, str]:
-        file = item.nodeid.partition("::")[0]
-        return -seconds[file], -tests[file], file
-
-    items.sort(key=rank)
+        seconds[item.path] = max(seconds[item.path], timeout.args[0] if timeout else 0)
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(scope="session")
@@ -66,12 +58,9 @@ def fake_gcs() -> Iterator[FakeGcs]:
 def bucket(fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """gs:// path of an empty bucket that this process and its children (by `fake_gcs.environ()`)
     can use; faults and log are cleared at both ends."""
-    for name in (
-        "STORAGE_EMULATOR_HOST",
-        "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS",
-        "BIGBIRD_JA_STORAGE_BACKOFF_SECONDS",
-    ):
-        monkeypatch.setenv(name, fake_gcs.env[name])
+    for name, value in fake_gcs.env.items():
+        if name.startswith(("STORAGE_", "BIGBIRD_")):
+            monkeypatch.setenv(name, value)
     name = f"b-{uuid.uuid4().hex[:12]}"
     fake_gcs.create_bucket(name)
     fake_gcs.clear()

@@ -16,7 +16,6 @@ from bigbird_ja.cli import main
 from testkit.runs import SmallRun
 
 _FILES = {
-    "heads.yaml": "model:\n  hidden_size: 30\n  num_attention_heads: 4\n",
     "no-text.jsonl": '{"body": "x"}\n',
     "table.csv": "a,b\n",
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
@@ -33,10 +32,8 @@ _LAUNCH = "launch --dry_run --name=a --data_dir=gs://b/d --zones=us-central1-a -
 # Command and flags, and words of the message. {t} holds bad files, {w} good ones, {o} is a path
 # that nothing must write to.
 CASES: tuple[tuple[str, str], ...] = (
-    ("plan --config={t}/none.yaml", "none.yaml: no such file"),
     ("plan --config=base-409", "the presets are base-4096, "),
     ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
-    ("plan --data_dir={t}/data-garbage", "manifest.json: not JSON"),
     ("plan --prices={t}/none.yaml", "none.yaml: no such file"),
     ("plan --preflight={t}/no-text.jsonl", "chips is missing"),
     ("plan --preflight={t}/no-rate.json", "no tokens_per_second_per_core of v3"),
@@ -45,6 +42,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     ("plan --finish_by=2020-01-01", "is past"),
     ("plan --epochs=3 --set=training.num_train_steps=5", "give one of them"),
+    ("plan --tokens=1e9 --epochs=3", "--epochs and --tokens"),
+    ("plan --tokens=1e9 --num_train_steps=3", "--tokens and --num_train_steps"),
     ("config --command=tokenize --set=model.num_layers=3", "it uses tokenize.*"),
     ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "is a file, not a folder"),
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
@@ -69,16 +68,11 @@ CASES: tuple[tuple[str, str], ...] = (
     (_MAKE + " --seq_length=1000", "or model.attention_type=original_full"),
     (_MAKE + " --config=tiny-cpu --seq_length=1000", "992"),
     ("check-data --data_dir={t}/none", "no manifest.json"),
-    ("check-data --data_dir={w}/model", "no manifest.json"),
     ("preflight --chip=v9", "one of v2, v3"),
     ("preflight --topology=v5ee:2x4", "did you mean 'v5e'"),
     ("preflight --topology=v5e:4x8 --set=training.global_batch_size=8", "--topology v5e:4x8: "),
     ("preflight --set=training.global_batch_size=12", "does not divide"),
     ("preflight --set=make_data.seq_length=4100", "multiple"),
-    ("preflight --config={t}/heads.yaml", "hidden_size=30 is not divisible"),
-    (_TRAIN + " --config={t}/heads.yaml", "hidden_size=30 is not divisible"),
-    (_TRAIN + " --data_dir={t}/data-garbage", "manifest.json: not JSON"),
-    (_TRAIN + " --data_dir={t}/data-missing", "train-00001-of-00004.tfrecord is missing"),
     (_TRAIN + " --set=make_data.seq_length=512", "which has 256"),
     (_TRAIN + " --set=tokenize.vocab_size=32000", "which has 1200"),
     (_TRAIN + " --set=model.block_size=20", "not a multiple of two attention blocks"),
@@ -86,22 +80,22 @@ CASES: tuple[tuple[str, str], ...] = (
     (_TRAIN + " --model_dir={w}/model --set=model.num_layers=3", "(model.num_layers: 2 -> 3)"),
     (_TRAIN + " --model_dir={w}/corpus.jsonl", "a file of that name exists"),
     (_EVALUATE + " --model_dir={t}", "no checkpoint here"),
-    (_EVALUATE + " --data_dir={t}/none", "no manifest.json"),
     (_EVALUATE + " --step=99", "no checkpoint of step 99"),
+    (_EVALUATE + " --step=3 --watch", "--step and --watch"),
     (_EVALUATE + " --probe --probe_input={t}/none.jsonl", "none.jsonl: no such file"),
     (_FILL + " --model_dir={t}/none --text=[MASK]", "no checkpoint here"),
     (_FILL + " --text=何もない", "holds no [MASK]"),
     (_FILL + f" --text={'漢字' * 400}[MASK]", "the model takes 256"),
-    (_FILL + " --text=[MASK] --step=99", "no checkpoint of step 99"),
     (_FILL + " --file={t}/none.txt", "none.txt: No such file"),
     ("report --model_dir={t}/none --output={o}", "holds no run"),
-    ("report --model_dir={w}/data --output={o}", "holds no run"),
+    ("status", "--bucket or --project"),
+    ("status --bucket={w} --name=x", "no run 'x'"),
+    ("status --project=p --name=x --events=3", "--events"),
     (_EXPORT + " --model_dir={t}/none", "no checkpoint here"),
     (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
     (_EXPORT + " --license=mit\ntags:[x]", "--license="),
     (_EXPORT + " --output_dir={w}/model/hf", "overlaps with --model_dir"),
     (_EXPORT + " --output_dir={w}/data", "made (data set)"),
-    (_EXPORT + " --output_dir={w}/corpus.jsonl", "a file of that name exists"),
     (_LAUNCH + " --accelerator_type=v3-8 --name=A_B", "--name='A_B': "),
     (_LAUNCH + " --accelerator_type=v3-8 --bucket=b:/c", "gs:// only"),
     (_LAUNCH + " --accelerator_type=v9-8", "did you mean 'v4-8'"),
@@ -119,10 +113,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, small_run: SmallRun) -> Path
     shutil.copytree(small_run.model_dir, good / "model")
     shutil.copy(small_run.corpus, good / "corpus.jsonl")
     shutil.copy(small_run.tokenizer, good / "t.model")
-    shutil.copytree(small_run.data_dir, bad / "data-garbage")
-    (bad / "data-garbage/manifest.json").write_text('{"version": ')
-    shutil.copytree(small_run.data_dir, bad / "data-missing")
-    (bad / "data-missing/train-00001-of-00004.tfrecord").unlink()
+    bad.mkdir()
     for name, text in _FILES.items():
         (bad / name).write_text(text)
     shutil.copy(Path(small_run.tokenizer).with_suffix(".json"), bad / "other.json")

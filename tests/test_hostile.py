@@ -36,12 +36,11 @@ def judge(zygote: Zygote, inputs: Path) -> Judge:
 
 def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
     """What was wrong, of all cases at once: one report is better than the first failure."""
-    reports = []
-    for case in cases:
-        problem = judge.try_case(case, same_result=same_result)
-        if problem:
-            reports.append(f"{case.command} {case.name}: {problem}")
-    return reports
+    return [
+        f"{case.command} {case.name}: {problem}"
+        for case in cases
+        if (problem := judge.try_case(case, same_result=same_result))
+    ]
 
 
 def test_every_command_has_a_good_invocation_to_start_from() -> None:

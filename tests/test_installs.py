@@ -178,9 +178,7 @@ def test_without_a_fitting_python_it_says_which_to_install(
     environment: str, tmp_path: Path
 ) -> None:
     for tool in ("bash", "dirname", "env"):
-        path = shutil.which(tool)
-        assert path
-        (tmp_path / tool).symlink_to(path)
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\necho 3.9\n")
     old.chmod(0o755)

@@ -154,17 +154,14 @@ def find_process(
         return Process(index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else Process()
     if known == {"num_processes": "1"}:
         return Process()
-    try:
+    with contextlib.suppress(KeyError, ValueError):
         count, index = int(known["num_processes"]), int(known["process_id"])
         host, port = known["coordinator_address"].rsplit(":", 1)
-        is_possible = bool(host) and 0 < int(port) < 65536 and 0 <= index < count
-    except (KeyError, ValueError):
-        is_possible = False
-    if not is_possible:
-        given = ", ".join(f"{name}={value}" for name, value in known.items())
-        raise BadInput(
-            "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
-            " --num_processes=N and --process_id from 0 to N-1, or the variables"
-            f" {', '.join(_VARIABLES.values())}: here they are {given}"
-        )
-    return Process(index, count, known["coordinator_address"]) if count > 1 else Process()
+        if host and 0 < int(port) < 65536 and 0 <= index < count:
+            return Process(index, count, f"{host}:{port}") if count > 1 else Process()
+    given = ", ".join(f"{name}={value}" for name, value in known.items())
+    raise BadInput(
+        "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
+        " --num_processes=N and --process_id from 0 to N-1, or the variables"
+        f" {', '.join(_VARIABLES.values())}: here they are {given}"
+    )

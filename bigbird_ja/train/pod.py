@@ -17,6 +17,7 @@ it. Where one is killed, JAX's client aborts the others: `signals.on_abort` make
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import io
@@ -38,7 +39,6 @@ from bigbird_ja.process.streams import leave
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
-_OLDEST_JAX = (0, 7)  # the first whose `initialize` takes these seconds
 _POLL_SECONDS = 0.2
 _FAREWELL_SECONDS = 10.0  # for the others to read why process 0 fails, before its store is gone
 _DAY_MS = 24 * 3600 * 1000  # of a wait that a failure ends
@@ -53,8 +53,7 @@ Arrays = Mapping[str, np.ndarray]
 class Alone:
     """A process that trains by itself."""
 
-    index, count = 0, 1
-    is_writer = True
+    index, count, is_writer = 0, 1, True
     # Ends this process at once, from any thread; called where another one failed.
     leave: Callable[[CommandError], None] = staticmethod(leave)
 
@@ -110,6 +109,7 @@ class Pod(Alone):
         self._stop = stop
         self._client: Any = None  # of the store; None before it is there and after it is gone
         self._is_over = False  # this process has failed or finished
+        self._failure: CommandError | None = None  # how it has failed
         self._news: CommandError | None = None  # how another process failed
         self._waits = False  # a thread does, and will raise the news in the main thread
         self._wanted: set[str] = set()  # "stop", "save": what the writer is to name a step for
@@ -133,7 +133,7 @@ class Pod(Alone):
         import jax
         from jax._src.distributed import global_state  # no public name has the key-value store
 
-        if jax.__version_info__ < _OLDEST_JAX:
+        if jax.__version_info__ < (0, 7):  # whose `initialize` takes no such seconds
             raise BadInput(
                 f"several processes need jax 0.7 or newer, and this is {jax.__version__}: update"
                 " jax on every host"
@@ -154,8 +154,8 @@ class Pod(Alone):
             host, _, port = address.rpartition(":")
             is_local = host in ("localhost", "[::1]") or host.startswith("127.")
             # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
-            others = filter(None, [os.environ.get(_NO_PROXY), host.strip("[]")])
-            os.environ[_NO_PROXY] = ",".join(others)
+            others = [os.environ.get(_NO_PROXY), host.strip("[]")]
+            os.environ[_NO_PROXY] = ",".join(filter(None, others))
             logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
             if platform == "cpu":
                 jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -214,26 +214,25 @@ class Pod(Alone):
     def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
         """The result of a call that waits for others, made in a thread of its own: here `check` and
         the news end the wait."""
-        outcome: dict[str, Any] = {}
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
             try:
-                outcome["result"] = call()
+                future.set_result(call())
             except BaseException as error:
-                outcome["error"] = error
+                future.set_exception(error)
 
-        thread = threading.Thread(target=run, name="pod-wait", daemon=True)
         self._waits = True
-        thread.start()
+        threading.Thread(target=run, name="pod-wait", daemon=True).start()
         try:
-            while thread.is_alive() and self._news is None:
+            while not future.done() and self._news is None:
                 check()
-                thread.join(_POLL_SECONDS)
+                concurrent.futures.wait([future], _POLL_SECONDS)
         finally:
             self._waits = False
-        if error := self._news or outcome.get("error"):
-            raise error
-        return outcome["result"]
+        if self._news is not None:
+            raise self._news
+        return future.result()
 
     # Steps.
 
@@ -273,6 +272,7 @@ class Pod(Alone):
     def fail(self, reason: str, message: str) -> None:
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
+            self._failure = _end_of(self.name, reason, message)
             self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
@@ -331,6 +331,9 @@ class Pod(Alone):
     def _cut_off(self) -> None:
         self._client = None
         self._end(Stalled(_GONE))
+        if self._failure is not None:  # a call to the store that is gone may never return
+            time.sleep(_FAREWELL_SECONDS)
+            self.leave(self._failure)
 
     def _end(self, news: CommandError) -> None:
         """Ends this process as another one has: where a thread waits in it, or here."""

@@ -14,10 +14,6 @@ from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS
 
-NO_SETTINGS = {
-    "demo", "sample", "check-data", "evaluate", "fill-mask", "report", "export", "status", "down",
-}  # fmt: skip
-
 
 def flags_of(command: str) -> list[Any]:
     return command_flags.own_flags(command_flags.flags_of(main.load_command(command)))
@@ -74,11 +70,6 @@ def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None
     assert "(required" in entry
 
 
-def test_a_dry_run_requires_nothing() -> None:
-    parse("launch", "--dry_run")
-    assert "or --dry_run" in refusal("launch")
-
-
 @pytest.mark.parametrize(
     ("command", "flag"), [case for case in ALL if declared(case.values[1]).needs]
 )
@@ -95,37 +86,26 @@ def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "both"),
+    ("setting", "flag"),
     [
-        ("evaluate", ["--step=3", "--watch"], "--step and --watch"),
-        ("plan", ["--tokens=1e9", "--epochs=3"], "--epochs and --tokens"),
-        ("plan", ["--tokens=1e9", "--num_train_steps=3"], "--tokens and --num_train_steps"),
+        ("training.eval_every_steps=5", "--mode=train_and_eval"),
+        ("training.eval_max_batches=5", "--mode=train_and_eval"),
+        ("tpu.name=x", "--use_tpu"),
     ],
 )
-def test_flags_that_exclude_each_other(command: str, flags: list[str], both: str) -> None:
-    assert both in refusal(command, *enough(command), *flags)
-
-
-@pytest.mark.parametrize(
-    ("setting", "flag"),
-    [("training.eval_every_steps=5", "--mode=train_and_eval"), ("tpu.name=x", "--use_tpu")],
-)
-def test_settings_that_need_a_flag_are_refused_without_it(setting: str, flag: str) -> None:
+def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_none(
+    setting: str, flag: str
+) -> None:
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
     command_flags.resolve(parse("pretrain", *arguments, flag))
+    printed = refusal("launch", "--dry_run", f"--set={setting}")
+    assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
 
 
-def test_a_setting_whose_flag_a_command_does_not_have_is_refused() -> None:
-    for setting in ("training.eval_every_steps=5", "training.eval_max_batches=5", "tpu.name=x"):
-        printed = refusal("launch", "--dry_run", f"--set={setting}")
-        assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
-
-
-def test_every_other_command_says_which_settings_it_uses() -> None:
+def test_config_knows_the_commands_with_settings_and_those_are_there() -> None:
     used = {name: getattr(main.load_command(name), "SETTINGS", ()) for name in main.COMMANDS}
-    assert {name for name in used if not used[name]} == NO_SETTINGS
-    assert set(config_command.COMMANDS) == set(main.COMMANDS) - NO_SETTINGS - {"config"}
+    assert {name for name in used if used[name]} == {*config_command.COMMANDS, "config"}
     assert {use for uses in used.values() for use in uses} <= {*OPTIONS, *SECTIONS}
 
 

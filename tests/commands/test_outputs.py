@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.text import articles
+from bigbird_ja.text import tokenizer_training as training
 from tests.report import fake_run
 
 # Command line, {o} the output; what is refused is refused before anything else is looked at.
@@ -45,14 +48,9 @@ def check_refused(model_dir, run):
 
 
 def state(directory: Path) -> dict[str, object]:
-    """What is in a folder; all of it but when it was read, which looking itself changes."""
-    result: dict[str, object] = {}
-    for path in directory.rglob("*"):
-        about = os.lstat(path)
-        owner = about.st_mode, about.st_ino, about.st_nlink, about.st_uid, about.st_gid
-        content = path.read_bytes() if path.is_file() else None
-        result[str(path)] = (*owner, about.st_size, about.st_mtime_ns, content)
-    return result
+    """What is in a folder, and when anything but the time of reading was last changed there."""
+    stats = {str(path): os.lstat(path) for path in directory.rglob("*")}
+    return {name: (about.st_ino, about.st_mode, about.st_ctime_ns) for name, about in stats.items()}
 
 
 @pytest.mark.parametrize("command", FILES + FOLDERS)
@@ -60,6 +58,7 @@ def test_what_others_made_is_left_alone(command, tmp_path, check_refused):
     (tmp_path / "folder").mkdir()
     for thesis in ("thesis", "folder/thesis"):
         (tmp_path / thesis).write_text("years of work")
+    (tmp_path / "folder/export.json").write_text("{}")  # a record alone proves nothing
     (tmp_path / "link").symlink_to("thesis")
     (tmp_path / "nowhere").symlink_to("none")
     # Once, a title or a word in the file's head was enough.
@@ -80,12 +79,26 @@ def test_on_a_bucket_too(command, bucket, check_refused):
     assert storage.list_tree(bucket) == ["folder/thesis"]
 
 
-def test_our_page_is_renewed_until_somebody_edits_it(model_dir, tmp_path, run):
-    page = tmp_path / "deep/r.html"
-    report = ("report", f"--model_dir={model_dir}", f"--output={page}")
-    for _ in range(2):
-        assert run(*report).status == 0
-    page.write_text(page.read_text(encoding="utf-8") + "<!-- my note -->", encoding="utf-8")
-    refused = run(*report)
-    assert refused.status == 2 and "was changed since" in refused.stderr
-    assert page.read_text(encoding="utf-8").endswith("<!-- my note -->")
+@pytest.mark.parametrize(
+    ("command", "module", "work"),
+    [
+        ("sample --output={o}/a.txt --documents=30", articles, "documents"),
+        ("tokenize --output_prefix={o}/ja --input={c} --vocab_size=999", training, "train"),
+    ],
+    ids=["sample", "tokenize"],
+)
+def test_two_at_once_and_the_second_is_refused(
+    command, module, work, tmp_path, sample_corpus, run, monkeypatch
+):
+    words = command.format(o=tmp_path, c=sample_corpus).split(" ")
+    do_work, refused = getattr(module, work), []
+
+    def while_another_starts(*arguments):
+        if not refused:
+            refused.append(run(*words, "--overwrite"))
+        return do_work(*arguments)
+
+    monkeypatch.setattr(module, work, while_another_starts)
+    assert run(*words).status == 0
+    assert refused[0].status == 2
+    assert re.search("is (writing|training a tokenizer) there", refused[0].stderr)

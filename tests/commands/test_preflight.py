@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.preflight import breakdown, figures
 from bigbird_ja.preflight import compile as compile_lib
@@ -32,20 +29,20 @@ KEYS = {
 }  # fmt: skip
 
 
-def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
-    status = main.run_command_line(["preflight", "--json", "--nocache", *TINY, *arguments])
-    captured = capsys.readouterr()
-    return status, json.loads(captured.out), captured.err
+@pytest.fixture
+def preflight(run):
+    """`preflight("--chip=v3")`: of a tiny step."""
+    return functools.partial(run, "preflight", "--json", "--nocache", *TINY)
 
 
-def test_figures_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_figures_and_files(preflight, tmp_path):
     output, dump = tmp_path / "o.json", tmp_path / "hlo"
-    status, result, printed = _run(
-        capsys, "--chip", "v3", "--output", str(output), "--dump_hlo", str(dump),
-        "--set", "training.first_seq_length=64", "--set", "training.first_seq_length_steps=9",
+    ended = preflight(
+        "--chip=v3", f"--output={output}", f"--dump_hlo={dump}",
+        "--set=training.first_seq_length=64", "--set=training.first_seq_length_steps=9",
     )  # fmt: skip
-    assert status == 0
-    (chip,) = result["chips"]
+    assert ended.status == 0
+    (chip,) = ended.json["chips"]
     assert chip.keys() >= KEYS
     assert chip["fits"] is True
     assert 0 < chip["estimated_cycles"] <= chip["priced_cycles"]
@@ -64,31 +61,30 @@ def test_figures_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     rate = "tokens_per_second_per_core"
     assert (kept[rate], kept["first_phase"][rate]) == (chip[rate], phase[rate])
     assert (phase["seq_length"], phase["batch_per_core"]) == (64, 2 * chip["batch_per_core"])
-    assert f"first phase, 2 x 64 tokens: {phase['step_ms']:.0f} ms" in printed
+    assert f"first phase, 2 x 64 tokens: {phase['step_ms']:.0f} ms" in ended.stderr
     assert sorted(os.listdir(dump)) == [
         MARK,
         *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
     ]
     for messages in ("fits", "MFU", "adding up gradients", "compiler's version", "layer_*"):
-        assert messages in printed
+        assert messages in ended.stderr
 
 
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
-def test_cycles_by_machine_code(capsys: pytest.CaptureFixture[str]) -> None:
-    _, result, printed = _run(capsys, "--chip", "v5e")
-    (chip,) = result["chips"]
+def test_cycles_by_machine_code(preflight):
+    ended = preflight("--chip=v5e")
+    (chip,) = ended.json["chips"]
     assert chip.keys() >= {*KEYS, *breakdown.CODE_KEYS}
-    assert "by machine code" in printed
+    assert "by machine code" in ended.stderr
     assert all("bound_by" in op for op in chip["top_ops"])
     assert 0 < chip["code_cycles"] < chip["priced_cycles"]
     assert 0.5 < chip["code_coverage"] <= 1  # scatters are much of so small a step
 
 
-def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--topology", "v5e:2x2", "--nomachine_code", "--set", "tpu.num_cores=4"]
-    status, result, printed = _run(capsys, *flags)
-    assert (status, result["chips"]) == (0, [])
-    (results,) = result["topologies"]
+def test_a_slice_is_compiled_with_its_sums(preflight):
+    ended = preflight("--topology=v5e:2x2", "--nomachine_code", "--set=tpu.num_cores=4")
+    assert (ended.status, ended.json["chips"]) == (0, [])
+    (results,) = ended.json["topologies"]
     assert results.keys() >= {*KEYS, "collectives", "collective_link_ms"}
     assert (results["code_cycles"], results["code_coverage"]) == (None, None)
     assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
@@ -103,16 +99,16 @@ def test_a_slice_is_compiled_with_its_sums(capsys: pytest.CaptureFixture[str]) -
     )
     assert results["alias_bytes"] > 0.9 * results["output_bytes"]
     for messages in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
-        assert messages in printed
+        assert messages in ended.stderr
 
 
 @pytest.mark.nightly
-def test_divided_state_and_short_sums_are_priced(capsys: pytest.CaptureFixture[str]) -> None:
-    sharded = ["--set", "training.optimizer_sharding=true"]
-    short = ["--set", "training.gradient_sum_dtype=bfloat16"]
+def test_divided_state_and_short_sums_are_priced(preflight):
+    sharded = "--set=training.optimizer_sharding=true"
+    short = "--set=training.gradient_sum_dtype=bfloat16"
     whole, divided, both = (
-        _run(capsys, "--topology", "v5e:2x2", *more)[1]["topologies"][0]
-        for more in ([], sharded, [*sharded, *short])
+        preflight("--topology=v5e:2x2", *more).json["topologies"][0]
+        for more in ([], [sharded], [sharded, short])
     )
     # Of 12 bytes per parameter and its two slots, 4 + 8 / 4 are left.
     assert divided["argument_bytes"] < 0.6 * whole["argument_bytes"]
@@ -122,25 +118,23 @@ def test_divided_state_and_short_sums_are_priced(capsys: pytest.CaptureFixture[s
     assert both["collective_bytes"] < 0.8 * divided["collective_bytes"]
 
 
-def test_a_step_that_does_not_fit_names_its_buffers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_does_not_fit_names_its_buffers(preflight, monkeypatch):
     write = f"json.dump({{'error': {DETAILED!r}}}, open(sys.argv[-1] + '/result.json', 'w'))"
     monkeypatch.setattr(compile_lib, "CHILD", (sys.executable, "-c", f"import json, sys; {write}"))
-    _check_that_it_does_not_fit(*_run(capsys, "--chip", "v2"))
+    _check_that_it_does_not_fit(preflight("--chip=v2"))
 
 
 @pytest.mark.nightly
-def test_the_real_compiler_refuses_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    _check_that_it_does_not_fit(*_run(capsys, "--chip", "v2", "--batch_per_core", "60000"))
+def test_the_real_compiler_refuses_what_does_not_fit(preflight):
+    _check_that_it_does_not_fit(preflight("--chip=v2", "--batch_per_core=60000"))
 
 
-def _check_that_it_does_not_fit(status: int, result: dict[str, Any], printed: str) -> None:
-    assert status == 0
-    (chip,) = result["chips"]
+def _check_that_it_does_not_fit(ended):
+    assert ended.status == 0
+    (chip,) = ended.json["chips"]
     assert chip.keys() >= KEYS
     assert chip["fits"] is False
     assert chip["priced_cycles"] is None
     assert "/" in chip["largest_buffers"][0]["op"]
-    assert chip["largest_buffers"][0]["op"] in printed
-    assert "does not fit" in printed
+    assert chip["largest_buffers"][0]["op"] in ended.stderr
+    assert "does not fit" in ended.stderr

@@ -58,32 +58,6 @@ def test_results(tmp_path, sample):
     assert [line["id"] for line in lines] == [f"sample-{i:06d}" for i in range(30)]
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
-def test_a_file_that_it_did_not_make_is_never_replaced(tmp_path, sample, name):
-    path = tmp_path / name
-    path.write_bytes(MINE)
-    for flags, message in (([], "holds something else"), (["--overwrite"], "did not make")):
-        refused = sample(f"--output={path}", "--documents=5", *flags)
-        assert refused.status == 2 and message in refused.stderr
-    assert path.read_bytes() == MINE and list(tmp_path.iterdir()) == [path]
-
-
-def test_two_at_once_and_the_second_is_refused(tmp_path, sample, monkeypatch):
-    path = f"{tmp_path}/a.txt"
-    refused = []
-    write_articles = articles.documents
-
-    def while_another_starts(*arguments):
-        if not refused:
-            refused.append(sample(f"--output={path}", "--seed=2", "--overwrite"))
-        yield from write_articles(*arguments)
-
-    monkeypatch.setattr(articles, "documents", while_another_starts)
-    assert sample(f"--output={path}", "--documents=30", "--mean_length=300").status == 0
-    assert refused[0].status == 2 and "is writing there" in refused[0].stderr
-    assert len(documents(path)) == 30
-
-
 def test_it_writes_to_a_bucket(bucket, sample):
     sample = functools.partial(sample, f"--output={bucket}/a.jsonl.gz")
     assert sample("--documents=5").status == 0

@@ -43,20 +43,6 @@ def test_runs_and_their_tpus(tmp_path: Path, fake: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ([], "--bucket or --project"),
-        (["--bucket=/nonexistent", "--name=x"], "no run 'x'"),
-        (["--project=p", "--name=x", "--events=3"], "--events"),
-    ],
-)
-def test_bad_input(fake: FakeTpu, flags: list[str], words: str) -> None:
-    status, result = support.run(["status", *flags], fake)
-    assert status == 2
-    assert words in result["error"]
-
-
 def test_api_that_is_off(fake: FakeTpu) -> None:
     fake.list_script.append("disabled")
     status, result = support.run(["status", "--project=p"], fake)

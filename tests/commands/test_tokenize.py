@@ -6,18 +6,12 @@ import functools
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from bigbird_ja import storage
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.text import tokenizer, tokenizer_training
-from testkit import ROOT
+from bigbird_ja.text import tokenizer
 
 NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
@@ -98,22 +92,6 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, trained, tmp_pa
     assert (trained / name).read_bytes() == changed
 
 
-def test_two_at_once_and_the_second_is_refused(tokenize, tmp_path, monkeypatch):
-    prefix = f"--output_prefix={tmp_path}/ja"
-    refused = []
-    train = tokenizer_training.train
-
-    def while_another_starts(*arguments):
-        if not refused:
-            refused.append(tokenize(prefix, "--vocab_size=1300", "--overwrite"))
-        return train(*arguments)
-
-    monkeypatch.setattr(tokenizer_training, "train", while_another_starts)
-    assert tokenize(prefix).status == 0
-    assert refused[0].status == 2 and "is training a tokenizer there" in refused[0].stderr
-    assert vocab_size(tmp_path) == 1200 and set(os.listdir(tmp_path)) == NAMES
-
-
 def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
     tokenize, trained, monkeypatch
 ):
@@ -132,36 +110,3 @@ def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
         assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
     assert tokenize(prefix, "--vocab_size=1300").status == 0
     assert vocab_size(trained) == 1300
-
-
-def test_settings_come_from_the_config(run, sample_corpus, tmp_path):
-    config = tmp_path / "c.yaml"
-    config.write_text("tokenize:\n  vocab_size: 1250\n  max_sentences: 500\n")
-    places = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/ja", f"--config={config}")
-    assert run("tokenize", *places, "--max_sentences=600").status == 0
-    record = json.loads((tmp_path / "ja.json").read_text("utf-8"))
-    assert (record["vocab_size"], record["lines"]) == (1250, 600)
-
-
-def test_it_writes_to_a_bucket(tokenize, bucket):
-    prefix = f"--output_prefix={bucket}/t/ja"
-    assert tokenize(prefix).status == 0
-    assert set(storage.list_files(f"{bucket}/t")) == NAMES
-    assert tokenize(prefix).status == 0
-    assert tokenize(prefix, "--vocab_size=1300").status == 2
-
-
-def test_ctrl_c_ends_it_at_once_and_leaves_nothing(run, tmp_path):
-    corpus = tmp_path / "big.txt"
-    assert run("sample", f"--output={corpus}", "--documents=1500").status == 0
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={corpus}",
-         f"--output_prefix={tmp_path}/x", "--vocab_size=8000"],
-        cwd=ROOT, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert b"training" in process.stderr.readline()
-    time.sleep(2)  # in the midst of SentencePiece's own work
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 75
-    assert b"interrupted" in process.stderr.read()
-    assert {p.name for p in tmp_path.iterdir()} == {"big.txt", MARK}  # of `sample`

@@ -170,7 +170,7 @@ def test_the_demo_ends_its_running_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("command", ["evaluate", "export", "check-data"])
+@pytest.mark.parametrize("command", ["evaluate", "export", "check-data", "tokenize"])
 def test_ctrl_c_at_any_time(
     command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path
 ) -> None:
@@ -184,6 +184,7 @@ def test_ctrl_c_at_any_time(
             "evaluate": [model, data, "--max_batches=3"],
             "export": [model, f"--output_dir={out}/export", "--format=saved_model"],
             "check-data": [data],
+            "tokenize": [f"--input={small_run.corpus}", f"--output_prefix={out}/new/x"],
         }[command]
         running = zygote.start(command, *words, "--json")
         time.sleep(seconds)

@@ -9,7 +9,7 @@ import ssl
 
 import pytest
 
-from bigbird_ja.process.errors import classify, one_line, telling_line
+from bigbird_ja.process.errors import classify, one_line
 
 PATH = "/data/東京.txt"
 
@@ -77,14 +77,6 @@ def test_what_libraries_raise(error: BaseException, status: int | None) -> None:
     end = classify(error)
     assert (end.status if end else None) == status
     assert "\n" not in str(end) and "https://x" not in str(end)
-
-
-def test_a_message_of_tensorflow_is_one_readable_line() -> None:
-    text = (
-        "{{function_node __wrapped__SaveV2_dtypes_2_device_/job:localhost/device:CPU:0}} /m/x;"
-        " File too large [Op:SaveV2]\n\t [[{{node save/SaveV2}}]]"
-    )
-    assert telling_line(RuntimeError(text)) == "/m/x; File too large [Op:SaveV2]"
 
 
 def test_a_path_of_any_length_and_bytes_fits_in_a_line() -> None:

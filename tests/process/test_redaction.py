@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from bigbird_ja.process.redaction import MASK, redact
 from bigbird_ja.run import log
 from testkit import ROOT
+from testkit.command_line import run_module
 
 # Built from parts, so that no scanner takes the file of forms for a leak.
 S, UP = "s3cr3tSECRETs3cr3t", "S3CR3TSECRETS3CR3T"
@@ -117,13 +117,9 @@ def test_nothing_that_python_prints_by_itself_holds_a_credential(what: str) -> N
 
 
 def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "testkit.any_command", "secret", "--json"],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 1 and "Traceback" in done.stderr
-    assert "hf_abc" not in done.stderr + done.stdout
-    assert MASK in json.loads(done.stdout)["error"]
+    ended = run_module("testkit.any_command", "secret", "--json")
+    assert ended.status == 1 and "Traceback" in ended.stderr
+    assert "hf_abc" not in ended.stderr + ended.stdout and MASK in ended.json["error"]
 
 
 def test_what_a_run_writes_about_itself_is_masked(tmp_path: Path) -> None:

@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from scripts import revisions
 from scripts.revisions import Comparison, Taken
 from testkit import ROOT
-
-
-def test_the_tree_of_a_commit_is_its_own_and_goes_away() -> None:
-    with revisions.tree_of("HEAD") as tree:
-        reported = subprocess.run(
-            ["git", "show", "HEAD:bigbird_ja/cli/main.py"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-        )
-        assert Path(tree, "bigbird_ja/cli/main.py").read_bytes() == reported.stdout
-    assert not os.path.exists(tree)
-
-
-def test_an_unknown_commit_is_refused() -> None:
-    with (
-        pytest.raises(SystemExit, match="--rev=no-such-commit"),
-        revisions.tree_of("no-such-commit"),
-    ):
-        pytest.fail("entered")
 
 
 def test_pairs_take_turns_each_in_its_tree(tmp_path) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.preflight import estimate, figures
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import in_words, is_used
-from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.option import is_used
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
@@ -73,22 +71,3 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
     read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
     assert of_runs(read) == used("preflight")
-
-
-@pytest.mark.parametrize("command", ["plan", "preflight"])
-@pytest.mark.parametrize(
-    "key", ["training.stall_minutes", "training.log_every_steps", "data.seed", "tpu.zone"]
-)
-def test_what_belongs_to_a_run_alone_is_refused(command: str, key: str) -> None:
-    uses = main.load_command(command).SETTINGS
-    with pytest.raises(BadInput, match=f"{key}: this command does not use it; it uses "):
-        resolve_config("tiny-cpu", [f"{key}=3"], uses=uses)
-    # A file may hold all sections.
-    resolve_config("base-4096", uses=uses)
-
-
-def test_the_settings_of_a_command_are_listed_briefly() -> None:
-    keys = ["a.one", "a.two", "a.three", "b.one", "b.two", "c.one"]
-    assert in_words(["a", "b.one"], keys) == "a.*, b.one"
-    assert in_words(["a.one", "a.three", "c"], keys) == "a.one, a.three, c.*"
-    assert in_words(["a.one"], keys) == "a.one"

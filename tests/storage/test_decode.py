@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from typing import Annotated
 
 import pytest
@@ -87,17 +86,6 @@ def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
 def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
     with pytest.raises(BadInput, match=r"^x: line 2: "):
         decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
-
-
-def test_yaml_is_read_as_before() -> None:
-    text = "a:\n  b: 1e-4\n  c: 0.5\n  d: yes\n  e: ~\n  f: [1, 0x10, '2']\n  g: 2022-08-11\n"
-    assert decode.read_yaml(text, "x") == {
-        "a": {
-            "b": "1e-4", "c": 0.5, "d": True, "e": None, "f": [1, 16, "2"],
-            "g": datetime.date(2022, 8, 11),
-        }
-    }  # fmt: skip
-    assert decode.read_yaml("", "x") is None
 
 
 @pytest.mark.parametrize(

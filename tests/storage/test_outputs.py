@@ -48,16 +48,6 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
             _check_file(f"{tmp_path}/{name}")
 
 
-def test_a_place_for_a_folder(tmp_path):
-    (tmp_path / "made").mkdir()
-    (tmp_path / "made/file").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "made")
-    for name in ("new", "made", "link"):
-        _check_folder(tmp_path / name)
-    with pytest.raises(BadInput, match="a file of that name"):
-        _check_folder(tmp_path / "made/file")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_parent_is_found_before_work(tmp_path):
     tmp_path.chmod(0o500)

@@ -183,7 +183,7 @@ def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, wo
     Owned.create(base, "run")
     owned = check()
     assert owned is not None and owned.kind == "run"
-    with pytest.raises(BadInput, match=r"holds what another command of bigbird-ja made \(run\)"):
+    with pytest.raises(BadInput, match=r"^--model_dir .*: holds .* made \(run\)"):
         check("export")
 
 
@@ -192,10 +192,6 @@ def test_a_single_file_of_ours_that_was_changed_is_not_ours(base: str) -> None:
     storage.write_bytes(f"{base}/report.html", b"ours, annotated")
     with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
         ownership.check_folder(base, "--model_dir", "run", "name an empty folder")
-    storage.make_directory(f"{base}/export")
-    Owned.create(f"{base}/export", "export")
-    with pytest.raises(BadInput, match=r"^--model_dir .*: holds what another command"):
-        ownership.check_folder(f"{base}/export", "--model_dir", "run", "name an empty folder")
 
 
 def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> None:

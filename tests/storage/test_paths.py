@@ -21,24 +21,13 @@ def test_what_is_odd_is_refused_and_named(kind, tmp_path):
     assert len(line) < 400 and line.isprintable()
 
 
-def test_files_and_folders_are_distinguished(tmp_path):
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    for name in ("file", "link"):
-        paths.check_input_file(str(tmp_path / name), "--input")
-    with pytest.raises(BadInput, match="a folder: name a file"):
-        paths.check_input_file(str(tmp_path), "--input")
-    with pytest.raises(BadInput, match="no such file"):
-        paths.check_input_file(str(tmp_path / "none"), "--input")
-
-
 @pytest.mark.parametrize(
     ("name", "printed"),
-    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
-     ("s3://bucket/x", "neither gs://"),
+    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"), ("/", "a folder: name a file"),
+     ("/nonexistent", "no such file"), ("s3://bucket/x", "neither gs://"),
      ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
 )  # fmt: skip
-def test_names_that_cannot_be_one(name, printed):
+def test_names_that_cannot_be_a_files(name, printed):
     with pytest.raises(BadInput, match=printed):
         paths.check_input_file(name, "--input")
 

@@ -119,13 +119,6 @@ def test_names_cannot_leave_their_directory() -> None:
                 storage.join(folder, name)
 
 
-def test_joining() -> None:
-    assert storage.join("gs://b/", "a", "c/d") == "gs://b/a/c/d"
-    assert storage.join("d", "a.b") == "d/a.b"
-    assert storage.directory_of("gs://b/a/c") == "gs://b/a" and storage.directory_of("x") == "."
-    assert storage.base_name("gs://b/a/c") == "c"
-
-
 def test_storage_needs_no_tensorflow_and_a_forked_child_has_its_own_client(
     bucket: str, fake_gcs: FakeGcs
 ) -> None:

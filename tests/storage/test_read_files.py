@@ -49,7 +49,7 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def _supervisor(folder: str) -> BucketFiles:
+def _of_run(folder: str) -> BucketFiles:
     return BucketFiles(Run(folder, "r"))
 
 
@@ -95,10 +95,10 @@ _READERS = {
         "model.ckpt-3.json", Meta, asdict(_SIDECAR), lambda f: CheckpointStore(f).read_meta(3)
     ),
     "state": _Reader(
-        "r/supervisor/state.json", RunState, _STATE, lambda f: _supervisor(f).load_state()
+        "r/supervisor/state.json", RunState, _STATE, lambda f: _of_run(f).load_state()
     ),
     "exit": _Reader(
-        "r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _supervisor(f).exit_report()
+        "r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _of_run(f).exit_report()
     ),
     "launched": _Reader(
         "r/supervisor/launch.json", Run, asdict(_LAUNCHED), lambda f: run_files.read_run(f, "r")

@@ -139,6 +139,18 @@ def test_a_failure_ends_the_others_with_its_reason(reason: str, kind: type, word
     assert "io_error" not in str(failing.pod._client.key_value_dir_get("pod/"))
 
 
+def test_a_failure_that_the_lost_store_holds_up_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pod_lib, "_FAREWELL_SECONDS", 0.1)
+    one = members(1)[0]
+    one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
+    threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()
+    until(lambda: one.pod._failure)
+    one.pod._cut_off()  # JAX's client has noticed
+    assert [type(error) for error in one.left] == [Stalled]
+
+
 def test_who_waits_in_the_main_thread_raises_the_failure_there() -> None:
     writer, failing = members(2)
     thread = writer.listen()
@@ -179,7 +191,7 @@ def test_the_end_of_a_run_waits_for_the_writer() -> None:
 
 def test_a_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    monkeypatch.setattr(pod_lib, "_OLDEST_JAX", (99,))
+    monkeypatch.setattr("jax.__version_info__", (0, 6, 2))
     (member,) = members(1)
     with pytest.raises(BadInput, match="several processes need jax"):
         member.pod.connect("127.0.0.1:1", "cpu", 1, lambda: None)
