@@ -16,7 +16,7 @@ from bigbird_ja.launch import backends, compute, slices
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.services import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, Tpus, TpuSpec
 from testkit.fakes.compute import FakeCompute
-from testkit.fakes.machines import error
+from testkit.fakes.service import error
 from tests.launch import support
 
 ZONE = "us-central1-b"
