@@ -16,7 +16,7 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput, Interrupted, classify
+from bigbird_ja.process.errors import BadInput, Interrupted, Stalled, classify
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
@@ -102,8 +102,9 @@ def joined(
     except BaseException as error:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))
-        if known is not None and known is not error:
-            raise known from error
+        if known is not None and (known is not error or isinstance(known, Stalled)):
+            # At once: XLA may wait for ever for who is gone, and the interpreter for XLA.
+            pod.leave(known)
         raise
     finally:
         pod.detach()
