@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model.params import hugging_face_name, is_transposed, parameter_specs
+from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
@@ -67,7 +68,7 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
     params = {
         name: np.ascontiguousarray(value.T if is_transposed(name) else value)
         for name in parameter_specs(config)
-        if (value := state.get(hugging_face_name(name))) is not None
+        if (value := state.get(hugging_face_name(config.model, name))) is not None
     }
     check_parameters(params, config, path, _ADVICE)
     tokenizer = tokenizer_lib.load(storage.join(folder, "spiece.model"))

@@ -11,7 +11,8 @@ from bigbird_ja.evaluation.trained_model import OURS, TrainedModel, to_config_js
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.model import pattern
-from bigbird_ja.model.params import SEGMENTS, to_hugging_face
+from bigbird_ja.model.hf_names import to_hugging_face
+from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.process.errors import BadInput
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
@@ -86,7 +87,7 @@ def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any
     for name in _CODE_FILES:
         _write(directory, name, _code(name))
     path = os.path.join(directory, "model.safetensors")
-    save_file(to_hugging_face(model.params), path, metadata={"format": "pt"})
+    save_file(to_hugging_face(model.config.model, model.params), path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.
     shutil.copymode(os.path.join(directory, "config.json"), path)
     report = parity.compare(directory, model, options)

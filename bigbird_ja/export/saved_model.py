@@ -17,7 +17,7 @@ import tensorflow as tf
 from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
-from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.heads import encode
 from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.settings.schema import Config
 
@@ -111,7 +111,7 @@ def branch_lengths(config: Config) -> list[int]:
     most = model.max_position_embeddings
     assert most is not None
     lengths = {most}
-    if model.attention_type != "original_full" and most >= pattern.shortest_sparse(model):
+    if pattern.is_sparse(model) and most >= pattern.shortest_sparse(model):
         full = pattern.shortest_sparse(model) - 1
         first = padded_length(config, full + 1)
         lengths |= {full, *(min(padded_length(config, n), most) for n in _doubling(first, most))}

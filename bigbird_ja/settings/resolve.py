@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import (
     in_words,
@@ -83,7 +84,7 @@ def resolve_config(
     overrides += flags
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
-    overrides = _without_final_rate(list(map(_read, overrides)))
+    overrides = _of_architecture(_without_final_rate(list(map(_read, overrides))))
     for override in overrides:
         set_value(config, override.key, override.value)
     validate_config(config)
@@ -98,6 +99,37 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
     if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
+
+
+# Defaults that ModernBERT's shape has of its own.
+_MODERNBERT = {
+    "model.hidden_act": "gelu",
+    "model.layer_norm_eps": 1e-5,
+    "model.hidden_dropout_prob": 0.0,
+}
+
+
+def _of_architecture(overrides: list[Override]) -> list[Override]:
+    """The settings of a ModernBERT: its defaults, without what a preset says of a BigBird."""
+    key = "model.architecture"
+    architecture = next((o for o in reversed(overrides) if o.key == key), None)
+    if architecture is None or architecture.value == OPTIONS[key].default:
+        return overrides
+    source, is_presets = f"{key}={architecture.value}", architecture.is_of_preset
+    left = [o for o in overrides if o.is_of_preset and _is_of_bigbird(o.key) and not is_presets]
+    if left:
+        log(f"{source}: left out of {left[0].source}: {', '.join(o.key for o in left)}")
+    defaults = [Override(k, value, source) for k, value in _MODERNBERT.items()]
+    return defaults + [o for o in overrides if o not in left]
+
+
+def _is_of_bigbird(key: str) -> bool:
+    """Whether a setting has an effect on a BigBird alone, or another default for it."""
+    condition = OPTIONS[key].only_with.partition("=")[0]
+    return key in _MODERNBERT or (
+        condition.startswith("model.")
+        and (condition == "model.architecture" or _is_of_bigbird(condition))
+    )
 
 
 def _depends_on_data(key: str) -> bool:
@@ -170,6 +202,10 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
         if not (condition and override.is_explicit):
             continue
         key, _, needed = condition.partition("=")
+        if outer := OPTIONS[key].only_with:  # what the condition itself depends on
+            outer_key, _, outer_needed = outer.partition("=")
+            if get_value(config, outer_key) not in outer_needed.split("|"):
+                condition, key, needed = outer, outer_key, outer_needed
         value = get_value(config, key)
         if value not in needed.split("|"):
             given = override.key if override.source == "--set" else override.source
@@ -363,6 +399,11 @@ def validate_on_data(config: Config) -> None:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
             f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and model.architecture == "modernbert":
+        raise BadInput(
+            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
+            " them (nsp): make the data without --nsp, or train a bigbird"
         )
     if data.nsp and not model.attend_across_documents:
         raise BadInput(

@@ -20,13 +20,12 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.evaluation.trained_model import read_safetensors
+from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
-    hugging_face_name,
     initial_parameters,
     initial_value,
-    is_transposed,
     parameter_specs,
 )
 from bigbird_ja.process.console import table
@@ -147,7 +146,7 @@ def load_initial(
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    model = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
+    model = _with_our_ids(_read(source, config, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -260,9 +259,9 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
+def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     if storage.exists(storage.join(source, _WEIGHTS)):
-        return _read_hugging_face(source, specs)
+        return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
         return Source(f"a run of ours, step {meta.step:,}", params, {})
@@ -298,21 +297,21 @@ def _hugging_face_config(source: str) -> _HuggingFaceConfig:
         raise BadInput(f"{path}: missing: {advice}") from error
 
 
-def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
+def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     state = read_safetensors(storage.join(source, _WEIGHTS), "save the model again")
-    config = _hugging_face_config(source)
-    if config.model_type not in ("big_bird", "bert"):
+    theirs = _hugging_face_config(source)
+    if theirs.model_type not in ("big_bird", "bert"):
         raise BadInput(
-            f"--init_from {source}: a {config.model_type} model; a big_bird or bert one is needed"
+            f"--init_from {source}: a {theirs.model_type} model; a big_bird or bert one is needed"
         )
     values, names = {}, {}
     for name in specs:
-        usual = hugging_face_name(name)
+        usual = hugging_face_name(config.model, name)
         names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
         if names[name] in state:
             value = state[names[name]]
             values[name] = value.T if is_transposed(name) else value
-    settings = dataclasses.asdict(config)
+    settings = dataclasses.asdict(theirs)
     kind = settings.pop("model_type")
     return Source(f"a Hugging Face folder, {kind}", values, names, settings)
 

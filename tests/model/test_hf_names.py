@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import (
-    SEGMENTS,
-    hugging_face_name,
-    initial_parameters,
-    to_hugging_face,
-)
+from bigbird_ja.model.hf_names import hugging_face_name, to_hugging_face
+from bigbird_ja.model.params import SEGMENTS, initial_parameters
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")
@@ -45,7 +41,7 @@ def _theirs(config, params, kind: str):
         pad_token_id=0,
     )
     theirs = getattr(transformers, kind)(hf_config).eval()
-    state = to_hugging_face(params)
+    state = to_hugging_face(model, params)
     missing, unexpected = theirs.load_state_dict(
         {name: torch.from_numpy(value) for name, value in state.items()}, strict=False
     )
