@@ -29,8 +29,13 @@ OURS = "bigbird_ja"
 _CONFIG = "config.json"
 _MOST_WEIGHTS = 64 << 30  # bytes
 # Hugging Face's names that are not ours; all other settings of the model have one name.
-_NAMES = {"num_hidden_layers": "num_layers"}
-_PATTERN = ("random_pattern", "pattern_seed", "attend_across_documents")
+_NAMES = {
+    "num_hidden_layers": "num_layers",
+    "hidden_activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "mlp_dropout": "hidden_dropout_prob",
+}
+_PATTERN = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 _ADVICE = "export again"
 
 
