@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, is_used, near, near_settings, suggestion
+from bigbird_ja.settings.option import Option, in_words, is_used, near, suggestion
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
@@ -111,7 +111,6 @@ class _Parser(flags.ArgumentParser):
 
     def __init__(self, *, option: Option) -> None:
         self.option = option
-        self.syntactic_help = ""
 
     def parse(self, argument: Any) -> Any:
         """The value, or the list of values.
@@ -195,7 +194,11 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
         raise BadInput(" ".join(str(error).split()) + see) from error
     if args.help:
         return args
-    _take_positional(args, getattr(command, "POSITIONAL", ""), words, see)
+    positional = getattr(command, "POSITIONAL", "")
+    if positional and len(words) == 1 and not args[positional].present:
+        args[positional].parse(words[0])
+    elif words:
+        raise BadInput(f"unexpected argument {words[0]!r}{see}")
     for flag in own_flags(args):
         _check_combination(args, flag, see)
     return args
@@ -210,13 +213,6 @@ def _with_underscores(word: str) -> str:
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
     """The flags, each once, by name."""
     return [args[name] for name in sorted(args) if args[name].name == name]
-
-
-def _take_positional(args: flags.FlagValues, name: str, words: list[str], see: str) -> None:
-    if name and len(words) == 1 and not args[name].present:
-        args[name].parse(words[0])
-    elif words:
-        raise BadInput(f"unexpected argument {words[0]!r}{see}")
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
@@ -249,23 +245,12 @@ def _is_given(args: flags.FlagValues, need: str) -> bool:
 
 def _near(args: flags.FlagValues, name: str) -> str:
     """The nearest flag and the nearest settings."""
-    nearest = [f"--{known}" for known in near(name, args)]
+    nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
         known = [key for key in _settings() if is_used(key, uses)]
-        nearest += [f"--set {key}=..." for key in near_settings(name, known)[:2]]
+        nearest += [f"--set {key}=..." for key in near(name, known)]
     return suggestion(nearest)
-
-
-def given_settings(args: flags.FlagValues) -> list[Override]:
-    """The settings that flags of their own gave."""
-    from bigbird_ja.settings.resolve import Override
-
-    return [
-        Override(declared(flag).setting, flag.value, f"--{flag.name}")
-        for flag in own_flags(args)
-        if declared(flag).setting and flag.value is not None
-    ]
 
 
 def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
@@ -274,11 +259,16 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
     """
-    from bigbird_ja.settings.resolve import resolve_config
+    from bigbird_ja.settings.resolve import Override, resolve_config
 
+    given = [
+        Override(declared(flag).setting, flag.value, f"--{flag.name}")
+        for flag in own_flags(args)
+        if declared(flag).setting and flag.value is not None
+    ]
     uses = declared(args["set"]).uses
     changes = args.continue_with if "continue_with" in args else ()
-    config, overrides = resolve_config(args.config, args.set, given_settings(args), uses, changes)
+    config, overrides = resolve_config(args.config, args.set, given, uses, changes)
     for override in overrides:
         need = _settings()[override.key].needs_flag
         if override.source != "--set" or not need:
@@ -336,9 +326,3 @@ def default_text(flag: flags.Flag) -> str:
     if isinstance(option.default, bool):
         return "on" if option.default else "off"
     return option.default_text if option.default != "" else '""'
-
-
-def shown_default(flag: flags.Flag) -> str:
-    """`default_text` as `--help` shows it."""
-    text = default_text(flag)
-    return text if declared(flag).required else f"default: {text}"

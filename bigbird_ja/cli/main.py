@@ -249,7 +249,9 @@ def command_help(command: Any, name: str) -> str:
     lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
     lines += [f"  {command.EXAMPLE}", "", "Flags:"]
     for flag in command_flags.own_flags(command_flags.flags_of(command)):
-        text = f"{command_flags.meaning(flag)} ({command_flags.shown_default(flag)})"
+        default = command_flags.default_text(flag)
+        shown = default if command_flags.declared(flag).required else f"default: {default}"
+        text = f"{command_flags.meaning(flag)} ({shown})"
         lines.append(f"  --{command_flags.form(flag)}")
         lines += textwrap.wrap(text, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)

@@ -28,7 +28,7 @@ from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Work, exclusive, load_owned, refuse_foreign
+from bigbird_ja.data.work import Work, check_output, exclusive
 from bigbird_ja.process import children, signals
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, CommandError, Refused, StorageError
@@ -86,9 +86,12 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
 
 def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
     output, spec = request.output_dir, request.spec
-    owned, listing = load_owned(output), storage.list_files(output)
-    if manifest_lib.FILE_NAME in listing and not request.overwrite:
-        manifest = _finished(request)
+    if manifest_lib.FILE_NAME in storage.list_files(output) and not request.overwrite:
+        try:
+            manifest = _finished(request)
+        except BadInput:
+            check_output(output)
+            raise
         with contextlib.suppress(BadInput):  # what stands there is not this command's
             if work.begun() == spec:
                 work.remove()
@@ -101,7 +104,7 @@ def _make(request: Request, work: Work, lease: Lease) -> tuple[Manifest, bool]:
                 f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None
-    refuse_foreign(output, listing, owned, request.tokenizer)
+    check_output(output)
     if begun is None:
         work.remove()
     else:

@@ -28,10 +28,9 @@ from bigbird_ja.data.manifest import DataSpec, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
+from bigbird_ja.storage import decode, ownership
 from bigbird_ja.storage.lease import Lease, held
-from bigbird_ja.storage.ownership import FILES, Made, Owned
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.storage.ownership import Made, Owned
 
 KIND = "data set"
 NAME = ".make-data"
@@ -220,44 +219,22 @@ def _remove_ours(folder: str) -> None:
                 os.rmdir(directory)
 
 
-def load_owned(output_dir: str) -> Owned | None:
-    """The output by its mark; None where it has none.
-
-    Raises:
-        BadInput: another command made the folder, or the mark is damaged.
-    """
-    owned = Owned.load(output_dir)
-    if owned is not None and owned.kind not in (KIND, FILES):
-        raise BadInput(
-            f"{output_dir}: another command of bigbird-ja made this folder ({owned.kind}): choose"
-            " another --output_dir"
-        )
-    return owned
-
-
-def refuse_foreign(
-    output_dir: str, listing: Collection[str], owned: Owned | None, tokenizer: Tokenizer
-) -> None:
-    """Refuses an output that holds a file of another make where ours would be.
+def check_output(output_dir: str) -> None:
+    """Refuses an output that holds what `make-data` did not make, but for files that a user has
+    put beside a data set of ours under names that it does not need; changes nothing.
 
     Args:
-        output_dir: of `make-data`.
-        listing: the names in it.
-        owned: the output by its mark.
-        tokenizer: whose model will be written there.
+        output_dir: of `make-data`; unfinished work in it is left aside.
 
     Raises:
-        BadInput: naming the file.
+        BadInput: naming what is there.
     """
-    ours = owned.files if owned else ()
-    foreign = [n for n in listing if n.endswith(_SHARD_END) and n not in ours]
-    foreign += {manifest_lib.FILE_NAME} & set(listing) - set(ours)
-    name = manifest_lib.TOKENIZER_NAME
-    if name in listing and name not in ours:
-        data = storage.read_bytes(storage.join(output_dir, name))
-        foreign += [name] if data != tokenizer.model_bytes else []
-    if foreign:
-        raise BadInput(
-            f"{output_dir} holds {foreign[0]}, and nothing shows that make-data made it:"
-            " choose another --output_dir, or move it away yourself"
-        )
+    advice, apart = "choose another --output_dir, or move it away yourself", (NAME, LOCK_NAME)
+    owned = ownership.check_folder(output_dir, "--output_dir", KIND, advice, apart)
+    names = storage.list_files(output_dir) if owned else ()
+    needed = (manifest_lib.FILE_NAME, manifest_lib.TOKENIZER_NAME)
+    for name in set(names) - set(owned.files if owned else ()):
+        if name.endswith(_SHARD_END) or name in needed:
+            raise BadInput(
+                f"{output_dir} holds {name}, and nothing shows that make-data made it: {advice}"
+            )

@@ -47,6 +47,9 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     """Whether `output_dir` already holds this very export; call `check` first.
 
+    Files of it that were changed since are logged and left alone; with `overwrite` it counts as
+    unfinished then, so that they are made anew and the changed ones kept beside.
+
     Raises:
         BadInput: it holds another export, and `overwrite` was not given.
     """
@@ -56,7 +59,12 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
         return False
     there = decode.read_json(path, dict[str, Any])
     if there == record:
-        return set(owned.files) <= set(storage.list_tree(output_dir))
+        missing = set(owned.files) - set(storage.list_tree(output_dir))
+        changed = sorted(filter(owned.is_foreign, owned.files))
+        if not overwrite and not missing:
+            for name in changed:
+                log(f"{storage.join(output_dir, name)}: changed since it was exported")
+        return not missing and not (overwrite and changed)
     if overwrite:
         return False
     keys = sorted(k for k in {*there, *record} if there.get(k) != record.get(k))
@@ -82,21 +90,21 @@ def write(
         BadInput: something that no export made, or an export of other settings, has appeared in
             the folder meanwhile, or another process is exporting there.
     """
-    beside = None  # on disk on one file system, so that files are renamed and not copied
-    if not storage.is_remote(output_dir):
+    is_remote = storage.is_remote(output_dir)
+    if not is_remote:
         output_dir = os.path.abspath(os.path.expanduser(output_dir))
-        beside = os.path.dirname(output_dir)
-        os.makedirs(beside, exist_ok=True)
+    parent = storage.directory_of(output_dir)
+    beside = None if is_remote else parent  # one file system: files are renamed, not copied
     prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
-    with scratch_directory(beside, prefix) as local:
+    with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
         fill(local)
         check(output_dir, {})
-        storage.make_directory(output_dir)
-        owned = Owned.create(output_dir, _KIND)
         busy = f"{_FLAG} {output_dir}: {{owner}} is exporting there: wait for it to end"
-        with held(Lease(storage.join(output_dir, _LOCK), busy, log)) as lease:
-            if not finished(output_dir, record, overwrite):
-                _put_in_place(local, owned, record, lease)
+        with outputs.new_folder(output_dir):
+            owned = Owned.create(output_dir, _KIND)
+            with held(Lease(storage.join(output_dir, _LOCK), busy, log)) as lease:
+                if not finished(output_dir, record, overwrite):
+                    _put_in_place(local, owned, record, lease)
 
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any], lease: Lease) -> None:

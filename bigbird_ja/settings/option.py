@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import types
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from bigbird_ja.process.errors import BadInput
 
 INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
-_METADATA = "option"
-_MOST_SUGGESTIONS = 2
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
 
@@ -151,7 +148,7 @@ class Option:
 
 def option(default: Any, help: str, **declared: Any) -> Any:
     """A dataclass field that declares an option; `declared` are fields of `Option`."""
-    return dataclasses.field(default=default, metadata={_METADATA: {"help": help, **declared}})
+    return dataclasses.field(default=default, metadata={"help": help, **declared})
 
 
 def options_of(config_class: type) -> dict[str, Option]:
@@ -160,16 +157,10 @@ def options_of(config_class: type) -> dict[str, Option]:
     for section, kind in typing.get_type_hints(config_class).items():
         hints = typing.get_type_hints(kind)
         for field in dataclasses.fields(kind):
-            key = f"{section}.{field.name}"
-            plain = _plain_type(hints[field.name])
-            options[key] = Option(key, plain, field.default, **field.metadata[_METADATA])
+            key, hint = f"{section}.{field.name}", hints[field.name]
+            kinds = typing.get_args(hint)  # of `int | None`
+            options[key] = Option(key, kinds[0] if kinds else hint, field.default, **field.metadata)
     return options
-
-
-def _plain_type(hint: Any) -> type:
-    if isinstance(hint, types.UnionType):
-        return next(kind for kind in typing.get_args(hint) if kind is not type(None))
-    return hint
 
 
 def _convert(value: Any, kind: type) -> Any:
@@ -224,13 +215,17 @@ def shortened(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` for the nearest known name, else an empty string."""
+    """`" (did you mean 'a' or 'b'?)"` for the nearest known names, or an empty string."""
     return suggestion(near(name, known))
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:
-    """The nearest known name by letters, or nothing."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """At most two known names of about the same letters after the section, the likeliest first."""
+    by_name: dict[str, list[str]] = {}
+    for key in known:
+        by_name.setdefault(key.rpartition(".")[2], []).append(key)
+    close = difflib.get_close_matches(name.rpartition(".")[2], by_name)
+    return [key for one in close for key in by_name[one]][:2]
 
 
 def is_used(key: str, uses: Sequence[str]) -> bool:
@@ -248,16 +243,6 @@ def in_words(uses: Sequence[str], known: Iterable[str]) -> str:
         used = [key for key in keys if is_used(key, uses)]
         words += [f"{section}.*"] if used == keys else used
     return ", ".join(words)
-
-
-def near_settings(name: str, known: Iterable[str]) -> list[str]:
-    """Keys of settings whose name has about the same letters, the likeliest first."""
-    keys = list(known)
-    asked = name.lower().replace("-", "_").rpartition(".")[2]
-    names = {key.rpartition(".")[2] for key in keys}
-    near = difflib.get_close_matches(asked, names, _MOST_SUGGESTIONS, cutoff=0.6)
-    near_keys = [key for one in near for key in keys if key.rpartition(".")[2] == one]
-    return near_keys[:_MOST_SUGGESTIONS]
 
 
 def suggestion(keys: list[str]) -> str:

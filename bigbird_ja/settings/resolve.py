@@ -17,18 +17,16 @@ from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import (
-    in_words,
-    is_used,
-    near_settings,
-    nearest,
-    shortened,
-    suggestion,
-)
+from bigbird_ja.settings.option import in_words, is_used, nearest, shortened
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
 from bigbird_ja.settings.values import get_value, predictions_of, set_value
 
 _LONGEST = 1024  # characters of a text
+_TOGETHER = (  # a setting and the one that it needs
+    ("training.final_masked_lm_prob", "training.masked_lm_prob"),
+    ("training.first_seq_length", "training.first_seq_length_steps"),
+    ("training.first_seq_length_steps", "training.first_seq_length"),
+)
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
 
@@ -247,7 +245,17 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     version = str(values.pop("format_version", ""))
     if version or is_ours:
         decode.check_format(version, path, "start again, or use the version that wrote it")
-    return _overrides_of(values, source)
+    overrides = []
+    for section, entries in values.items():
+        if section not in SECTIONS:
+            near = nearest(str(section), SECTIONS)
+            raise BadInput(f"{source}: unknown section {shortened(section)}{near}")
+        if entries is None:
+            continue
+        if not isinstance(entries, dict):
+            raise BadInput(f"{source}: {section} must hold `key: value` lines")
+        overrides += [Override(f"{section}.{key}", value, source) for key, value in entries.items()]
+    return overrides
 
 
 def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
@@ -268,20 +276,6 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
     return Override(key, decode.read_yaml(value, f"{flag} {key}"), flag)
 
 
-def _overrides_of(values: Mapping[str, Any], source: str) -> list[Override]:
-    overrides = []
-    for section, entries in values.items():
-        if section not in SECTIONS:
-            near = nearest(str(section), SECTIONS)
-            raise BadInput(f"{source}: unknown section {shortened(section)}{near}")
-        if entries is None:
-            continue
-        if not isinstance(entries, dict):
-            raise BadInput(f"{source}: {section} must hold `key: value` lines")
-        overrides += [Override(f"{section}.{key}", value, source) for key, value in entries.items()]
-    return overrides
-
-
 def _read(override: Override) -> Override:
     """The override with its value as the setting's declaration understands it."""
     _check_known(override.key, override.source)
@@ -291,7 +285,7 @@ def _read(override: Override) -> Override:
 
 def _check_known(key: str, source: str) -> None:
     if key not in OPTIONS:
-        near = suggestion(near_settings(key, OPTIONS))
+        near = nearest(key, OPTIONS)
         raise BadInput(
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
@@ -303,15 +297,7 @@ def preset_names() -> list[str]:
 
 
 def preset_path(name: str) -> str:
-    """The path of a preset.
-
-    Raises:
-        BadInput: no such preset; the nearest is named.
-    """
-    if name not in preset_names():
-        raise BadInput(
-            f"no preset {name!r}{nearest(name, preset_names())}: {', '.join(preset_names())}"
-        )
+    """The path of a preset."""
     return str(_PRESETS / f"{name}.yaml")
 
 
@@ -333,16 +319,9 @@ def _locate(config: str) -> tuple[str, str]:
             f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
             f" the presets are {', '.join(preset_names())}"
         )
-    if _is_preset_file(config):
+    if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
         return config, f"preset {pathlib.Path(config).stem}"
     return config, config
-
-
-def _is_preset_file(config: str) -> bool:
-    try:
-        return pathlib.Path(config).resolve().parent == _PRESETS
-    except (OSError, RuntimeError, ValueError):  # a loop of links, a NUL byte
-        return False
 
 
 def validate_config(config: Config) -> None:
@@ -371,16 +350,12 @@ def validate_config(config: Config) -> None:
         raise BadInput(
             f"training.seed={training.seed}: model.initializer=mimetic takes no negative one"
         )
-    if training.masked_lm_prob is None and training.final_masked_lm_prob is not None:
-        raise BadInput(
-            f"training.final_masked_lm_prob={training.final_masked_lm_prob}: where the share of"
-            " predicted tokens begins is not said: set training.masked_lm_prob too"
-        )
-    if training.first_seq_length is None and training.first_seq_length_steps is not None:
-        raise BadInput(
-            f"training.first_seq_length_steps={training.first_seq_length_steps} has no effect"
-            " without training.first_seq_length: add that, or leave it out"
-        )
+    for key, other in _TOGETHER:
+        value = get_value(config, key)
+        if value is not None and get_value(config, other) is None:
+            raise BadInput(
+                f"{key}={value} has no effect without {other}: set that too, or leave it out"
+            )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"
@@ -413,22 +388,14 @@ def validate_on_data(config: Config) -> None:
     if length is None:
         return
     name = f"training.first_seq_length={length}"
-    if config.training.first_seq_length_steps is None:
-        raise BadInput(
-            f"{name}: until which step is not given: set training.first_seq_length_steps too"
-        )
     if length >= data.seq_length or data.seq_length % length:
         raise BadInput(
             f"{name} does not cut the data's sequences of {data.seq_length} tokens into equal"
             f" parts: use {data.seq_length // 2}, or another length that divides it"
         )
-    if data.nsp:
+    if data.nsp or data.masking == "static":
         raise BadInput(
-            f"{name} would cut segment B from segment A: make the data without --nsp, or leave the"
-            " setting out"
-        )
-    if data.masking == "static":
-        raise BadInput(
-            f"{name} needs masks that are drawn while training: make the data with"
-            " --masking=dynamic, or leave the setting out"
+            f"{name} needs data without pairs of segments and with masks that are drawn while"
+            " training: make them with --masking=dynamic and without --nsp, or leave the setting"
+            " out"
         )

@@ -66,7 +66,10 @@ def check_format(version: str, where: str, advice: str) -> None:
     if version == FORMAT_VERSION:
         return
     if not version:
-        raise BadInput(f"{where}: written by an unreleased version, before 0.1.0: {advice}")
+        raise BadInput(
+            f"{where}: written by an unreleased version, before 0.1.0, or by another program:"
+            f" {advice}"
+        )
     raise BadInput(
         f"{where}: has format {version!r}, this version reads {FORMAT_VERSION}: install the version"
         " that wrote it, or a later one"

@@ -14,8 +14,9 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
-from bigbird_ja.storage.ownership import FILES, Owned
+from bigbird_ja.storage.ownership import FILES, MARK, Owned
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
@@ -91,17 +92,26 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """A folder for the time of the block: made with the folders above it where it is missing, and
-    what was made is removed again where nothing was written in it."""
-    made = []
-    folder = os.path.abspath(path)
-    while not storage.is_remote(path) and not os.path.isdir(folder):
+    """A folder for the time of the block: made with the folders above it where it is missing. What
+    was made, a mark included, is removed again where nothing was written: the disk may be full."""
+    if storage.is_remote(path):
+        yield
+        return
+    made, folder = [], os.path.abspath(path)
+    while not os.path.isdir(folder):
         made.append(folder)
         folder = os.path.dirname(folder)
+    mark = os.path.join(path, MARK)
+    is_marked = os.path.lexists(mark)
     storage.make_directory(path)
     try:
         yield
     finally:
+        with contextlib.suppress(OSError, BadInput):
+            owned = None if is_marked else Owned.load(path)
+            names = owned.files if owned else [MARK]
+            if not any(os.path.lexists(os.path.join(path, name)) for name in names):
+                os.unlink(mark)
         for folder in made:
             with contextlib.suppress(OSError):  # something is in it
                 os.rmdir(folder)
@@ -111,8 +121,8 @@ def write(path: str, data: bytes) -> None:
     """Writes a file whose place was checked, with the folders above it; whole or not at all. What
     came there meanwhile is kept beside."""
     folder = storage.directory_of(path)
-    storage.make_directory(folder)
-    Owned.create(folder, FILES).write(storage.base_name(path), data)
+    with new_folder(folder):
+        Owned.create(folder, FILES).write(storage.base_name(path), data)
 
 
 def _is_file(path: str, flag: str) -> bool:

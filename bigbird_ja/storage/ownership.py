@@ -278,8 +278,17 @@ def _entry(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def check_folder(path: str, flag: str, kind: str, advice: str) -> Owned | None:
+def check_folder(
+    path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
+) -> Owned | None:
     """Refuses a folder that holds what this program did not make; changes nothing.
+
+    Args:
+        path: the folder.
+        flag: that named it.
+        kind: what it is to be, as of `Owned.create`.
+        advice: what to do instead.
+        apart: names in it that are not looked at.
 
     Returns:
         The folder where it is ours and of this kind; None where it is missing, or holds nothing
@@ -294,8 +303,8 @@ def check_folder(path: str, flag: str, kind: str, advice: str) -> Owned | None:
     if owned is not None and owned.kind != FILES:
         raise paths.refusal(path, flag, f"holds {_of_other_command(owned)}: {advice}")
     ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
-    if set(_names(path)) - ours:
-        raise paths.refusal(path, flag, f"holds {describe_foreign(path)}: {advice}")
+    if foreign := sorted(set(_names(path)) - ours - set(apart)):
+        raise paths.refusal(path, flag, f"holds {_describe_foreign(foreign)}: {advice}")
     return None
 
 
@@ -310,14 +319,12 @@ _TOOLS = (
 )  # fmt: skip
 
 
-def describe_foreign(path: str) -> str:
+def _describe_foreign(names: list[str]) -> str:
     """What seems to be in a folder that is not ours, for "holds ..."."""
-    names = _names(path)
     for pattern, words in _TOOLS:
         if any(re.fullmatch(pattern, name) for name in names):
             return words
-    name = next((name for name in names if name != MARK), "nothing")
-    return f"files that this program did not make, such as {name[:80]}"
+    return f"files that this program did not make, such as {names[0][:80]}"
 
 
 def _of_other_command(owned: Owned) -> str:

@@ -5,15 +5,17 @@ The values are generated from the declarations, so a new flag or setting needs n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja.cli import main
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS
+from tests.cli.test_command_flags import enough, flags_of, parse
 
 NO_NUMBERS = (
     "x", "", "nan", "inf", "-inf", "1e999", "1e30", "-1e30", "9" * 5000, "0x", "１２", "1_0", "--",
@@ -60,34 +62,29 @@ def refusal(capsys: Any, *arguments: str) -> str:
     status = main.run_command_line(list(arguments))
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
-    assert status == 2 and len(lines) == 1 and not captured.out, (arguments, status, captured)
+    assert status == 2 and len(lines) == 1, (arguments, status, captured)
     assert len(lines[0]) < 1500
-    return lines[0].removeprefix("bigbird-ja: ")
-
-
-def required(command: str) -> list[str]:
-    """A value for each flag that the command requires."""
-    flags = command_flags.own_flags(command_flags.flags_of(main.load_command(command)))
-    return [f"--{flag.name}=x" for flag in flags if declared(flag).required]
+    line = lines[0].removeprefix("bigbird-ja: ")
+    if "--json" in arguments:
+        assert json.loads(captured.out) == {"reason": "bad_input", "error": line}
+    else:
+        assert not captured.out
+    return line
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
 def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = main.load_command(command)
-    for flag in command_flags.own_flags(command_flags.flags_of(module)):
+    for flag in flags_of(command):
         if flag.name == "help":
             continue
-        words = [word for word in required(command) if not word.startswith(f"--{flag.name}=")]
-        option = declared(flag)
+        option, words = declared(flag), enough(command, flag.name)
         for value in bad_values(option):
             if not (value == "" and option.commas):  # no values at all
                 printed = refusal(capsys, command, *words, f"--{flag.name}={value}")
                 assert printed.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), printed
-        if option.kind is str and not option.choices:
+        if option.kind is str and not (option.choices or option.needs or option.excludes):
             for value in ODD_TEXTS:
-                args = [*required(command), f"--{flag.name}={value}"]
-                if not option.needs and not option.excludes:
-                    command_flags.parse(module, command, args)
+                parse(command, *words, f"--{flag.name}={value}")
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -107,12 +104,14 @@ def test_no_setting_takes_what_is_no_plain_value(
 @pytest.mark.parametrize("command", main.COMMANDS)
 def test_what_no_command_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["stray", "words"], ["--no_such_flag=1"], ["--json=maybe"], ["--flagfile=x"]):
-        refusal(capsys, command, *required(command), *words)
-    if getattr(main.load_command(command), "SETTINGS", ()):
-        texts = ("", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1")
-    else:
-        texts = ("model.num_layers=6",)
+        refusal(capsys, command, *enough(command), *words)
+    refusal(capsys, command, *enough(command), "--no_such_flag=1", "--json")
+    if not getattr(main.load_command(command), "SETTINGS", ()):
         assert "unknown flag --config" in refusal(capsys, command, "--config=base-4096")
-    if command == "config":
-        for text in texts:
-            refusal(capsys, command, f"--set={text}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"]
+)
+def test_no_setting_is_called_that(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refusal(capsys, "config", f"--set={text}")

@@ -1,4 +1,8 @@
-"""The command line itself: names, help, flags, exit statuses and `--json`."""
+"""The command line itself: names, help, exit statuses and `--json`.
+
+That each command's results are all of standard output with `--json` is seen by its own tests, which
+parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values.py.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,16 @@ from typing import Any
 import pytest
 from absl import flags
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja.cli import main
 from bigbird_ja.process import errors
 from testkit import ROOT
 
 
-def fake_command(run: Any) -> types.SimpleNamespace:
-    def define_flags(flags: command_flags.Flags) -> None:
-        flags.integer("count", 3, "How many.", unit="pieces", low=0, high=100)
-
-    return types.SimpleNamespace(
-        __doc__="A command.",
-        EXAMPLE="bigbird-ja demo --count 4",
-        define_flags=define_flags,
-        run=run,
-    )
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def install(run: Any) -> None:
-        monkeypatch.setattr(main, "load_command", lambda name: fake_command(run))
-
-    return install
+def run_process(module: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, **environ},
+    )  # fmt: skip
 
 
 def test_alone_it_lists_the_commands_in_the_order_of_use(capsys: pytest.CaptureFixture) -> None:
@@ -83,60 +74,59 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture) -> 
         assert "'pretrain'" in capsys.readouterr().err
 
 
-def test_json_is_all_of_standard_output(command: Any, capsys: Any) -> None:
-    def run(args: flags.FlagValues) -> dict[str, Any]:
-        print("a table")
-        return {"count": args.count}
-
-    command(run)
-    assert main.run_command_line(["demo", "--json", "--count=4"]) == 0
-    messages = capsys.readouterr()
-    assert json.loads(messages.out) == {"reason": "finished", "count": 4}
-    assert messages.err == "a table\n"
+@pytest.mark.parametrize("words", [["nonsense", "--json"], ["--json"]])
+def test_no_command_at_all_is_refused_in_json_too(words: list[str]) -> None:
+    ended = run_process("bigbird_ja", *words)
+    assert ended.returncode == 2 and json.loads(ended.stdout)["reason"] == "bad_input"
 
 
-ENDS = [
-    (errors.BadInput("x"), 2, "bad_input"),
-    (errors.Diverged("step 7"), 70, "diverged"),
-    (errors.OutOfMemory("x"), 71, "out_of_memory"),
-    (MemoryError(), 71, "out_of_memory"),
-    (errors.StorageError("x"), 74, "io_error"),
-    (OSError(errno.ENOSPC, "No space left on device", "/disk/f"), 74, "io_error"),
-    (PermissionError(errno.EACCES, "Permission denied", "/root/f"), 2, "bad_input"),
-    (FileNotFoundError(errno.ENOENT, "No such file", "/f"), 2, "bad_input"),
-    (errors.Interrupted("saved"), 75, "interrupted"),
-    (KeyboardInterrupt(), 75, "interrupted"),
-    (errors.Stalled("x"), 76, "stalled"),
-    (ZeroDivisionError("division"), 1, "bug"),
-]
+def test_with_json_nothing_else_is_on_standard_output() -> None:
+    ended = run_process("testkit.any_command", "work", "--json")
+    assert json.loads(ended.stdout) == {"reason": "finished", "count": 3}
+    assert ended.stdout.count("\n") == 1
+    assert "a table" in ended.stderr and "a line of a C library" in ended.stderr
 
 
-@pytest.mark.parametrize(("error", "status", "reason"), ENDS, ids=lambda value: repr(value)[:40])
+def test_without_json_the_text_is_on_standard_output() -> None:
+    ended = run_process("testkit.any_command", "work", "--nojson")
+    assert "a table" in ended.stdout and "{" not in ended.stdout
+
+
+def test_results_that_json_cannot_hold_as_they_are() -> None:
+    result = json.loads(run_process("testkit.any_command", "odd_results", "--json").stdout)
+    assert result == {
+        "reason": "finished", "nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (errors.BadInput("x"), 2, "bad_input"),
+        (errors.Diverged("step 7"), 70, "diverged"),
+        (errors.OutOfMemory("x"), 71, "out_of_memory"),
+        (MemoryError(), 71, "out_of_memory"),
+        (errors.StorageError("x"), 74, "io_error"),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/f"), 2, "bad_input"),
+        (errors.Interrupted("saved"), 75, "interrupted"),
+        (KeyboardInterrupt(), 75, "interrupted"),
+        (errors.Stalled("x"), 76, "stalled"),
+        (ZeroDivisionError("division"), 1, "bug"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
 def test_every_end_has_its_status_and_reason(
-    error: BaseException, status: int, reason: str, command: Any, capsys: Any
+    error: BaseException, status: int, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     def run(args: flags.FlagValues) -> dict[str, Any]:
         raise error
 
-    command(run)
+    command = types.SimpleNamespace(define_flags=lambda flags: None, run=run)
+    monkeypatch.setattr(main, "load_command", lambda name: command)
     assert main.run_command_line(["demo", "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out)["reason"] == reason
     assert ("Traceback" in captured.err) == (reason == "bug")
-
-
-def test_tensorflow_exceptions_are_recognised_without_tensorflow() -> None:
-    def named(name: str, message: str) -> errors.CommandError | None:
-        return errors.classify(type(name, (Exception,), {})(message))
-
-    assert isinstance(
-        named("ResourceExhaustedError", "/d/f; No space left on device"), errors.StorageError
-    )
-    assert isinstance(
-        named("ResourceExhaustedError", "OOM when allocating tensor"), errors.OutOfMemory
-    )
-    assert isinstance(named("AbortedError", "All 10 retry attempts failed"), errors.StorageError)
-    assert named("InvalidArgumentError", "shapes") is None
 
 
 @pytest.mark.parametrize(
@@ -152,11 +142,8 @@ def test_variables_of_libraries_are_refused_in_one_line_or_do_not_matter(
     command = ["plan", "--config=tiny-cpu", f"--plot={tmp_path}/p.png"]
     if name == "STORAGE_EMULATOR_HOST":
         command = ["check-data", "--data_dir=gs://b/d"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", *command], capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, name: value},
-    )  # fmt: skip
-    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+    ended = run_process("bigbird_ja", *command, **{name: value})
+    assert ended.returncode == status and "Traceback" not in ended.stderr, ended.stderr
     if status:
-        assert done.stderr.startswith(f"bigbird-ja: {name}") and done.stderr.count("\n") == 1
-        assert value not in done.stderr, "a variable may hold a secret"
+        assert ended.stderr.startswith(f"bigbird-ja: {name}") and ended.stderr.count("\n") == 1
+        assert value not in ended.stderr, "a variable may hold a secret"

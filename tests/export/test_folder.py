@@ -68,15 +68,18 @@ def test_made_then_finished_then_refused_then_replaced(target):
     assert storage.list_tree(target.removesuffix("/out")) == [f"out/{name}" for name in FILES]
 
 
-def test_what_a_user_changed_or_added_is_kept(target):
+def test_what_a_user_changed_or_added_is_kept(target, capsys):
     """Fine-tuned weights, an edited README, a file of an older export, notes, a git folder."""
     _export(target, 1, "one")
     storage.write_text(f"{target}/sub/a.txt", "fine-tuned")
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
+    assert f"{target}/sub/a.txt: changed since" in capsys.readouterr().err
+    assert not _export(target, 1, "one", overwrite=True)
+    assert _text(target) == "one" and _text(target, "sub/a.txt.yours-1") == "fine-tuned"
+    assert _export(target, 1, "one", overwrite=True)  # nothing was changed since
     assert not _export(target, 2, "two", overwrite=True)
-    assert _text(target) == "two" and _text(target, "sub/a.txt.yours-1") == "fine-tuned"
     storage.write_text(f"{target}/sub/a.txt", "edited")
     assert not _export(target, 3, "three", overwrite=True, name="b.txt")
     assert _text(target) == "edited" and _text(target, "sub/b.txt") == "three"

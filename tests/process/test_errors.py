@@ -64,6 +64,8 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number: int, path: str 
         (library_error("ResourceExhaustedError", "OOM when allocating tensor"), 71),
         (library_error("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory"), 71),
         (library_error("DataLossError", "corrupted record at 0"), 74),
+        (library_error("AbortedError", "All 10 retry attempts failed"), 74),
+        (library_error("InvalidArgumentError", "shapes"), None),
         (library_error("PermissionDeniedError", "/d; Permission denied"), 2),
         (library_error("DefaultCredentialsError", "No credentials. See https://x"), 2),
         (library_error("OutOfRangeError", "End of sequence"), None),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,9 +15,7 @@ from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
-HANDLING = {
-    "dataclasses", "copy", "bigbird_ja.settings.resolve",
-}  # fmt: skip
+HANDLING = {"dataclasses", "copy", "bigbird_ja.settings.resolve"}
 HANDLING_FUNCTIONS = {
     "get_value", "set_value", "validate_config", "_validate_mimetic", "config_fingerprint",
     "flatten",
@@ -27,29 +23,26 @@ HANDLING_FUNCTIONS = {
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The keys of the settings that anything reads of any config."""
     result: set[str] = set()
 
     def watch(section: str, kind: type) -> None:
-        fields = {field.name for field in dataclasses.fields(kind)}
-
         def reading(self: Any, name: str) -> Any:
-            if name in fields:
-                frame = sys._getframe(1)
-                is_handling = (
-                    frame.f_globals["__name__"] in HANDLING
-                    or frame.f_code.co_name in HANDLING_FUNCTIONS
-                )
-                if not is_handling:
-                    result.add(f"{section}.{name}")
+            frame = sys._getframe(1)
+            is_handling = (
+                frame.f_globals["__name__"] in HANDLING
+                or frame.f_code.co_name in HANDLING_FUNCTIONS
+            )
+            if f"{section}.{name}" in OPTIONS and not is_handling:
+                result.add(f"{section}.{name}")
             return object.__getattribute__(self, name)
 
         monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
 
-    for field in dataclasses.fields(Config):
-        watch(field.name, type(getattr(Config(), field.name)))
-    yield result
+    for section, values in vars(Config()).items():
+        watch(section, type(values))
+    return result
 
 
 def used(command: str) -> set[str]:
