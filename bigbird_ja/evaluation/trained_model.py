@@ -27,7 +27,11 @@ from bigbird_ja.text.tokenizer import Tokenizer
 
 OURS = "bigbird_ja"
 _CONFIG = "config.json"
-_MOST_WEIGHTS = 64 << 30  # bytes
+# By safetensors' names.
+_NUMPY_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
+}  # fmt: skip
+MOST_WEIGHTS = 64 << 30  # bytes
 # Hugging Face's names that are not ours; all other settings of the model have one name.
 _NAMES = {
     "num_hidden_layers": "num_layers",
@@ -129,18 +133,31 @@ def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
         BadInput: missing, damaged, of a type that NumPy lacks, or safetensors is not installed.
     """
     try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
+        from safetensors import SafetensorError, deserialize
     except ImportError as error:
         raise BadInput(
             f"{path} needs safetensors: pip install 'bigbird-ja[huggingface]'"
         ) from error
     try:
-        return dict(load(storage.read_bytes(path, _MOST_WEIGHTS)))
+        tensors = deserialize(storage.read_bytes(path, MOST_WEIGHTS))
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {advice}") from error
-    except (SafetensorError, KeyError) as error:
-        raise BadInput(f"{path}: not a safetensors file of numbers ({error}): {advice}") from error
+    except SafetensorError as error:
+        raise BadInput(f"{path}: not a safetensors file ({error}): {advice}") from error
+    state = {}
+    for name, tensor in tensors:
+        dtype, data = tensor["dtype"], tensor["data"]
+        if dtype not in _NUMPY_TYPES:
+            raise BadInput(f"{path}: {name} holds {dtype}, no plain numbers: {advice}")
+        is_bfloat16 = dtype == "BF16"
+        values = from_bfloat16(data) if is_bfloat16 else np.frombuffer(data, _NUMPY_TYPES[dtype])
+        state[name] = values.reshape(tensor["shape"])
+    return state
+
+
+def from_bfloat16(data: bytes) -> np.ndarray:
+    """The same numbers as float32, of which a bfloat16 is the first half."""
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
 def _read_config(folder: str) -> tuple[Config, int]:

@@ -1,11 +1,11 @@
 """The state with which training begins: a checkpoint's, a new run's, or another model's weights.
 
-`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder
-(`model.safetensors`) of a BigBird or a BERT, a MODEL_DIR of ours, and a TensorFlow checkpoint with
-the names of Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights
-are the same. Optimiser state is never taken: that is what resuming does. What a source lacks keeps
-its random first value; a table names the source of each variable, and a warning below it lists what
-stays random.
+`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
+ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hugging_face`), a MODEL_DIR of ours, and a
+TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
+end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
+does. What a source lacks keeps its random first value; a table names the source of each variable,
+and a warning below it lists what stays random.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.trained_model import read_safetensors
-from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
@@ -40,11 +38,10 @@ from bigbird_ja.run.checkpoints import (
 )
 from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
+from bigbird_ja.train import hugging_face
 
-_WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"
 _BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
@@ -260,7 +257,7 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    if storage.exists(storage.join(source, _WEIGHTS)):
+    if hugging_face.is_folder(source):
         return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
@@ -268,62 +265,25 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
     prefix = _checkpoint_prefix(source)
     if prefix is not None:
         return _read_google(prefix, specs)
-    if storage.exists(storage.join(source, "pytorch_model.bin")):
-        raise BadInput(
-            f"--init_from {source}: pytorch_model.bin is a pickle, which is never opened: save the"
-            " model with safe_serialization=True, as model.safetensors"
-        )
     raise BadInput(
-        f"--init_from {source}: neither a Hugging Face folder ({_WEIGHTS}), nor a MODEL_DIR, nor a"
-        " TensorFlow checkpoint (give PREFIX of PREFIX.index)"
+        f"--init_from {source}: neither a Hugging Face folder (model.safetensors or"
+        " pytorch_model.bin), nor a MODEL_DIR, nor a TensorFlow checkpoint (give PREFIX of"
+        " PREFIX.index)"
     )
 
 
-@dataclass(frozen=True)
-class _HuggingFaceConfig:
-    """The keys of `config.json` that are read; no shape shows them."""
-
-    model_type: str = "unknown"
-    hidden_act: str | None = None
-    num_attention_heads: decode.Count | None = None
-    layer_norm_eps: float | None = None
-
-
-def _hugging_face_config(source: str) -> _HuggingFaceConfig:
-    path, advice = storage.join(source, "config.json"), "is this a Hugging Face folder?"
-    try:
-        return decode.read_json(path, _HuggingFaceConfig, advice)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {advice}") from error
-
-
 def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    state = read_safetensors(storage.join(source, _WEIGHTS), "save the model again")
-    theirs = _hugging_face_config(source)
-    if theirs.model_type not in ("big_bird", "bert"):
+    theirs = hugging_face.read_config(source)
+    settings = theirs.settings()
+    architecture = settings["architecture"]
+    if architecture != config.model.architecture:
         raise BadInput(
-            f"--init_from {source}: a {theirs.model_type} model; a big_bird or bert one is needed"
+            f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
+            f" model.architecture is {config.model.architecture}: leave it out"
         )
-    values, names = {}, {}
-    for name in specs:
-        usual = hugging_face_name(config.model, name)
-        names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
-        if names[name] in state:
-            value = state[names[name]]
-            values[name] = value.T if is_transposed(name) else value
-    settings = dataclasses.asdict(theirs)
-    kind = settings.pop("model_type")
-    return Source(f"a Hugging Face folder, {kind}", values, names, settings)
-
-
-def _hugging_face_names(usual: str) -> list[str]:
-    """What a parameter may be called: BERT's pooler is a layer deeper, a model that was saved
-    without its heads has no `bert.`, and old ones have the layer norms' names of TensorFlow."""
-    names = [usual, usual.replace("bert.pooler.", "bert.pooler.dense.")]
-    if "LayerNorm" in usual:
-        stem, _, part = usual.rpartition(".")
-        names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
-    return [*names, *(name.removeprefix("bert.") for name in names)]
+    values, names = hugging_face.values_of(source, theirs, config.model, specs)
+    kind = f"a Hugging Face folder, {theirs.model_type}"
+    return Source(kind, values, names, settings)
 
 
 def _checkpoint_prefix(source: str) -> str | None:

@@ -18,9 +18,8 @@ pytestmark = pytest.mark.both
 
 def modernbert(seq_length: int, **sets):
     """A config of four layers, the second and third of them local."""
-    return tiny_config(
-        seq_length, **{"model.architecture": "modernbert", "model.num_layers": 4}, **sets
-    )
+    shape = {"model.architecture": "modernbert", "model.num_layers": 4}
+    return tiny_config(seq_length, **(shape | sets))
 
 
 def weights_of(config):
