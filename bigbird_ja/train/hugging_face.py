@@ -197,10 +197,7 @@ def _read_parts(
     for name in dict.fromkeys(places.values()):
         if storage.base_name(name) != name:
             raise BadInput(f"{index}: {name!r} is not a file beside it: copy the folder again")
-        try:
-            state.update(read(storage.join(folder, name)))
-        except FileNotFoundError as error:
-            raise BadInput(f"{folder}: {name} is missing: copy the folder again") from error
+        state.update(read(storage.join(folder, name)))
     if lacking := sorted(places.keys() - state.keys()):
         raise BadInput(f"{folder}: {lacking[0]} stands in {index} and in no file: copy it again")
     return state
@@ -264,6 +261,8 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
             (root,) = [n[:-9] for n in archive.namelist() if n.endswith("/data.pkl")]
             state = _StateDictReader(archive, root).load()
         return {str(name): np.array(value) for name, value in dict(state).items()}
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: copy the folder again") from error
     except (pickle.UnpicklingError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
         raise BadInput(
             f"{path}: not a state dict in PyTorch's zip format ({error}): {advice}"
