@@ -12,6 +12,7 @@ text. "cpu" is processor time of all processes, which tells more than the clock 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from absl import app, flags
@@ -79,12 +81,10 @@ def _watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
 
 def _family(pid: int) -> Iterator[int]:
     yield pid
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            for child in file.read().split():
+    with contextlib.suppress(OSError):
+        for file in Path(f"/proc/{pid}/task").glob("*/children"):  # each thread has its own
+            for child in file.read_text().split():
                 yield from _family(int(child))
-    except OSError:
-        return
 
 
 def _private_bytes(pid: int) -> int:
@@ -213,7 +213,7 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> lis
 def _texts(path: str) -> list[str]:
     from bigbird_ja.text import corpus
 
-    return [document.text for document in corpus.open_corpus([path]).documents()]
+    return list(corpus.open_corpus([path]).texts())
 
 
 def _prepare(work: str) -> tuple[str, str]:

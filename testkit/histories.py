@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import Phase, RunState, Settings
@@ -18,7 +18,7 @@ from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSp
 from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage.lease import LeaseLost
-from testkit.simulated_cloud import Node, SimulatedCloud, TrainerModel
+from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -48,19 +48,21 @@ class Trouble:
     p: float
     kind: Kind
 
+    def meets(self, act: str, zone: str, now: float) -> bool:
+        """Whether this act may fail now."""
+        return act == self.act and self.zone in ("", zone) and self.start <= now < self.end
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What must not be: all of it 0, or False."""
+    """What must not be: all of it 0."""
 
-    outlived: int = 0  # machines billed beyond their limit or their lease
-    over_cost: bool = False
-    over_hours: bool = False
-    rented_finished: int = 0
-    unending: bool = False
-    left: int = 0  # machines billed at the end of all time
-    foreign_touched: int = 0  # deletions asked for others' machines
-    littered: int = 0  # parts of slices, unbilled, left in zones that answered when a run ended
+    machines_outliving_their_lease: int = 0  # or their limit
+    over_budget: int = 0  # of hours or of money
+    foreign_machines_touched: int = 0  # deletions asked for others' machines
+    finished_runs_rented_again: int = 0
+    unending: int = 0  # or machines that are billed at the end of all time
+    parts_of_slices_left_over: int = 0  # unbilled, in zones that answered when a run ended
 
     @property
     def is_clean(self) -> bool:
@@ -136,9 +138,7 @@ class History:
         if act == "beat" and self._is_overtaken:
             raise LeaseLost("taken over")
         for one in self.troubles:
-            if one.act != act or not one.start <= self.cloud.now < one.end:
-                continue
-            if one.zone not in ("", zone) or self._rng.random() >= one.p:
+            if not one.meets(act, zone, self.cloud.now) or self._rng.random() >= one.p:
                 continue
             if act in SERVICE_ACTS:
                 raise ServiceFault(one.kind, f"no {act}")
@@ -149,13 +149,19 @@ class History:
     def run(self) -> Verdict:
         """Lives it through, then lets every lease run out."""
         unending = False
-        for gap in self._gaps():
+        # Minutes or days between supervisors; after the last one nobody comes any more.
+        for _ in range(self._rng.choice([1, 1, 2, 3, 5])):
+            gap = self._rng.choice([600.0, 5 * HOUR, 4 * DAY])
             try:
                 state = self._session()
             except _Unending:
                 unending = True
                 break
-            if state is not None and _has_left_nothing(self.cloud):
+            if (
+                state is not None
+                and self.cloud.events
+                and self.cloud.events[-1]["event"] == "ended"
+            ):
                 self._littered += sum(map(self._answers, self.cloud.leftovers))
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
@@ -169,15 +175,7 @@ class History:
 
     def _answers(self, zone: str) -> bool:
         """Whether a zone can be listed now: what another holds, unbilled, `down` finds later."""
-        return not any(
-            one.act == "list" and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
-            for one in self.troubles
-        )
-
-    def _gaps(self) -> list[float]:
-        """Between supervisors: minutes or days; after the last one nobody comes any more."""
-        rng = self._rng
-        return [rng.choice([600.0, 5 * HOUR, 4 * DAY]) for _ in range(rng.choice([1, 1, 2, 3, 5]))]
+        return not any(one.meets("list", zone, self.cloud.now) for one in self.troubles)
 
     def _session(self, may_sleep: bool = True) -> RunState | None:
         """One supervisor, to its end, or until it is killed or detached; None then."""
@@ -212,12 +210,8 @@ class History:
         services = Services(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
             return supervise(TpuSpec("run", "v3-8", "i", "id-1"), self.settings, services)
-        except (
-            _Killed,
-            Detached,
-            StorageError,
-            PermissionError,
-        ):  # the last two: nothing to begin with, or taken over
+        # The last two: there is nothing to begin with, or it was taken over.
+        except (_Killed, Detached, StorageError, PermissionError):
             return None
         finally:
             self._is_overtaken = False
@@ -229,51 +223,30 @@ class History:
         # A machine goes at the watcher's next turn, and its deletion takes its time.
         slack = cloud.watch_poll + cloud.delete_seconds + 1.0
         late = slack + 2 * POLL
-        spent = cloud.rented_seconds / HOUR * USD_PER_HOUR
-        cents = len(nodes) * late / HOUR * USD_PER_HOUR
-        most = settings.max_seconds
+        latest, dearest = math.inf, math.inf
+        if settings.max_seconds is not None:
+            latest = self._began + self._paused + settings.max_seconds + late
+        if settings.max_usd is not None:
+            dearest = settings.max_usd + len(nodes) * late / HOUR * USD_PER_HOUR
+        is_over_budget = cloud.rented_seconds / HOUR * USD_PER_HOUR > dearest
+        outlived = 0
+        for node in nodes:
+            start, end = node.billed(cloud.now)
+            if end > start:
+                lease = max(start, node.renewed_at) + settings.lease
+                outlived += end > min(start + node.limit, lease) + slack
+                is_over_budget |= end > latest
+        is_billed = any(node.starts_at <= cloud.now < node.ends_at for node in cloud.nodes)
         return Verdict(
-            sum(_outlived(node, cloud, slack, settings.lease) for node in nodes),
-            settings.max_usd is not None and spent > settings.max_usd + cents,
-            most is not None
-            and any(_end(node, cloud) > self._began + self._paused + most + late for node in nodes),
-            cloud.rented_finished,
-            unending,
-            sum(_is_billed(node, cloud.now) for node in cloud.nodes),
-            cloud.foreign_touched,
-            self._littered,
-        )
-
-
-def _has_left_nothing(cloud: SimulatedCloud) -> bool:
-    """Whether the run says that nothing of it is there any more."""
-    return bool(cloud.events) and cloud.events[-1]["event"] == "ended"
-
-
-def _end(node: Node, cloud: SimulatedCloud) -> float:
-    """When it was billed last; 0 where it never was."""
-    start, end = node.billed(cloud.now)
-    return end if end > start else 0.0
-
-
-def _is_billed(node: Node, now: float) -> bool:
-    return node.starts_at <= now < node.ends_at
-
-
-def _outlived(node: Node, cloud: SimulatedCloud, slack: float, seconds: float) -> bool:
-    start, end = node.billed(cloud.now)
-    lease = max(start, node.renewed_at) + seconds
-    return end > start and end > min(start + node.limit, lease) + slack
+            outlived, int(is_over_budget), cloud.foreign_touched, cloud.rented_finished,
+            int(unending or is_billed), self._littered,
+        )  # fmt: skip
 
 
 def total(verdicts: list[Verdict]) -> dict[str, int]:
-    """The table's row: machines and histories that must not be."""
-    return {
-        "histories": len(verdicts),
-        "machines outliving their lease": sum(v.outlived for v in verdicts),
-        "over budget": sum(v.over_cost or v.over_hours for v in verdicts),
-        "foreign machines touched": sum(v.foreign_touched for v in verdicts),
-        "finished runs rented again": sum(v.rented_finished for v in verdicts),
-        "histories that do not end": sum(v.unending or v.left > 0 for v in verdicts),
-        "parts of slices left over": sum(v.littered for v in verdicts),
+    """The table's row."""
+    sums = {
+        field.name.replace("_", " "): sum(getattr(verdict, field.name) for verdict in verdicts)
+        for field in fields(Verdict)
     }
+    return {"histories": len(verdicts), **sums}

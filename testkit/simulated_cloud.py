@@ -30,8 +30,6 @@ START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
 
 # How long a TPU lives: called with the virtual time of READY, returns seconds.
 Lifetime = Callable[[float], float]
-# Whether a zone has capacity at a virtual time.
-Capacity = Callable[[str, float], bool]
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Node:
     zone: str
     attempt: int
     created: float
-    ready_at: float  # math.inf: never
+    starts_at: float  # when it is billed first; math.inf: never
     dies_at: float
     base_step: float  # what the checkpoint held when it came up
     labels: Mapping[str, str]
@@ -65,14 +63,11 @@ class Node:
     # Of a slice, whose group replaces hosts: it dies and is READY again, and those that are left
     # wait for the others, and are billed.
     is_group: bool = False
-    first_ready: float = math.inf
     lost_at: float = math.inf  # when it lost hosts that are not back yet
     fault: ServiceFault | None = None  # why it has none
 
-    @property
-    def starts_at(self) -> float:
-        """When it is billed first."""
-        return self.first_ready if self.is_group else self.ready_at
+    def __post_init__(self) -> None:
+        self.ready_at = self.starts_at  # of a slice, later again
 
     @property
     def ends_at(self) -> float:
@@ -94,7 +89,6 @@ class SimulatedCloud:
 
     trainer: TrainerModel
     lifetime: Lifetime = lambda ready: math.inf
-    capacity: Capacity = lambda zone, now: True
     create_seconds: float = 120.0
     delete_seconds: float = 30.0
     fast: bool = False
@@ -123,7 +117,7 @@ class SimulatedCloud:
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
     creations: int = 0
-    spec: TpuSpec = field(default_factory=lambda: TpuSpec("", "", ""))
+    spec: TpuSpec = field(default_factory=lambda: TpuSpec("run", "", ""))
     foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
     foreign_touched: int = 0  # deletions asked for others' machines
     answered_at: float = -math.inf  # when the service last answered
@@ -148,22 +142,12 @@ class SimulatedCloud:
     def sleep(self, seconds: float) -> None:
         until = self.now + seconds
         if self.fast:
-            upcoming = [t for t in (*self._upcoming(), *self.wake) if self.now < t < math.inf]
+            points = (*self._turning_points(), *self.wake)
+            upcoming = [t for t in points if self.now < t < math.inf]
             if upcoming and min(upcoming) > until:
                 # Wake up at the poll that follows, as the real loop would.
                 until = self.now + math.ceil((min(upcoming) - self.now) / seconds) * seconds
         self.advance(until)
-
-    def _upcoming(self) -> Iterable[float]:
-        for node in self.nodes:
-            if node.deleted_at < math.inf:
-                yield node.deleted_at
-            elif node.ready_at > self.now:
-                yield node.ready_at
-            else:
-                yield from (node.dies_at, self._finish_time(node), node.ready_at + self._restart)
-                yield self._goes_at(node)
-                yield max(node.renewed_at, node.ready_at) + self.lease / 4  # renewed in time
 
     # --- Time --------------------------------------------------------------------------------
 
@@ -177,15 +161,19 @@ class SimulatedCloud:
         self._advance(until)
 
     def _turning_points(self) -> Iterable[float]:
+        """When something happens to a machine by itself; and when its lease is to be renewed."""
         for node in self.nodes:
-            yield from (node.dies_at, node.ready_at, node.deleted_at, self._goes_at(node))
+            yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
+            yield from (self._finish_time(node), node.ready_at + self.trainer.restart_seconds)
+            yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
     def _advance(self, until: float) -> None:
         for node in list(self.nodes):
             goes = self._goes_at(node)
             if goes <= until:
                 node.deleted_at = min(node.deleted_at, goes)
-            self._rent(node, self.now, until)
+            begin, over = max(self.now, node.starts_at), min(until, node.ends_at)
+            self.rented_seconds += max(0.0, over - begin)
             self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
@@ -217,7 +205,8 @@ class SimulatedCloud:
         if node.is_group and node.ready_at > node.lost_at:
             ends = min(ends, node.lost_at + self.silence)
         if node.exit_status is not None:
-            ends = min(ends, node.ready_at + self._restart + self.ended_patience)
+            started = node.ready_at + self.trainer.restart_seconds
+            ends = min(ends, started + self.ended_patience)
         watched = ends + self.watch_poll + self.delete_seconds
         if node.is_group:  # its hosts' watchers, as long as there are hosts
             return watched if watched <= node.created + node.limit else math.inf
@@ -225,18 +214,10 @@ class SimulatedCloud:
             return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
         return watched if watched <= node.dies_at else math.inf
 
-    def _rent(self, node: Node, start: float, end: float) -> None:
-        begin, over = max(start, node.starts_at), min(end, node.ends_at)
-        self.rented_seconds += max(0.0, over - begin)
-
-    @property
-    def _restart(self) -> float:
-        return self.trainer.restart_seconds
-
     def _progress(self, node: Node, at: float) -> tuple[float, float]:
         """Step in memory and step in the newest checkpoint at time `at`."""
         model = self.trainer
-        trained = at - node.ready_at - self._restart
+        trained = at - node.ready_at - model.restart_seconds
         if trained <= 0 or node.exit_status is not None:
             return node.base_step, node.base_step
         cycle = model.checkpoint_interval + model.save_seconds
@@ -253,7 +234,7 @@ class SimulatedCloud:
         model = self.trainer
         seconds = max(0.0, model.target_step - node.base_step) / model.steps_per_second
         saves = math.floor(seconds / model.checkpoint_interval) + 1
-        return node.ready_at + self._restart + seconds + saves * model.save_seconds
+        return node.ready_at + model.restart_seconds + seconds + saves * model.save_seconds
 
     def _train(self, node: Node, until: float) -> None:
         if until < node.ready_at:
@@ -264,16 +245,14 @@ class SimulatedCloud:
             self.saved_step = saved
         if until < node.ready_at + 60:
             return
-        state, reason = "starting", ""
-        if until >= node.ready_at + self._restart:
-            state = "training"
-            if node.exit_status is not None:
-                self.report = ExitReport(node.attempt, node.exit_status, _REASONS[node.exit_status])
-                state, reason = "stopped", self.report.reason
-            elif node.is_mute:
-                pass
-            elif step >= self.trainer.target_step and saved >= self.trainer.target_step:
-                state, reason = "stopped", "finished"
+        state, reason = "training", ""
+        if until < node.ready_at + self.trainer.restart_seconds:
+            state = "starting"
+        elif node.exit_status is not None:
+            self.report = ExitReport(node.attempt, node.exit_status, _REASONS[node.exit_status])
+            state, reason = "stopped", self.report.reason
+        elif saved >= self.trainer.target_step and not node.is_mute:
+            state, reason = "stopped", "finished"
         time = START + until
         self.last_heartbeat = Heartbeat(int(step), time, state, reason, 1.0, "vm", node.attempt)
 
@@ -293,7 +272,7 @@ class SimulatedCloud:
 
     def _as_foreign(self, zone: str) -> Tpu:
         """Another's machine of the run's name."""
-        name = self.spec.name or "run"
+        name = self.spec.name
         return Tpu(
             name, zone, Presence.READY, "READY", labels=self.foreign[zone], created=START,
             resource=f"projects/p/zones/{zone}/{name}",
@@ -313,9 +292,7 @@ class SimulatedCloud:
 
     def _as_leftover(self, zone: str) -> Tpu:
         spec = self.spec
-        labels = {
-            RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(self.leftovers[zone]),
-        }  # fmt: skip
+        labels = _labels(spec, self.leftovers[zone])
         return Tpu(spec.name, zone, Presence.GONE, LEFTOVER, labels=labels, is_group=True)
 
     def _as_tpu(self, node: Node) -> Tpu:
@@ -330,7 +307,7 @@ class SimulatedCloud:
         elif node.ready_at > self.now:
             presence, state = Presence.PENDING, "CREATING"
         return Tpu(
-            self.spec.name or "run", node.zone, presence, state,
+            self.spec.name, node.zone, presence, state,
             labels=node.labels, created=START + node.created, fault=node.fault,
             is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
         )  # fmt: skip
@@ -349,10 +326,8 @@ class SimulatedCloud:
             self.interfere("create", zone)
         if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
-        if word in ("permission", "bad_request", "unavailable"):
+        if word in ("permission", "unavailable"):
             raise ServiceFault(Kind(word), f"scripted {word}")
-        if word == "ok" and not self.capacity(zone, self.now):
-            word = "stockout"
         if word in ("stockout", "quota", "internal"):
             fault = ServiceFault(Kind(word), f"scripted {word}")
             if self.service != "slice":
@@ -372,11 +347,11 @@ class SimulatedCloud:
         delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
         ready = self.now + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
-        labels = {RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(attempt)}
+        labels = _labels(spec, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
-        node.limit, node.is_group, node.first_ready = limit, self.service == "slice", ready
+        node.limit, node.is_group = limit, self.service == "slice"
         if word == "freeze":
-            node.frozen_at = ready + self._restart + 300.0
+            node.frozen_at = ready + self.trainer.restart_seconds + 300.0
         if word == "mute":
             node.is_mute, node.dies_at = True, self._finish_time(node)
         if word.startswith("exit:"):
@@ -455,6 +430,10 @@ class SimulatedCloud:
     def beat(self) -> None:
         """Keeps the lock."""
         self.interfere("beat", "")
+
+
+def _labels(spec: TpuSpec, attempt: int) -> dict[str, str]:
+    return {RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(attempt)}
 
 
 _REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}

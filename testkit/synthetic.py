@@ -100,7 +100,7 @@ def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> l
     labels = np.arange(count) % 2
     if values["masking"] == "dynamic":
         packed = np.packbits(starts, axis=1)
-        kind = tfrecords.token_dtype(tfrecords.token_bytes(values["vocab_size"]))
+        kind = tfrecords.token_dtype(values["vocab_size"])
         nsp = {"segment_b": middle, "next_sentence_labels": labels} if values["nsp"] else {}
         return tfrecords.encode_dynamic(tokens.astype(kind), packed, nsp)
     rule = masking.MaskingRule(

@@ -187,7 +187,7 @@ class _End:
             known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
         if known is None:
             status, reason = 1, "bug"
-            text = redaction.formatted(error)
+            text = redaction.redact("".join(traceback.format_exception(error)))
             message = redaction.redact(f"{type(error).__name__}: {error}")
         else:
             status, reason = known.status, known.reason

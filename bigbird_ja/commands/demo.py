@@ -27,7 +27,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process import children, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
-from bigbird_ja.storage import outputs, ownership, plotting
+from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
@@ -51,7 +51,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         BadInput: the folder holds something that no demo made.
         RuntimeError: the demo did not show what it promises; the message says what.
     """
-    plotting.check_installed("demo")  # its last step draws the report
     work_dir, steps = args.work_dir, args.num_train_steps
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")

@@ -74,10 +74,11 @@ def _define_probe_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Evaluates one checkpoint, all of them, or each as it appears."""
     from bigbird_ja.data import verify
-    from bigbird_ja.storage import plotting
+    from bigbird_ja.storage import outputs
     from bigbird_ja.text.corpus import open_corpus
 
-    plotting.check(args.plot, "--plot")
+    if args.plot:
+        outputs.check_output_file(args.plot, "--plot")
     # Before any work: a wrong name is refused at once.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
     manifest = verify.fast_check(args.data_dir, splits=("eval",))

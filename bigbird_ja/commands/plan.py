@@ -94,9 +94,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.accelerators import hardware, prices
     from bigbird_ja.plan import comparison, rows
     from bigbird_ja.process.console import LiveLine
-    from bigbird_ja.storage import plotting
+    from bigbird_ja.storage import outputs
 
-    plotting.check(args.plot, "--plot")
+    if args.plot:
+        outputs.check_output_file(args.plot, "--plot")
     now = datetime.datetime.now().astimezone()
     hours = comparison.hours_until(args.finish_by, now) if args.finish_by else None
     table = prices.load(args.prices)

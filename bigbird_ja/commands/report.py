@@ -48,9 +48,8 @@ def run_with(
     """`run` with clock and sleep given."""
     from bigbird_ja.report.collect import collect, distinct
     from bigbird_ja.report.page import page
-    from bigbird_ja.storage import outputs, plotting
+    from bigbird_ja.storage import outputs
 
-    plotting.check_installed("report")
     outputs.check_output_file(args.output, "--output")
     written = 0
     is_training = True

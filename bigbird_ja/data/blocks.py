@@ -31,7 +31,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import sentences, words
-from bigbird_ja.text.corpus import Document
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
@@ -71,7 +70,7 @@ class BlockStats:
 
 
 def cut_into_blocks(
-    corpora: Iterable[tuple[Iterable[Document], float]],
+    corpora: Iterable[tuple[Iterable[str], float]],
     seq_length: int,
     eval_fraction: float,
     seed: int,
@@ -85,7 +84,7 @@ def cut_into_blocks(
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
     for corpus, (documents, weight) in enumerate(corpora):
-        filled = (document.text for document in documents if document.text.strip())
+        filled = (text for text in documents if text.strip())
         for split, times, texts in _cut_corpus(filled, weight, limit, eval_fraction, seed):
             yield Block(split, numbers[split], tuple(texts), corpus, times)
             numbers[split] += 1

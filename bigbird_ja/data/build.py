@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -29,14 +29,14 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.work import Work, check_output, exclusive
-from bigbird_ja.process import children, signals
+from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, CommandError, Refused, StorageError
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
 from bigbird_ja.text import words
-from bigbird_ja.text.corpus import Corpus, Document, Part
+from bigbird_ja.text.corpus import Corpus, Part
 from bigbird_ja.text.tokenizer import Tokenizer
 
 Task = TypeVar("Task")
@@ -156,10 +156,10 @@ def _pack(request: Request, work: Work) -> list[SplitPlan]:
 def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
     """Packs all blocks; returns the number of each split."""
     spec, corpus = request.spec, request.corpus
-    corpora: list[tuple[Iterable[Document], float]] = [(corpus.documents(), 1.0)]
+    corpora: list[tuple[Iterable[str], float]] = [(corpus.texts(), 1.0)]
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
-        corpora = [(p.documents(), w) for p, w in zip(corpus.parts, weights, strict=True)]
+        corpora = [(p.texts(), w) for p, w in zip(corpus.parts, weights, strict=True)]
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     numbers = dict.fromkeys(SPLITS, 0)
     total = int(sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts))
@@ -303,6 +303,13 @@ class Workers:
             initializer(*arguments)
         else:
             self._stderr = os.path.join(self._open.enter_context(scratch_directory()), "stderr")
+            # Processes begin with the mask of the thread that starts them: Ctrl-C and a closed
+            # terminal are this process's to answer.
+            blocked = (signal.SIGINT, signal.SIGHUP)
+            starter = ThreadPoolExecutor(
+                1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, blocked)
+            )
+            self._starter = self._open.enter_context(starter)
             self._pool = ProcessPoolExecutor(
                 num_workers,
                 # Not "fork": a fork of a process with threads (storage, progress) may hang.
@@ -332,15 +339,10 @@ class Workers:
             raise self._worker_error() from error
 
     def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        """Hands a task over, and starts a process for it where one is lacking, which begins with
-        the thread's mask: Ctrl-C and a closed terminal are this process's to answer."""
+        """Hands a task over, and starts a process for it where one is lacking: in a thread, which
+        no signal interrupts halfway."""
         assert self._pool is not None
-        with signals.uninterrupted():
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-            try:
-                return self._pool.submit(function, task)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self._starter.submit(self._pool.submit, function, task).result()
 
     def _worker_error(self) -> CommandError:
         """How the first one ended; the executor has sent SIGTERM to the others."""

@@ -83,16 +83,11 @@ class DataSpec:
         return self.special_ids["pad"]
 
     @property
-    def token_bytes(self) -> int:
-        """Bytes of a token in a dynamic record."""
-        return tfrecords.token_bytes(self.vocab_size)
-
-    @property
     def row_dtype(self) -> np.dtype[Any]:
         """One packed sequence, before it becomes records."""
         return np.dtype(
             [
-                ("tokens", tfrecords.token_dtype(self.token_bytes), (self.seq_length,)),
+                ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
                 ("word_starts", "u1", (-(-self.seq_length // 8),)),
                 ("segment_b", "<i4"),
                 ("label", "u1"),

@@ -78,11 +78,6 @@ class SplitPlan:
         """File name of a shard."""
         return f"{self.split}-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
-    def bounds(self, shard: int) -> tuple[int, int]:
-        """The places [first, last) of a shard in the permutation."""
-        n = self.num_records
-        return n * shard // self.num_shards, n * (shard + 1) // self.num_shards
-
 
 @dataclass(frozen=True)
 class MadeShard:
@@ -118,8 +113,8 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
     """Writes one shard to a local file, whole or not at all: gathers its rows from the blocks,
     masks them (static) and encodes them."""
-    first, last = plan.bounds(shard)
-    items = scatter_order(plan.num_records, spec.seed, plan.split)[first:last]
+    n, k = plan.num_records, plan.num_shards
+    items = scatter_order(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
     copy, row = plan.located(items)
     predictions = 0
     with storage.writing(path) as file:

@@ -70,14 +70,9 @@ class DamagedRecord(Exception):
     """A TFRecord file that does not match its checksums; the message names the place."""
 
 
-def token_dtype(token_bytes: int) -> np.dtype[Any]:
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """The type of a token in a dynamic record."""
-    return np.dtype("<u2" if token_bytes == 2 else "<i4")
-
-
-def token_bytes(vocab_size: int) -> int:
-    """Bytes of a token in a dynamic record."""
-    return 2 if vocab_size <= 65536 else 4
+    return np.dtype("<u2" if vocab_size <= 65536 else "<i4")
 
 
 def encode_dynamic(
@@ -229,8 +224,8 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
     kinds = {"tokens": tf.string, "word_starts": tf.string, **dict.fromkeys(numbers, tf.int64)}
     features = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(serialized, features)
-    tokens = decoded("tokens", tf.uint16 if spec.token_bytes == 2 else tf.int32, length)
-    tokens = tf.cast(tokens, tf.int32)
+    kind = tf.as_dtype(token_dtype(spec.vocab_size))
+    tokens = tf.cast(decoded("tokens", kind, length), tf.int32)
     packed = decoded("word_starts", tf.uint8, -(-length // 8))
     bits = tf.bitwise.bitwise_and(
         packed[:, :, None], tf.constant([128, 64, 32, 16, 8, 4, 2, 1], tf.uint8)

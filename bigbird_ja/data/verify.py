@@ -33,9 +33,7 @@ def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
         BadInput: naming the first file that is missing, extra or another one.
     """
     manifest = manifest_lib.load(data_dir)
-    listing = storage.list_stats(data_dir)
-    problems = file_problems(manifest, listing, splits)
-    problems = problems or content_problems(manifest, data_dir, listing, splits)
+    problems = _shard_problems(manifest, data_dir, splits)
     if problem := tokenizer_problem(manifest, data_dir):
         problems.append(problem)
     raise_first(problems, data_dir)
@@ -79,14 +77,12 @@ def _difference(shard: Shard, info: storage.Stat) -> str | None:
     return None
 
 
-def content_problems(
-    manifest: Manifest,
-    data_dir: str,
-    listing: Mapping[str, storage.Stat],
-    splits: Sequence[str] = SPLITS,
-) -> list[str]:
-    """Compares the checksums of shards whose listing states none, which means reading them; all
-    shards must be there."""
+def _shard_problems(manifest: Manifest, data_dir: str, splits: Sequence[str]) -> list[str]:
+    """What is wrong with the shards by a listing; where nothing is, by their checksums, too, which
+    means reading those whose listing states none."""
+    listing = storage.list_stats(data_dir)
+    if problems := file_problems(manifest, listing, splits):
+        return problems
     size = sum(listing[s.name].size for split in splits for s in manifest.shards(split))
     if size > _LOG_FROM and not storage.is_remote(data_dir):
         log(f"{data_dir}: reading {human_bytes(size)} of shards to compare their checksums")
@@ -153,15 +149,8 @@ def named_damage(
     except Exception as error:
         if not _is_data_loss(error):
             raise
-        listing = storage.list_stats(data_dir)
-        problems = file_problems(manifest, listing, splits)
-        problems = problems or content_problems(manifest, data_dir, listing, splits)
-        if not problems:
-            raise
-        try:
-            raise_first(problems, data_dir)
-        except BadInput as known:
-            raise known from error
+        raise_first(_shard_problems(manifest, data_dir, splits), data_dir)
+        raise
 
 
 def _is_data_loss(error: BaseException | None) -> bool:

@@ -183,7 +183,7 @@ class Evaluator:
         log("probe: reading text")
         manifest, tokenizer = self._manifest, model.tokenizer
         if request.corpus:
-            texts = (document.text for document in request.corpus.documents())
+            texts = request.corpus.texts()
             records = probe.documents_as_ids(texts, tokenizer, manifest.seq_length)
         else:
             batches = pipeline.eval_batches(manifest, self._data_dir, batch_size=8)

@@ -204,7 +204,8 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if error.filename in STREAMS:
         why = "its reader went away" if number == errno.EPIPE else why
         return StorageError(f"{error.filename}: {why}")
-    name = "" if error.filename is None else _printable(error.filename)
+    file = error.filename  # text, bytes or a descriptor
+    name = "" if file is None else os.fsdecode(file) if isinstance(file, bytes) else str(file)
     about = f"{name}: {why}" if name else why
     if number in _FULL:
         return StorageError(f"disk full: {about}: free some space and run again")
@@ -221,12 +222,6 @@ def _classify_os_error(error: OSError) -> CommandError | None:
         permissions = " and your permissions" if isinstance(error, PermissionError) else ""
         return BadInput(f"{name or error}: {why}: check the path{permissions}")
     return None
-
-
-def _printable(path: object) -> str:
-    """A path of an exception (text, bytes or a descriptor), in characters that can be printed."""
-    text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else str(path)
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def one_line(message: str) -> str:

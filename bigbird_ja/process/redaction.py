@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import re
-import traceback
 
 MASK = "[redacted]"
 
@@ -79,8 +78,3 @@ def redact(text: str) -> str:
     for rule in rules:
         text = rule.sub(rf"\1{MASK}", text)
     return text
-
-
-def formatted(error: BaseException) -> str:
-    """An exception with its traceback, as Python prints it, without credentials."""
-    return redact("".join(traceback.format_exception(error)))

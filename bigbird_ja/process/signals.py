@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -112,13 +112,9 @@ class CommandSignals:
         leave: cleans up, prints the message and ends the process; called in another thread.
     """
 
-    _installed: CommandSignals | None = None
-
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
         self._first_time = 0.0  # of a signal, in monotonic seconds
-        self._blocks = 0  # nested blocks that must not be left in the middle
-        self._held_back = 0  # the signal that came during such a block
         self._leaving = threading.Lock()
         self.is_settled = False  # the command has ended, one way or the other
         self.number = 0  # of the first signal
@@ -126,7 +122,6 @@ class CommandSignals:
     def install(self) -> CommandSignals:
         """Sets the handlers (main thread); from here on they may raise KeyboardInterrupt."""
         sys.unraisablehook = _without_interruptions(sys.unraisablehook)
-        CommandSignals._installed = self
         Listener(self._receive, self._handle).__enter__()
         return self
 
@@ -145,10 +140,7 @@ class CommandSignals:
             return
         # Here too: the listening thread may get its turn only after the exception has arrived.
         self.number = self.number or number
-        if self._blocks:
-            self._held_back = number
-        else:
-            raise KeyboardInterrupt(name_of(number))
+        raise KeyboardInterrupt(name_of(number))
 
     def _receive(self, number: int) -> None:
         if not self._first_time:
@@ -163,24 +155,6 @@ class CommandSignals:
     def _leave_once(self, message: str) -> None:
         with self._leaving:
             self._leave(message)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A short block of the main thread that must not be left in the middle; a signal that comes
-    meanwhile raises at its end."""
-    installed = CommandSignals._installed
-    if installed is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    installed._blocks += 1
-    try:
-        yield
-    finally:
-        installed._blocks -= 1
-    if installed._held_back and not installed._blocks:
-        number, installed._held_back = installed._held_back, 0
-        installed._handle(number, None)
 
 
 def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -208,8 +208,6 @@ def _bound(value: float | None) -> str:
 
 def shortened(value: Any) -> str:
     """A value for a message, which need not be long or a number that Python prints."""
-    if isinstance(value, float):
-        return format_value(value)
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."
 

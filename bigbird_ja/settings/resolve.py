@@ -265,8 +265,7 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
     key = key.strip()
     if not separator:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
-    _check_known(key, flag)
-    if not is_used(key, uses):
+    if key in OPTIONS and not is_used(key, uses):
         section = OPTIONS[key].section
         near = in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
         used = near or ", ".join(
@@ -278,17 +277,13 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
 
 def _read(override: Override) -> Override:
     """The override with its value as the setting's declaration understands it."""
-    _check_known(override.key, override.source)
-    value = OPTIONS[override.key].read(override.value, override.source)
-    return dataclasses.replace(override, value=value)
-
-
-def _check_known(key: str, source: str) -> None:
+    key, source = override.key, override.source
     if key not in OPTIONS:
         near = nearest(key, OPTIONS)
         raise BadInput(
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
+    return dataclasses.replace(override, value=OPTIONS[key].read(override.value, source))
 
 
 def preset_names() -> list[str]:

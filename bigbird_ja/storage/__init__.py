@@ -16,40 +16,25 @@ The methods of `disk.Disk` document each function.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.errors import StorageError as StorageError
+from bigbird_ja.storage import disk
 from bigbird_ja.storage.bucket import Bucket
-from bigbird_ja.storage.disk import Disk, crc32c_of_file
-from bigbird_ja.storage.paths import (
-    MAX_BYTES,
-    TEMPORARY_PREFIX,
-    Stat,
-    base_name,
-    check_inside,
-    check_name,
-    crc32c_text,
-    directory_of,
-    is_remote,
-    join,
-)
-
-__all__ = [
-    "MAX_BYTES",
-    "TEMPORARY_PREFIX",
-    "Stat",
-    "StorageError",
-    "base_name",
-    "check_inside",
-    "crc32c_of_file",
-    "crc32c_text",
-    "directory_of",
-    "is_remote",
-    "join",
-]
+from bigbird_ja.storage.disk import Disk
+from bigbird_ja.storage.disk import crc32c_of_file as crc32c_of_file
+from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote
+from bigbird_ja.storage.paths import TEMPORARY_PREFIX as TEMPORARY_PREFIX
+from bigbird_ja.storage.paths import Stat as Stat
+from bigbird_ja.storage.paths import check_inside as check_inside
+from bigbird_ja.storage.paths import crc32c_text as crc32c_text
+from bigbird_ja.storage.paths import directory_of as directory_of
+from bigbird_ja.storage.paths import join as join
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,7 +63,6 @@ def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concaten
 
 
 open_read = _by_path(Disk.open_read)
-read_bytes = _by_path(Disk.read_bytes)
 read_with_token = _by_path(Disk.read_with_token)
 writing = _by_path(Disk.writing)
 write_bytes = _by_path(Disk.write_bytes)
@@ -88,14 +72,15 @@ delete_if = _by_path(Disk.delete_if)
 delete = _by_path(Disk.delete)
 exists = _by_path(Disk.exists)
 stat = _by_path(Disk.stat)
-list_files = _by_path(Disk.list_files)
 list_stats = _by_path(Disk.list_stats)
 list_tree = _by_path(Disk.list_tree)
 glob = _by_path(Disk.glob)
-make_directory = _by_path(Disk.make_directory)
 download = _by_path(Disk.download)
-fetch = _by_path(Disk.fetch)
-clean_temporary = _by_path(Disk.clean_temporary)
+
+
+def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
+    """The whole file; as `Disk.read_with_token`."""
+    return read_with_token(path, limit)[0]
 
 
 def read_text(path: str, limit: int = MAX_BYTES) -> str:
@@ -113,6 +98,31 @@ def read_text(path: str, limit: int = MAX_BYTES) -> str:
 def write_text(path: str, text: str) -> None:
     """`write_bytes` of UTF-8."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def list_files(directory: str) -> list[str]:
+    """The names in `Disk.list_stats`."""
+    return list(list_stats(directory))
+
+
+def make_directory(path: str) -> None:
+    """Creates a directory and its parents on disk; nothing to do on a bucket."""
+    if not is_remote(path):
+        os.makedirs(path, exist_ok=True)
+
+
+def clean_temporary(directory: str) -> list[str]:
+    """Removes what killed writers left in a directory on disk; the names removed."""
+    return [] if is_remote(directory) else disk.clean_temporary(directory)
+
+
+def fetch(path: str, directory: str) -> str:
+    """A local path of the file: the file itself on disk; else a copy in `directory`."""
+    if not is_remote(path):
+        return path
+    target = os.path.join(directory, base_name(path))
+    download(path, target)
+    return target
 
 
 def upload(source: str, target: str) -> None:

@@ -19,7 +19,6 @@ from bigbird_ja.storage.paths import (
     MAX_BYTES,
     SCHEME,
     Stat,
-    base_name,
     crc32c_text,
     split_remote,
 )
@@ -34,8 +33,7 @@ _FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
 class Bucket:
     """Objects, named gs://bucket/name; the methods are those of `Disk`, where each is documented.
 
-    `make_directory` and `clean_temporary` have nothing to do: there are no directories, and an
-    object appears with its last byte.
+    There are no directories, and an object appears with its last byte.
     """
 
     def open_read(self, path: str) -> BinaryIO:
@@ -57,10 +55,6 @@ class Bucket:
             return data, str(blob.generation)
 
         return gcs.run(path, attempt)
-
-    def read_bytes(self, path: str, limit: int = MAX_BYTES) -> bytes:
-        """One request, too."""
-        return self.read_with_token(path, limit)[0]
 
     def stat(self, path: str) -> Stat:
         """With the object's checksum."""
@@ -125,12 +119,6 @@ class Bucket:
         self.upload(source, target)
         os.unlink(source)
 
-    def fetch(self, path: str, directory: str) -> str:
-        """Downloads it."""
-        target = os.path.join(directory, base_name(path))
-        self.download(path, target)
-        return target
-
     def download(self, source: str, target: str) -> None:
         """Starts again where the object was replaced or damaged on the way."""
         for number in range(_MAX_RESTARTS):
@@ -143,13 +131,6 @@ class Bucket:
             except (gcs.ReplacedError, gcs.DamagedError):
                 if number == _MAX_RESTARTS - 1:
                     raise
-
-    def make_directory(self, path: str) -> None:
-        """Nothing to do."""
-
-    def clean_temporary(self, directory: str) -> list[str]:
-        """Nothing to do."""
-        return []
 
     def rename(self, source: str, target: str) -> None:
         """Copies on the bucket's side, then deletes the old name."""
@@ -187,10 +168,6 @@ class Bucket:
         prefix = _directory_prefix(directory)
         stats = {blob.name[len(prefix) :]: _stat(blob) for blob in _objects(directory, prefix, "/")}
         return {name: stats[name] for name in sorted(stats) if name and not name.endswith("/")}
-
-    def list_files(self, directory: str) -> list[str]:
-        """Objects directly below."""
-        return list(self.list_stats(directory))
 
     def list_tree(self, directory: str) -> list[str]:
         """All objects below."""

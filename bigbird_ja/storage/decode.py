@@ -49,7 +49,6 @@ _NAMES = {
 }
 # Numbers that YAML 1.1 reads to base 60, or to base 8 for a leading zero.
 _SURPRISING = re.compile(r"[-+]?([0-9_]+(:[0-9_.]+)+|0[0-7_]+)")
-_PLACE = re.compile(r" - at `\$\.?(.*)`\Z", re.DOTALL)
 
 
 def check_format(version: str, where: str, advice: str) -> None:
@@ -93,7 +92,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
     except RecursionError:
         problem = "lists or objects nested too deeply"
     except _UNREADABLE as error:
-        problem = describe(error)
+        problem = _describe(error)
     raise BadInput(_message(where, problem, advice))
 
 
@@ -133,7 +132,7 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
     try:
         return msgspec.convert(value, kind)
     except _UNREADABLE as error:
-        raise BadInput(_message(where, describe(error), advice)) from error
+        raise BadInput(_message(where, _describe(error), advice)) from error
 
 
 def read_json(path: str, kind: type[T], advice: str = "") -> T:
@@ -146,12 +145,10 @@ def read_json(path: str, kind: type[T], advice: str = "") -> T:
     return decode_json(storage.read_bytes(path), kind, path, advice)
 
 
-def describe(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """What msgspec found wrong, with the key in front and types named for people."""
-    text = str(error)
-    key = ""
-    if found := _PLACE.search(text):
-        text, key = text[: found.start()], found[1]
+    text, _, key = str(error).partition(" - at `$")
+    key = key.removeprefix(".").removesuffix("`")
     if text == "Input data was truncated":
         return "not JSON: it is empty or cut short"
     if text.startswith("JSON is malformed: "):
@@ -202,11 +199,7 @@ def read_yaml(text: str, where: str) -> Any:
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
-        loader = _Loader(text)
-    except yaml.YAMLError as error:  # a character that no YAML file may hold
-        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return loader.get_single_data()
+        return _Loader(text).get_single_data()
     except _Refused as error:
         line = f"line {error.line + 1}: " if "\n" in text.rstrip("\n") else ""
         raise BadInput(f"{where}: {line}{error}") from error
@@ -214,8 +207,6 @@ def read_yaml(text: str, where: str) -> Any:
         raise BadInput(f"{where}: lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
         raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())[:300]}") from error
-    finally:
-        loader.dispose()
 
 
 class _Refused(Exception):

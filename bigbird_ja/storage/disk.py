@@ -56,10 +56,6 @@ class Disk:
             data = file.read()
             return data, _token(os.fstat(file.fileno()))
 
-    def read_bytes(self, path: str, limit: int = MAX_BYTES) -> bytes:
-        """The whole file; as `read_with_token`."""
-        return self.read_with_token(path, limit)[0]
-
     def stat(self, path: str) -> Stat:
         """Size, age and version of a file; IsADirectoryError for a directory."""
         if os.path.isdir(path):
@@ -95,10 +91,6 @@ class Disk:
                 with contextlib.suppress(FileNotFoundError):  # gone since it was listed
                     stats[name] = _stat(os.stat(path) if os.path.exists(path) else os.lstat(path))
         return stats
-
-    def list_files(self, directory: str) -> list[str]:
-        """The names in `list_stats`."""
-        return list(self.list_stats(directory))
 
     def list_tree(self, directory: str) -> list[str]:
         """Sorted names of all files under a directory, relative to it; [] where there is none.
@@ -196,14 +188,6 @@ class Disk:
             os.fsync(file.fileno())
         self.rename(source, target)
 
-    def fetch(self, path: str, directory: str) -> str:
-        """A local path of the file: the file itself on disk; else a copy in `directory`."""
-        return path
-
-    def make_directory(self, path: str) -> None:
-        """Creates a directory and its parents on disk; nothing to do on a bucket."""
-        os.makedirs(path, exist_ok=True)
-
     def upload(self, source: str, target: str) -> None:
         """Copies a local file to `target`, checksum verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
@@ -212,10 +196,6 @@ class Disk:
     def download(self, source: str, target: str) -> None:
         """Copies `source` to a local file, checksum verified."""
         self.upload(source, target)
-
-    def clean_temporary(self, directory: str) -> list[str]:
-        """Removes what killed writers left in a directory; the names removed."""
-        return _clean_temporary(directory)
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
@@ -265,7 +245,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
     if (key := os.path.abspath(path)) not in _swept:
         _swept.add(key)
         with contextlib.suppress(OSError):
-            _clean_temporary(directory or ".", prefix)
+            clean_temporary(directory or ".", prefix)
     tag = identity.this_process().tag
     temporary = os.path.join(directory, f"{prefix}{tag}-{secrets.token_hex(4)}")
     try:
@@ -281,8 +261,8 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def _clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]:
-    """Removes the temporary files of processes that are gone; their names."""
+def clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]:
+    """Removes what killed writers left in a directory; the names removed."""
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)

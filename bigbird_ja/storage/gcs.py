@@ -122,10 +122,6 @@ class ObjectReader(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def tell(self) -> int:
-        """Bytes from the start."""
-        return self._position
-
     def readinto(self, buffer: Any) -> int:
         """Fills `buffer` from the current chunk, fetching the next when it is used up."""
         if self._position >= self._info.size:
@@ -332,18 +328,14 @@ def reason(error: BaseException) -> str:
     """One short line about a fault, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
-        return f"{status} {redact(_server_message(error))}"[:200].strip()
+        try:  # the library puts the request's address before the server's own message
+            message = str(error.response.json()["error"]["message"])  # type: ignore[attr-defined]
+        except (AttributeError, ValueError, TypeError, KeyError):
+            message = type(error).__name__
+        return f"{status} {redact(message)}"[:200].strip()
     if isinstance(error, CorruptError):
         return str(error)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address
-
-
-def _server_message(error: Any) -> str:
-    """The server's own message, without the request's address that the library puts before it."""
-    try:
-        return str(error.response.json()["error"]["message"])
-    except (AttributeError, ValueError, TypeError, KeyError):
-        return type(error).__name__
 
 
 def status_of(error: BaseException | None) -> int | None:

@@ -39,8 +39,13 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
             return
         if path not in storage.glob(path):
             raise paths.refusal(path, flag, "a folder: name a file")
-    elif not _is_file(path, flag):
-        return
+    else:
+        if os.path.islink(path):
+            raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
+        is_there = paths.is_file(path, flag, "name a file")
+        _check_parent(path, flag)
+        if not is_there:
+            return
     owned = Owned.load(storage.directory_of(path)) if replaces else None
     if replaces and (owned is None or not owned.is_unchanged(storage.base_name(path))):
         raise paths.refusal(
@@ -123,21 +128,6 @@ def write(path: str, data: bytes) -> None:
     folder = storage.directory_of(path)
     with new_folder(folder):
         Owned.create(folder, FILES).write(storage.base_name(path), data)
-
-
-def _is_file(path: str, flag: str) -> bool:
-    """Whether a regular file is at a local path; False where nothing is and a file can be made."""
-    if os.path.islink(path):
-        raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
-    info = paths.stat_or_none(path, flag)
-    if info is None:
-        _check_parent(path, flag)
-        return False
-    if stat.S_ISDIR(info.st_mode):
-        raise paths.refusal(path, flag, "a folder: name a file")
-    paths.refuse_special(path, flag, info, "name a file")
-    _check_parent(path, flag)
-    return True
 
 
 def _check_parent(path: str, flag: str) -> None:

@@ -162,14 +162,25 @@ def check_input_file(path: str, flag: str) -> None:
     check_name(path, flag)
     if is_remote(path):
         return
-    info = stat_or_none(path, flag)
-    if info is None:
+    if not is_file(path, flag, "copy what it gives into a file first"):
         raise refusal(path, flag, "no such file: check the path")
-    refuse_special(path, flag, info, "copy what it gives into a file first")
-    if stat.S_ISDIR(info.st_mode):
-        raise refusal(path, flag, "a folder: name a file in it")
     if not os.access(path, os.R_OK):
         raise refusal(path, flag, _REASONS[errno.EACCES])
+
+
+def is_file(path: str, flag: str, advice: str) -> bool:
+    """Whether a regular file is at a local path; False where nothing is.
+
+    Raises:
+        BadInput: a folder, or as of `stat_or_none` and, with `advice`, `refuse_special`.
+    """
+    info = stat_or_none(path, flag)
+    if info is None:
+        return False
+    if stat.S_ISDIR(info.st_mode):
+        raise refusal(path, flag, "a folder: name a file")
+    refuse_special(path, flag, info, advice)
+    return True
 
 
 def stat_or_none(path: str, flag: str) -> os.stat_result | None:
@@ -211,9 +222,6 @@ def check_size(path: str, size: int, limit: int) -> None:
 
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """The exception whose line is the flag, the path and the reason."""
-    shown = path.encode("utf-8", "backslashreplace").decode()
-    if len(shown) > 200:
-        shown = f"{shown[:190]}... ({len(shown):,} characters)"
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
-    return BadInput(f"{flag} {shown}: {reason}".lstrip())
+    """The exception whose line is the flag, the path and the reason; `errors.one_line` makes it
+    printable."""
+    return BadInput(f"{flag} {path}: {reason}".lstrip())

@@ -1,40 +1,16 @@
-"""Pictures: whether one can be drawn, and writing it as a PNG that says who made it."""
+"""Pictures, and writing one as a PNG that says who made it."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import outputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def check(path: str | None, flag: str) -> None:
-    """Refuses, before any work, a picture that could not be drawn or written; None is fine.
-
-    Raises:
-        BadInput: matplotlib is not installed, or the place holds what this program did not make.
-    """
-    if path is None:
-        return
-    check_installed(flag)
-    outputs.check_output_file(path, flag)
-
-
-def check_installed(subject: str) -> None:
-    """Refuses what draws where matplotlib is not installed.
-
-    Raises:
-        BadInput: it is not.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput(f"{subject} needs matplotlib: pip install matplotlib")
 
 
 def new_figure(width: float, height: float) -> Figure:

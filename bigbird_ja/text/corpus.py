@@ -1,7 +1,7 @@
 """A corpus: documents from files, globs, buckets and TFDS, streamed in a fixed order.
 
     corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
-    for document in corpus.documents(): ...
+    for text in corpus.texts(): ...
 
 Document n is the same at every reading.
 """
@@ -33,15 +33,6 @@ _FILES_READ = 16
 
 
 @dataclass(frozen=True)
-class Document:
-    """One document; `index` counts from 0 over all that is read."""
-
-    text: str
-    source: str
-    index: int
-
-
-@dataclass(frozen=True)
 class Part:
     """What one SRC names: one or several sources.
 
@@ -55,13 +46,10 @@ class Part:
     opened: tuple[Source, ...]
     weight: float | None = None
 
-    def documents(self, first: int = 0) -> Iterator[Document]:
-        """Its documents, streamed and numbered from `first` on."""
-        index = first
+    def texts(self) -> Iterator[str]:
+        """Its documents, streamed."""
         for source in self.opened:
-            for text in source.texts():
-                yield Document(text, source.label, index)
-                index += 1
+            yield from source.texts()
 
 
 class Corpus:
@@ -71,17 +59,14 @@ class Corpus:
         self.parts = tuple(parts)
         self._opened = tuple(source for part in parts for source in part.opened)
 
-    def documents(self) -> Iterator[Document]:
+    def texts(self) -> Iterator[str]:
         """All documents, streamed.
 
         Raises:
             BadInput: what a file holds is not what it should be; names file and line.
         """
-        index = 0
         for part in self.parts:
-            for document in part.documents(index):
-                yield document
-                index = document.index + 1
+            yield from part.texts()
 
     @property
     def sources(self) -> list[str]:
@@ -227,9 +212,9 @@ def _has_text(source: Source) -> bool:
     Of a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
     """
-    if not isinstance(source, TfdsSource):
-        return any(text.strip() for text in source.texts())
-    return source.num_documents > 0
+    if isinstance(source, TfdsSource):
+        return source.num_documents > 0
+    return any(text.strip() for text in source.texts())
 
 
 def _paths(source: str) -> list[str]:

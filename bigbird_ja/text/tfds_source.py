@@ -51,7 +51,8 @@ class TfdsSource:
         Raises:
             BadInput: the data set has no feature `text`, or a text is not UTF-8.
         """
-        tfds = _import_tfds()
+        import tensorflow_datasets as tfds
+
         builder = _open_builder(self.name, self.data_dir)
         if "text" not in builder.info.features:
             raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
@@ -74,15 +75,10 @@ class TfdsSource:
         info = _open_builder(self.name, self.data_dir).info
         split = info.splits[self.split]
         shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
-        content = [self.name, self.split, shards, self._size_bytes(), split.num_examples]
+        whole = info.splits[self.split.partition("[")[0]]
+        size = int(whole.num_bytes * (split.num_examples / max(1, whole.num_examples)))
+        content = [self.name, self.split, shards, size, split.num_examples]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
-
-    def _size_bytes(self) -> int:
-        """Bytes of text, about: the split's stored size, its share of it for a part of a split."""
-        info = _open_builder(self.name, self.data_dir).info
-        whole = info.splits[re.split(r"\[", self.split)[0]]
-        share = info.splits[self.split].num_examples / max(1, whole.num_examples)
-        return int(whole.num_bytes * share)
 
 
 def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
@@ -108,15 +104,10 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
     return opened
 
 
-def _import_tfds() -> Any:
-    import tensorflow_datasets as tfds
-
-    return tfds
-
-
 def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     """Where the data set lies prepared, and its builder."""
-    tfds = _import_tfds()
+    import tensorflow_datasets as tfds
+
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
     if data_dir and not data_dir.startswith("gs://") and not os.path.isdir(local):
         raise BadInput(f"--tfds_data_dir: no directory {data_dir}")
@@ -154,7 +145,8 @@ def _prepared(name: str, data_dir: str) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _open_builder(name: str, data_dir: str) -> Any:
-    tfds = _import_tfds()
+    import tensorflow_datasets as tfds
+
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
     try:

@@ -113,8 +113,10 @@ class Files:
                 f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
                 f" choose another {_FLAG}, or replace it with --overwrite"
             )
-        is_whole = storage.exists(self.vocab) and self._sha256() == there.model_sha256
-        return there if is_whole else None
+        if not (storage.exists(self.vocab) and storage.exists(self.model)):
+            return None
+        sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
+        return there if sha256 == there.model_sha256 else None
 
     def write(self, tokenizer: Tokenizer, record: Mapping[str, Any]) -> Record:
         """Writes all three; `record` is a `Record` but for what the model says of itself."""
@@ -166,9 +168,3 @@ class Files:
     @property
     def _folder(self) -> str:
         return storage.directory_of(self.prefix)
-
-    def _sha256(self) -> str:
-        """Of the model; empty where there is none."""
-        if not storage.exists(self.model):
-            return ""
-        return hashlib.sha256(storage.read_bytes(self.model)).hexdigest()

@@ -74,7 +74,11 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
     Raises:
         BadInput: a vocabulary that the text is too small or too varied for.
     """
-    total = _count_lines(corpus, settings)
+    total = 0
+    with Progress(0, "lines counted") as progress:
+        for _ in lines(corpus, settings):
+            total += 1
+            progress.update()
     wanted = min(total, settings.max_sentences or total)
     kept: list[str] = []
 
@@ -98,8 +102,8 @@ def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 
     Lines that are a marker alone teach nothing: the markers are pieces already.
     """
-    for document in corpus.documents():
-        for line in document.text.split("\n"):
+    for text in corpus.texts():
+        for line in text.split("\n"):
             if line and not line.isspace() and line not in USER_PIECES:
                 yield from cut(line, settings.max_sentence_length)
 
@@ -163,15 +167,6 @@ def statistics(trained: Trained) -> dict[str, object]:
     }
 
 
-def _count_lines(corpus: Corpus, settings: TokenizeConfig) -> int:
-    with Progress(0, "lines counted") as progress:
-        total = 0
-        for _ in lines(corpus, settings):
-            total += 1
-            progress.update()
-    return total
-
-
 def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
     with scratch_directory() as scratch:
         path = os.path.join(scratch, "model")
@@ -220,28 +215,24 @@ def _follow(
     """Turns SentencePiece's log into a progress line, in a thread. If that cannot be written, ends
     the child and notes the error."""
     assert child.stderr is not None
+    progress: Progress | None = None
+    done = 0
     try:
-        _show_progress(child.stderr, settings, last)
+        for raw in child.stderr:
+            line = raw.decode(errors="replace").rstrip()
+            last.append(line)
+            if _EM.search(line):
+                progress = progress or Progress(0, "EM steps")
+                progress.update()
+            elif match := _MERGES.search(line):
+                progress = progress or Progress(settings.vocab_size, "pieces")
+                progress.update(int(match[1]) - done)
+                done = int(match[1])
+        if progress:
+            progress.close()
     except OSError as error:
         log_errors.append(error)
         child.kill()
-
-
-def _show_progress(stderr: IO[bytes], settings: TokenizeConfig, last: deque[str]) -> None:
-    progress: Progress | None = None
-    done = 0
-    for raw in stderr:
-        line = raw.decode(errors="replace").rstrip()
-        last.append(line)
-        if _EM.search(line):
-            progress = progress or Progress(0, "EM steps")
-            progress.update()
-        elif match := _MERGES.search(line):
-            progress = progress or Progress(settings.vocab_size, "pieces")
-            progress.update(int(match[1]) - done)
-            done = int(match[1])
-    if progress:
-        progress.close()
 
 
 def _train_as_child() -> int:

@@ -1,22 +1,31 @@
 """Compute Engine's REST API on loopback, as far as `launch` uses it: VMs that are real processes.
 
-The service keeps the promise that leases rest on: at the end of `maxRunDuration` it deletes the VM
-itself. Error texts: assumed.
+The service keeps the promise that leases depend on: it deletes a VM itself at the end of its
+`maxRunDuration`, or at its `terminationTime`. A managed instance group makes its hosts at once,
+replaces what it loses, and tries for ever.
+
+Assumed, from Google's pages: texts of errors; that a group whose hosts' end has passed makes no
+more of them; that a template or policy in use cannot be deleted.
 """
 
 from __future__ import annotations
 
 import datetime
-import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from testkit.fakes.compute_slices import Slices
-from testkit.fakes.machines import Answer, Service, error, kill
+from testkit.fakes.machines import (
+    Answer,
+    Machine,
+    Service,
+    error,
+    in_background,
+    kill,
+    lookup,
+    now,
+)
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
@@ -24,15 +33,71 @@ ERRORS = {
     "quota": ("QUOTA_EXCEEDED", "Quota 'TPU_LITE_PODSLICE_V5' exceeded. Limit: 0.0 in region."),
     "internal": ("INTERNAL_ERROR", "Internal error."),
 }
+REPAIR_SECONDS = 1.0  # a lost host is replaced so late that somebody sees it
+
+Key = tuple[str, str]  # zone, region or "global"; name
 
 
 @dataclass
-class Instance:
-    """A VM and the process that stands for it."""
+class Group:
+    """A managed instance group."""
 
     resource: dict[str, Any]
-    born: float = field(default_factory=time.monotonic)
-    process: subprocess.Popen[bytes] | None = None
+    hosts: list[str]  # names by their place in the slice; "" is not made yet
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    is_going: bool = False
+    made: int = 0
+    lost_at: float | None = None
+
+
+class Slices:
+    """What slices consist of: workload policies, instance templates, managed instance groups."""
+
+    def __init__(self, service: FakeCompute) -> None:
+        self._service = service
+        self.templates: dict[Key, dict[str, Any]] = {}
+        self.policies: dict[Key, dict[str, Any]] = {}
+        self.groups: dict[Key, Group] = {}
+        self.refusals: dict[str, list[Answer]] = {}  # of creations, by kind of resource
+        self.repairs = True  # whether lost hosts are replaced
+
+    def leftovers(self) -> list[str]:
+        """Names of all templates and policies."""
+        return sorted(name for _, name in (*self.templates, *self.policies))
+
+    def is_used(self, name: str) -> bool:
+        """Whether a group has this template or policy."""
+        return any(
+            use.endswith(f"/{name}")
+            for group in self.groups.values()
+            for use in (
+                group.resource["instanceTemplate"],
+                group.resource["resourcePolicies"]["workloadPolicy"],
+            )
+        )
+
+    def fill(self) -> None:
+        """One turn of the groups: each makes the hosts that it lacks."""
+        for (zone, name), group in self.groups.items():
+            there = self._service.vms
+            missing = [n for n, host in enumerate(group.hosts) if (zone, host) not in there]
+            if group.is_going or not missing or (group.made and not self.repairs):
+                group.lost_at = None
+                continue
+            group.lost_at = group.lost_at or time.monotonic()
+            if group.made and time.monotonic() - group.lost_at < REPAIR_SECONDS:
+                continue
+            template = group.resource["instanceTemplate"].rsplit("/")[-1]
+            properties = self.templates["global", template]["properties"]
+            if _moment(properties["scheduling"]["terminationTime"]) <= time.time():
+                continue
+            for number in missing:
+                group.made += 1
+                host = group.hosts[number] = f"{name}-h{group.made:03d}"
+                machine_type = f"zones/{zone}/machineTypes/{properties['machineType']}"
+                place = {"JAX_NUM_PROCESSES": str(len(group.hosts)), "JAX_PROCESS_ID": str(number)}
+                resource = {**properties, "name": host, "machineType": machine_type}
+                self._service.start(zone, resource, place, f"disk{number}")
 
 
 class FakeCompute(Service):
@@ -41,6 +106,8 @@ class FakeCompute(Service):
     Args:
         hurry: how many times faster than the clock a `maxRunDuration` runs out.
     """
+
+    operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
 
     def __init__(
         self,
@@ -51,19 +118,18 @@ class FakeCompute(Service):
     ) -> None:
         super().__init__(work_dir, environ, keep_disk)
         self._hurry = hurry
-        self._vms: dict[tuple[str, str], Instance] = {}
-        self._operations: dict[str, dict[str, Any]] = {}
         self._ending = threading.Event()
+        self.vms: dict[Key, Machine] = {}
         self.created: list[dict[str, Any]] = []  # what was asked for
-        self.coordinator_port = _free_port()
-        self.slices = Slices(
-            f"{self.url}/compute/v1/projects/p", self._operation, self._later, self._boot_host,
-            self._stop, lambda key: key in self._vms, error,
-        )  # fmt: skip
+        self.slices = Slices(self)
+        self._tables: dict[str, dict[Key, Any]] = {
+            "instances": self.vms, "instanceTemplates": self.slices.templates,
+            "resourcePolicies": self.slices.policies, "instanceGroupManagers": self.slices.groups,
+        }  # fmt: skip
 
     def __enter__(self) -> FakeCompute:
         super().__enter__()
-        self.later(self._end_leases)
+        in_background(self._tend)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -75,185 +141,155 @@ class FakeCompute(Service):
     def node_names(self) -> list[str]:
         """zone/name of all VMs and groups."""
         with self._lock:
-            return sorted("/".join(key) for key in {*self._vms, *self.slices.groups})
+            return sorted("/".join(key) for key in {*self.vms, *self.slices.groups})
 
     def hosts(self, name: str) -> list[str]:
         """Names of a slice's hosts that are there, by their place in it."""
         (group,) = [group for key, group in self.slices.groups.items() if key[1] == name]
-        return [host for _, host in group.hosts if host]
+        return [host for host in group.hosts if host]
 
     def is_ready(self, name: str) -> bool:
+        """Whether a VM, or every host of a slice, is running."""
         with self._lock:
             groups = [group for key, group in self.slices.groups.items() if key[1] == name]
-            wanted = {name, *(host for group in groups for _, host in group.hosts)}
-            found = [vm for key, vm in self._vms.items() if key[1] in wanted]
-            running = sum(vm.resource["status"] == "RUNNING" for vm in found)
-            return running >= max([1, *(len(group.hosts) for group in groups)])
+            wanted = [host for group in groups for host in group.hosts] or [name]
+            running = [key[1] for key, vm in self.vms.items() if vm.resource["status"] == "RUNNING"]
+            return set(wanted) <= set(running)
 
     def preempt(self, name: str, grace: float = 0.0) -> None:
         """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
-        with self._lock:
-            (key,) = [key for key in self._vms if key[1] == name]
-            vm = self._vms[key]
-        vm.resource["status"] = "STOPPING"
-        kill(vm.process, grace)
-        self._forget(key, vm)
+        (key,) = [key for key in self.vms if key[1] == name]
+        self._end(key, grace)
 
-    def _forget(self, key: tuple[str, str], vm: Instance) -> None:
-        """It is gone; another of its name stays."""
-        with self._lock:
-            if self._vms.get(key) is vm:
-                del self._vms[key]
+    # --- lives of VMs ------------------------------------------------------------------------
 
-    def _end_leases(self) -> None:
+    def start(
+        self,
+        zone: str,
+        resource: dict[str, Any],
+        environ: dict[str, str] | None = None,
+        disk: str = "disk",
+    ) -> None:
+        """Boots a VM."""
+        resource |= {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
+        metadata = {item["key"]: item["value"] for item in resource["metadata"]["items"]}
+        process = self.boot(metadata.get("startup-script", ""), environ, disk)
+        self.vms[zone, resource["name"]] = Machine(resource, process)
+        self.most_at_once = max(self.most_at_once, len(self.vms))
+
+    def _tend(self) -> None:
+        """What the cloud does by itself: it fills groups and ends leases."""
         while not self._ending.wait(0.05):
-            self.slices.fill()
             with self._lock:
-                over = [key for key, vm in self._vms.items() if self._is_over(vm)]
-                dead = [self._vms.pop(key) for key in over]
-            for vm in dead:
-                kill(vm.process, 0.0)
+                self.slices.fill()
+                over = [key for key, vm in self.vms.items() if self._is_over(vm)]
+            for key in over:
+                self._end(key, 0.0)
 
-    def _is_over(self, vm: Instance) -> bool:
+    def _is_over(self, vm: Machine) -> bool:
         scheduling = vm.resource["scheduling"]
         if "terminationTime" in scheduling:
-            ends = datetime.datetime.fromisoformat(scheduling["terminationTime"]).timestamp()
-            return time.time() >= ends
+            return time.time() >= _moment(scheduling["terminationTime"])
         most = float(scheduling["maxRunDuration"]["seconds"])
         return (time.monotonic() - vm.born) * self._hurry >= most
+
+    def _end(self, key: Key, grace: float) -> None:
+        """Ends a VM, and forgets it; another of its name stays."""
+        vm = self.vms.get(key)
+        if vm is None:
+            return
+        vm.resource["status"] = "STOPPING"
+        kill(vm.process, grace)
+        with self._lock:
+            if self.vms.get(key) is vm:
+                del self.vms[key]
 
     # --- the API -----------------------------------------------------------------------------
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
-        """One request."""
-        parts = path.partition("?")[0].strip("/").split("/")[3:]  # after compute/v1/projects
-        self.requests.append(f"{method} {'/'.join(parts[1:])}")
-        match parts[1:]:
-            case ["zones"]:
-                return 200, {"items": [{"name": zone} for zone in ZONES]}
-            case ["aggregated", "instances"]:
-                return self._list(None)
-            case ["zones", zone, "instances"] if method == "POST":
-                return self._create(zone, body)
-            case ["zones", zone, "instances"]:
-                return self._list(zone)
-            case ["zones", zone, "instances", name] if method == "DELETE":
-                return self._delete(zone, name)
-            case ["zones", zone, "instances", name]:
-                vm = self._vms.get((zone, name))
-                return (200, vm.resource) if vm else (404, error(404, f"{name} was not found"))
-            case ["zones" | "regions", _, "operations", name] | ["global", "operations", name]:
-                found = self._operations.get(name)
-                return (200, found) if found else (404, error(404, f"{name} was not found"))
-        answer = self.refusal(self.list_script) if method == "GET" else None
-        answer = answer or self.slices.answer(method, parts[1:], body)
-        return answer or (404, error(404, f"{method} {path} is not served here"))
-
-    def _list(self, zone: str | None) -> Answer:
-        refusal = self.refusal(self.list_script)
-        if refusal:
-            return refusal
+        """One request: of a place (a zone, a region or `global`), a kind and perhaps a name."""
+        parts = path.partition("?")[0].strip("/").split("/")[4:]  # below the project
+        self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
-            found = [vm.resource for key, vm in self._vms.items() if zone in (None, key[0])]
-        if zone is not None:
-            return 200, {"items": found}
+            match parts:
+                case ["zones"]:
+                    return 200, {"items": [{"name": zone} for zone in ZONES]}
+                case [*_, "operations", name]:
+                    return lookup(self._operations.get(name), name)
+                case ["zones", zone, _, name, "listErrors"]:
+                    return 200, {"items": self.slices.groups[zone, name].errors}
+                case ["aggregated", kind]:
+                    return self.refusal(self.list_script) or (200, {"items": self._scopes(kind)})
+                case ["global" as place, kind, *names] | [_, place, kind, *names]:
+                    pass
+                case _:
+                    return lookup(None, path)
+            if method == "POST":
+                return self._create(place, kind, body)
+            if not names:
+                items = self._scopes(kind).get(place, {kind: []})[kind]
+                return self.refusal(self.list_script) or (200, {"items": items})
+            key = (place, names[0])
+            entry = self._tables[kind].get(key)
+            if entry is None or method == "GET":
+                return lookup(_resource(entry), names[0])
+            return self._delete(kind, key, entry)
+
+    def _scopes(self, kind: str) -> dict[str, Any]:
+        """All resources of a kind, by their place."""
         scopes: dict[str, Any] = {}
-        for one in found:
-            scope = one["zone"].split("/", 6)[-1]
-            scopes.setdefault(scope, {"instances": []})["instances"].append(one)
-        return 200, {"items": scopes}
+        for (place, _), entry in self._tables[kind].items():
+            scopes.setdefault(place, {kind: []})[kind].append(_resource(entry))
+        return scopes
 
-    def _create(self, zone: str, resource: dict[str, Any]) -> Answer:
-        refusal = self.refusal(self.script)
-        if refusal:
-            return refusal
-        word = self.script.pop(0) if self.script else "ok"
-        key = (zone, resource["name"])
+    def _create(self, place: str, kind: str, body: dict[str, Any]) -> Answer:
+        key = (place, body["name"])
+        refused = self.slices.refusals.get(kind)
+        if refused:
+            return refused.pop(0)
+        if key in self._tables[kind]:
+            return 409, error(409, f"The resource {body['name']} already exists")
+        if kind == "instances":
+            if self.script:
+                code, message = ERRORS[self.script.pop(0)]
+                return self.operation(error={"errors": [{"code": code, "message": message}]})
+            self.created.append(body)
+            self.start(place, body)
+        elif kind == "instanceGroupManagers":
+            body |= {"zone": self._link(place), "creationTimestamp": now()}
+            self.slices.groups[key] = Group(body, [""] * int(body["targetSize"]))
+        else:
+            self._tables[kind][key] = body
+        return self.operation()
+
+    def _delete(self, kind: str, key: Key, entry: Any) -> Answer:
+        if kind == "instances":
+            entry.resource["status"] = "STOPPING"
+            return self.operation(lambda: self._end(key, 0.2))
+        if kind == "instanceGroupManagers":
+            entry.is_going = True
+            entry.resource["currentActions"] = {"deleting": len(entry.hosts)}
+            return self.operation(lambda: self._end_group(key, entry))
+        if self.slices.is_used(key[1]):
+            return 400, error(400, f"The resource {key[1]} is already being used")
+        del self._tables[kind][key]
+        return self.operation()
+
+    def _end_group(self, key: Key, group: Group) -> None:
+        for host in group.hosts:
+            self._end((key[0], host), 0.2)
         with self._lock:
-            if key in self._vms:
-                return 409, error(409, f"The resource {resource['name']} already exists")
-            if word in ERRORS:
-                return 200, self._operation(*ERRORS[word])
-            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-            base = f"{self.url}/compute/v1/projects/p"
-            resource |= {
-                "status": "STAGING" if word == "stuck" else "RUNNING",
-                "creationTimestamp": now, "zone": f"{base}/zones/{zone}",
-            }  # fmt: skip
-            vm = self._vms[key] = Instance(resource)
-            self.created.append(resource)
-            self.most_at_once = max(self.most_at_once, len(self._vms))
-            if word != "stuck":
-                vm.process = self.boot(_script(vm))
-        if word == "reply_lost":
-            return 503, error(503, "the reply was lost")
-        return 200, self._operation()
+            if self.slices.groups.get(key) is group:
+                del self.slices.groups[key]
 
-    def _boot_host(
-        self, zone: str, name: str, properties: dict[str, Any], number: int, count: int
-    ) -> None:
-        """A host of a slice, which finds the others by what its environment says."""
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        vm = Instance({
-            **properties, "name": name, "status": "RUNNING", "creationTimestamp": now,
-            "zone": f"{self.url}/compute/v1/projects/p/zones/{zone}",
-        })  # fmt: skip
-        vm.resource["machineType"] = f"zones/{zone}/machineTypes/{properties['machineType']}"
-        place = {
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{self.coordinator_port}",
-            "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(number),
-        }  # fmt: skip
-        with self._lock:
-            self._vms[(zone, name)] = vm
-            vm.process = self.boot(_script(vm), place, f"disk{number}")
-
-    def _delete(self, zone: str, name: str) -> Answer:
-        refusal = self.refusal(self.delete_script)
-        if refusal:
-            return refusal
-        with self._lock:
-            vm = self._vms.get((zone, name))
-            if vm is None:
-                return 404, error(404, f"The resource {name} was not found")
-            vm.resource["status"] = "STOPPING"
-        return 200, self._later(lambda: self._stop([(zone, name)]))
-
-    def _stop(self, keys: list[tuple[str, str]]) -> None:
-        """Ends VMs, and forgets them."""
-        for key in keys:
-            vm = self._vms.get(key)
-            if vm is not None:
-                vm.resource["status"] = "STOPPING"
-                kill(vm.process, 0.2)
-                self._forget(key, vm)
-
-    def _later(self, work: Callable[[], None]) -> dict[str, Any]:
-        """An operation that is over when its work is."""
-        operation = self._operation(done=False)
-
-        def finish() -> None:
-            work()
-            operation["status"] = "DONE"
-
-        self.later(finish)
-        return operation
-
-    def _operation(self, code: str = "", message: str = "", done: bool = True) -> dict[str, Any]:
-        self._counter += 1
-        name = f"operation-{self._counter}"
-        found: dict[str, Any] = {"name": name, "status": "DONE" if done else "RUNNING"}
-        if code:
-            found["error"] = {"errors": [{"code": code, "message": message}]}
-        self._operations[name] = found
-        return found
+    def _link(self, zone: str) -> str:
+        return f"{self.url}/compute/v1/projects/p/zones/{zone}"
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def _resource(entry: Any) -> Any:
+    """What the API says of a VM, a group, a template or a policy."""
+    return entry.resource if isinstance(entry, (Machine, Group)) else entry
 
 
-def _script(vm: Instance) -> str:
-    items = {item["key"]: item["value"] for item in vm.resource["metadata"]["items"]}
-    return str(items.get("startup-script", ""))
+def _moment(time_of_day: str) -> float:
+    return datetime.datetime.fromisoformat(time_of_day).timestamp()

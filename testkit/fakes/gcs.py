@@ -5,14 +5,13 @@ socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obe
 other host is refused, which proves that a test never leaves the machine. Faults are ordered by
 POST /_fake/fault (see gcs_faults.Rule), the log of requests is at /_fake/log.
 
-Run as `python -m testkit.fakes.gcs --ca_file F --die_with_parent`: prints its port, and ends when
-its standard input closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
+Run as `python -m testkit.fakes.gcs CA_FILE`: prints its port, and ends when its standard input
+closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
 starts it.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,7 +22,6 @@ import ssl
 import struct
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -31,9 +29,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from testkit.fakes.gcs_api import Reply, Request, route
+from testkit.fakes.gcs_api import Reply, Request, error_reply, serve
 from testkit.fakes.gcs_faults import Rule, Rules
-from testkit.fakes.gcs_store import HttpError, Store
+from testkit.fakes.gcs_store import Store
 
 _CHUNK = 64 << 10
 
@@ -56,7 +54,6 @@ class FakeServer(ThreadingHTTPServer):
         authority.issue_cert("*.googleapis.com", "storage.googleapis.com").configure_cert(self.tls)
         self.store, self.rules = Store(), Rules()
         self.log: list[dict[str, Any]] = []
-        self.log_lock = threading.Lock()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away are what we are here for; anything else is our own fault."""
@@ -95,43 +92,34 @@ class Handler(BaseHTTPRequestHandler):
         host = self.tls_host or self.headers.get("Host", "")
         request = f"{self.command} {host}{unquote(self.path)}"
         rule = self.server.rules.strike(request, *_bytes_moved(self.headers))
-        entry = {"time": time.time(), "request": request, "fault": rule.do if rule else None}
-        entry["range"] = self.headers.get("Range") or self.headers.get("Content-Range")
-        with self.server.log_lock:
-            self.server.log.append(entry)
+        entry = {"request": request, "fault": rule.do if rule else None}
+        self.server.log.append(entry)
         try:
             self._answer(segments, query, rule, entry)
         except _Abort:
             entry.setdefault("status", 0)
             self.close_connection = True
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _serve  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
     def _answer(
         self, segments: list[str], query: dict[str, str], rule: Rule | None, entry: dict[str, Any]
     ) -> None:
-        if rule and rule.do == "delay":
-            self._pause(rule)
         if rule and rule.do == "reset" and rule.bytes == 0:
             self._reset()
-        start = _first_byte(self.headers.get("Content-Range"))
+        start, _ = _bytes_moved(self.headers)
         body, is_broken = self._read_body(rule, start)
         entry["received"] = len(body)
         if rule and rule.do == "status":
-            reply = _error_reply(HttpError(rule.code, "Injected by the test."))
+            reply = error_reply(rule.code, "Injected by the test.")
         else:
             if rule and rule.do == "corrupt" and body:
                 body = _flipped(body, rule.bytes - start)
             base = f"https://{self.tls_host}" if self.tls_host else f"http://{self.headers['Host']}"
-            try:
-                headers = dict(self.headers.items())
-                request = Request(self.command, segments, query, headers, body, base, is_broken)
-                reply = route(self.server.store, request)
-            except HttpError as error:
-                reply = _error_reply(error)
-        if is_broken:
-            self._reset()
-        if rule and rule.do == "lost_reply":
+            headers = dict(self.headers.items())
+            request = Request(self.command, segments, query, headers, body, base, is_broken)
+            reply = serve(self.server.store, request)
+        if is_broken or (rule and rule.do == "lost_reply"):
             self._reset()
         entry["status"] = reply.status
         self._send(reply, rule)
@@ -148,8 +136,6 @@ class Handler(BaseHTTPRequestHandler):
                     if rule and rule.do == "reset":
                         return bytes(body[: max(limit, 0)]), True
                     limit = None
-                    self._pause(rule)
-                if rule and rule.do == "slow" and is_upload:
                     self._pause(rule)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError):
             return bytes(body), True
@@ -177,35 +163,24 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply, rule: Rule | None) -> None:
         body, start = reply.body, reply.first_byte
-        length = len(body)
-        if rule and rule.do == "short" and reply.is_media:
+        rule = rule if reply.is_media else None
+        if rule and rule.do == "short":
             body = body[: max(rule.bytes - start, 0)]
-            length = len(body)
-        if rule and rule.do == "corrupt" and reply.is_media:
+        if rule and rule.do == "corrupt":
             body = _flipped(body, rule.bytes - start)
         lines = [f"HTTP/1.1 {reply.status} {reply.words}"]
-        headers = {**reply.headers, "Content-Length": str(length), "Date": self.date_time_string()}
-        if reply.status in (304, 308):
-            headers["Content-Length"], body = "0", b""
+        headers = {**reply.headers, "Content-Length": str(len(body))}
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        if self.command == "HEAD":
-            body = b""
-        self._send_body(head, body, start, rule if reply.is_media else None)
-        if rule and rule.do in ("short", "truncate") and reply.is_media:
+        self._send_body(head, body, start, rule)
+        if rule and rule.do in ("short", "truncate"):
             self.close_connection = True
 
     def _send_body(self, head: bytes, body: bytes, start: int, rule: Rule | None) -> None:
         """Head and body in one go (else each reply waits for a delayed ACK), or as a fault says."""
         try:
-            if rule is None or rule.do not in ("reset", "stall", "truncate", "slow"):
+            if rule is None or rule.do not in ("reset", "stall", "truncate"):
                 self.wfile.write(head + body)
-                return
-            if rule.do == "slow":
-                self.wfile.write(head)
-                for at in range(0, len(body), max(rule.bytes, 1)):
-                    self.wfile.write(body[at : at + max(rule.bytes, 1)])
-                    self._pause(rule)
                 return
             cut = max(rule.bytes - start, 0)
             self.wfile.write(head + body[:cut])
@@ -241,10 +216,9 @@ class Handler(BaseHTTPRequestHandler):
         elif what == "fault":
             server.rules.clear()
         elif what == "log":
-            with server.log_lock:
-                answer = list(server.log)
-                if self.command == "DELETE":
-                    server.log.clear()
+            answer = list(server.log)
+            if self.command == "DELETE":
+                server.log.clear()
         data = json.dumps(answer).encode()
         self._send(Reply(200, data, {"Content-Type": "application/json"}), None)
 
@@ -255,11 +229,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """The log is /_fake/log."""
-
-
-def _first_byte(content_range: str | None) -> int:
-    result = re.match(r"bytes (\d+)-", content_range or "")
-    return int(result.group(1)) if result else 0
 
 
 def _bytes_moved(headers: Any) -> tuple[int, float]:
@@ -279,21 +248,10 @@ def _flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
 
 
-def _error_reply(error: HttpError) -> Reply:
-    detail = {"message": error.message, "domain": "global", "reason": "fake"}
-    words = {"error": {"code": error.status, "message": error.message, "errors": [detail]}}
-    return Reply(error.status, json.dumps(words).encode(), {"Content-Type": "application/json"})
-
-
 def main() -> None:
     """Serves until standard input closes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ca_file", required=True)
-    parser.add_argument("--die_with_parent", action="store_true")
-    options = parser.parse_args()
-    server = FakeServer(options.ca_file)
-    if options.die_with_parent:
-        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    server = FakeServer(sys.argv[1])
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

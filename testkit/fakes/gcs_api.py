@@ -49,24 +49,31 @@ class Request:
     base: str
     is_broken: bool
 
-    def json(self) -> dict[str, Any]:
-        """The body; some are empty."""
-        return json.loads(self.body or b"{}")
+
+def serve(store: Store, request: Request) -> Reply:
+    """The answer to one request."""
+    try:
+        return _route(store, request)
+    except HttpError as error:
+        return error_reply(error.status, error.message)
 
 
-def route(store: Store, request: Request) -> Reply:
-    """Serves one request.
+def error_reply(status: int, message: str) -> Reply:
+    """An answer that is not success, in Google's form."""
+    detail = {"message": message, "domain": "global", "reason": "fake"}
+    return _json({"error": {"code": status, "message": message, "errors": [detail]}}, status)
 
-    Raises:
-        HttpError: any answer that is not success.
-    """
+
+def _route(store: Store, request: Request) -> Reply:
     segments = request.segments
-    if segments[:3] == ["upload", "storage", "v1"]:
+    if "upload_id" in request.query:
+        return _upload_chunk(store, request.query["upload_id"], request)
+    if request.is_broken:
+        raise HttpError(400, "The request ended too early.")
+    if segments[0] == "upload":
         return _upload(store, segments[4], request)
     if segments[0] == "download":
         segments = segments[1:]
-    if request.is_broken:
-        raise HttpError(400, "The request ended too early.")
     if segments[:3] == ["storage", "v1", "b"]:
         return _json_door(store, segments[3:], request)
     # TensorFlow reads from https://storage.googleapis.com/BUCKET/NAME.
@@ -76,8 +83,7 @@ def route(store: Store, request: Request) -> Reply:
 
 def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
     if not rest or not rest[0]:
-        values = request.json()
-        return _json(store.create_bucket(values["name"], values.get("location", "US")))
+        return _json(store.create_bucket(json.loads(request.body)["name"]))
     bucket = rest[0]
     if len(rest) == 1:
         return _json(store.bucket_resource(bucket))
@@ -97,7 +103,7 @@ def _json_door(store: Store, rest: list[str], request: Request) -> Reply:
 
 def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: str) -> Reply:
     source = store.get(bucket, name, {})
-    copy = store.put(target_bucket, target, source.data, {"contentType": source.content_type})
+    copy = store.put(target_bucket, target, source.data)
     size = str(len(copy.data))
     done = {"done": True, "objectSize": size, "totalBytesRewritten": size}
     return _json({**done, "resource": copy.resource()})
@@ -106,12 +112,9 @@ def _rewrite(store: Store, bucket: str, name: str, target_bucket: str, target: s
 def _media(stored: StoredObject, headers: dict[str, str]) -> Reply:
     size = len(stored.data)
     answer = {
-        "Content-Type": stored.content_type,
+        "Content-Type": "application/octet-stream",
         "x-goog-generation": str(stored.generation),
-        "x-goog-metageneration": "1",
-        "x-goog-stored-content-length": str(size),
         "x-goog-hash": f"crc32c={stored.crc32c}",
-        "ETag": f'"e{stored.generation}"',
     }
     wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("Range") or headers.get("range") or "")
     if not wanted:
@@ -126,13 +129,9 @@ def _media(stored: StoredObject, headers: dict[str, str]) -> Reply:
 
 def _upload(store: Store, bucket: str, request: Request) -> Reply:
     query = request.query
-    if "upload_id" in query:
-        return _upload_chunk(store, query["upload_id"], request)
-    if request.is_broken:
-        raise HttpError(400, "The request ended too early.")
     kind = query.get("uploadType")
     if kind == "resumable":
-        resource = request.json()
+        resource = json.loads(request.body or b"{}")
         name = query.get("name") or resource["name"]
         upload_id = store.start_upload(bucket, name, resource, query)
         address = f"{request.base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
@@ -141,8 +140,7 @@ def _upload(store: Store, bucket: str, request: Request) -> Reply:
         resource, data = _parts(request.headers, request.body)
         name = query.get("name") or resource["name"]
         return _json(store.put(bucket, name, data, resource, query).resource())
-    resource = {"contentType": request.headers.get("Content-Type")}
-    return _json(store.put(bucket, query["name"], request.body, resource, query).resource())
+    return _json(store.put(bucket, query["name"], request.body, {}, query).resource())
 
 
 def _upload_chunk(store: Store, upload_id: str, request: Request) -> Reply:
@@ -179,5 +177,5 @@ def _parts(headers: dict[str, str], body: bytes) -> tuple[dict[str, Any], bytes]
     return json.loads(first.partition(b"\r\n\r\n")[2]), content
 
 
-def _json(value: dict[str, Any]) -> Reply:
-    return Reply(200, json.dumps(value).encode(), dict(_JSON))
+def _json(value: dict[str, Any], status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value).encode(), dict(_JSON))

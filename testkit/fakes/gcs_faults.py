@@ -8,10 +8,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = frozenset(
-    {"status", "reset", "stall", "lost_reply", "delay", "slow", "truncate", "short", "corrupt"}
-)
 _AT_A_BYTE = frozenset({"reset", "stall", "truncate", "short", "corrupt"})
+KINDS = _AT_A_BYTE | {"status", "lost_reply"}
 
 
 @dataclass
@@ -21,9 +19,8 @@ class Rule:
     match: regular expression on "METHOD host/path?query", names unquoted.
     do: status(code) answers so; reset(bytes), stall(bytes, seconds), truncate(bytes) strike when
       that many bytes of the object (not of the request) have passed; lost_reply does the work and
-      drops the connection; delay(seconds) answers late; slow(bytes, seconds) moves so many bytes
-      at a time; short(bytes) is a complete reply with too little in it; corrupt(bytes) flips the
-      byte there.
+      drops the connection; short(bytes) is a complete reply with too little in it; corrupt(bytes)
+      flips the byte there.
     times: -1 for ever; skip: matching requests that pass first; p: chance of striking.
     """
 

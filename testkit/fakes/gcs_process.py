@@ -19,15 +19,40 @@ from testkit import ROOT
 TOKEN = "ya29." + "the-token-of-the-fake"
 
 
-class FakeBucket:
-    """Talks to a running fake bucket: orders faults, looks into it, as a test or another program.
+class FakeGcs:
+    """A running fake bucket; use as a context manager. Its methods order faults and look into it,
+    as a test or another program.
 
-    Args:
-        url: its plain door.
+    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
+    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
+    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
+    so give it to a child, not to this process.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __enter__(self) -> FakeGcs:
+        self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
+        ca_file = str(Path(self._directory.name) / "ca.pem")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "testkit.fakes.gcs", ca_file],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.env = environment(self.url, ca_file)
+        self.create_bucket("bucket")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._directory.cleanup()
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """The whole environment of a child process."""
+        return {**os.environ, **self.env, **more}
 
     def fault(self, match: str, do: str, **how: Any) -> None:
         """Orders a fault: see `gcs_faults.Rule`. `times` is 1 unless said; -1 is for ever."""
@@ -38,12 +63,12 @@ class FakeBucket:
         self._call("DELETE", "/_fake/fault")
 
     def log(self, clear: bool = False) -> list[dict[str, Any]]:
-        """Requests so far: request ("METHOD host/path?query"), time, status, fault, received."""
+        """Requests so far: request ("METHOD host/path?query"), status, fault, received."""
         return self._call("DELETE" if clear else "GET", "/_fake/log")
 
-    def create_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+    def create_bucket(self, name: str) -> None:
         """Makes a bucket."""
-        self._call("POST", "/storage/v1/b", {"name": name, "location": location})
+        self._call("POST", "/storage/v1/b", {"name": name})
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Names of all objects under a prefix."""
@@ -75,44 +100,6 @@ class FakeBucket:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=30) as response:
             return response.read()
-
-
-class FakeGcs(FakeBucket):
-    """A running fake bucket; use as a context manager.
-
-    `.url` is the plain door. `.env` holds what a child process needs on top of `os.environ`
-    (`.environ()` is both together): the google client, `bigbird_ja.storage` and TensorFlow's
-    gs:// all find the fake, with short timeouts. TensorFlow reads its part while it is imported,
-    so give it to a child, not to this process.
-    """
-
-    def __init__(self) -> None:
-        """The address is known once it runs."""
-
-    def __enter__(self) -> FakeGcs:
-        self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
-        ca_file = str(Path(self._directory.name) / "ca.pem")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.fakes.gcs", "--ca_file", ca_file, "--die_with_parent"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.env = environment(self.url, ca_file)
-        self.create_bucket("bucket")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-        self._directory.cleanup()
-
-    def environ(self, **more: str) -> dict[str, str]:
-        """The whole environment of a child process."""
-        return {**os.environ, **self.env, **more}
 
 
 def environment(url: str, ca_file: str) -> dict[str, str]:

@@ -31,7 +31,6 @@ class StoredObject:
     name: str
     data: bytes
     generation: int
-    content_type: str = "application/octet-stream"
     metadata: dict[str, str] = field(default_factory=dict)
     updated: float = field(default_factory=time.time)
 
@@ -47,7 +46,7 @@ class StoredObject:
         return {
             "bucket": self.bucket, "name": self.name, "size": str(len(self.data)),
             "generation": str(self.generation), "metageneration": "1", "crc32c": self.crc32c,
-            "contentType": self.content_type, "updated": when, "metadata": self.metadata,
+            "updated": when, "metadata": self.metadata,
         }  # fmt: skip
 
 
@@ -69,21 +68,19 @@ class Store:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.buckets: dict[str, dict[str, StoredObject]] = {}
-        self.locations: dict[str, str] = {}
         self.uploads: dict[str, Upload] = {}
         self._generations = itertools.count(int(time.time() * 1e6))
 
-    def create_bucket(self, name: str, location: str = "US-CENTRAL1") -> dict[str, Any]:
+    def create_bucket(self, name: str) -> dict[str, Any]:
         """Makes a bucket; fine where it exists."""
         with self.lock:
             self.buckets.setdefault(name, {})
-            self.locations.setdefault(name, location)
             return self.bucket_resource(name)
 
     def bucket_resource(self, name: str) -> dict[str, Any]:
         """The JSON resource of a bucket."""
         self.objects(name)
-        return {"kind": "storage#bucket", "name": name, "location": self.locations[name]}
+        return {"kind": "storage#bucket", "name": name, "location": "US-CENTRAL1"}
 
     def objects(self, bucket: str) -> dict[str, StoredObject]:
         """Name to object."""
@@ -104,11 +101,9 @@ class Store:
     def check(self, stored: StoredObject | None, conditions: dict[str, str]) -> None:
         """Raises 412 where a precondition on the generation does not hold."""
         current = stored.generation if stored else 0
-        must, must_not = conditions.get("ifGenerationMatch"), conditions.get("ifGenerationNotMatch")
-        if must is not None and int(must) != current:
+        wanted = conditions.get("ifGenerationMatch")
+        if wanted is not None and int(wanted) != current:
             raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
-        if must_not is not None and int(must_not) == current:
-            raise HttpError(304, "Not Modified")
 
     def put(
         self, bucket: str, name: str, data: bytes,
@@ -119,9 +114,8 @@ class Store:
         with self.lock:
             objects = self.objects(bucket)
             self.check(objects.get(name), conditions or {})
-            kind = resource.get("contentType") or "application/octet-stream"
-            generation, metadata = next(self._generations), resource.get("metadata") or {}
-            made = StoredObject(bucket, name, data, generation, kind, metadata)
+            metadata = resource.get("metadata") or {}
+            made = StoredObject(bucket, name, data, next(self._generations), metadata)
             if resource.get("crc32c") not in (None, made.crc32c):
                 raise HttpError(400, f"Provided CRC32C {resource['crc32c']!r} doesn't match.")
             objects[name] = made

@@ -7,6 +7,7 @@ SIGTERM, a grace, SIGKILL. The door also is the metadata server of the machines.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -23,16 +25,22 @@ Answer = tuple[int, Any]
 REFUSALS = {
     "permission": (403, "PERMISSION_DENIED", "Permission denied on the resource"),
     "disabled": (403, "PERMISSION_DENIED", "The API has not been used before or it is disabled."),
-    "quota_call": (429, "RESOURCE_EXHAUSTED", "Quota limit 'X' has been exceeded. Limit: 0"),
-    "rate": (429, "RESOURCE_EXHAUSTED", "Quota exceeded for limit 'Queries per minute'"),
     "unavailable": (503, "UNAVAILABLE", "The service is currently unavailable."),
     "internal_call": (500, "INTERNAL", "Internal error."),
-    "bad_request": (400, "INVALID_ARGUMENT", "Invalid value for field 'machineType'"),
 }
 
 
+@dataclass
+class Machine:
+    """What the API says of a machine, and the process that stands for it."""
+
+    resource: dict[str, Any]
+    process: subprocess.Popen[bytes] | None = None
+    born: float = field(default_factory=time.monotonic)
+
+
 class Service:
-    """The door and the processes.
+    """The door, the processes and the operations.
 
     Args:
         work_dir: each machine gets a folder in it, as its disk and for its output.
@@ -40,16 +48,22 @@ class Service:
         keep_disk: all machines share one folder, as if the image had the package installed.
     """
 
+    # An operation's name without its number, and what it says while it runs and once it is over.
+    operation_prefix: str
+    running: dict[str, Any]
+    over: dict[str, Any]
+
     def __init__(
         self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
     ) -> None:
         self.work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
         self._lock = threading.RLock()
-        self._counter = 0
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._operations: dict[str, dict[str, Any]] = {}
         self.script: list[str] = []  # answers to creations, in order; then all succeed
         self.delete_script: list[str] = []
         self.list_script: list[str] = []
+        self.http_script: list[int] = []  # statuses for what machines ask of themselves
         self.requests: list[str] = []
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
@@ -57,12 +71,11 @@ class Service:
         self.url = f"http://{self.address}"
 
     def __enter__(self) -> Any:
-        work = lambda: self._http.serve_forever(0.02)  # noqa: E731
-        threading.Thread(target=work, daemon=True).start()
+        in_background(lambda: self._http.serve_forever(0.02))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
+        for process in self._processes:
             kill(process, 0.0)
         self._http.shutdown()
         self._http.server_close()
@@ -71,10 +84,6 @@ class Service:
         """One request to the service."""
         raise NotImplementedError
 
-    def answer_machine(self, method: str, path: str) -> Answer | None:
-        """What a machine, which shows its token, asks for; None: as anybody."""
-        return None
-
     def refusal(self, script: list[str]) -> Answer | None:
         """The script's next answer where it is a refusal."""
         if not script or script[0] not in REFUSALS:
@@ -82,14 +91,27 @@ class Service:
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
+    def operation(self, work: Callable[[], None] | None = None, **values: Any) -> Answer:
+        """An operation that is over; or, with work in the background, that is once this is done."""
+        name = f"{self.operation_prefix}{len(self._operations)}"
+        operation = self._operations[name] = {"name": name, **self.over, **values}
+
+        def finish(work: Callable[[], None]) -> None:
+            work()
+            operation.update(self.over)
+
+        if work is not None:
+            operation.update(self.running)
+            in_background(lambda: finish(work))
+        return 200, operation
+
     def boot(
         self, script: str, environ: dict[str, str] | None = None, disk_name: str = "disk"
     ) -> subprocess.Popen[bytes] | None:
         """A machine's process."""
         if self._environ is None:
             return None
-        self._counter += 1
-        directory = os.path.join(self.work_dir, f"vm-{self._counter}")
+        directory = os.path.join(self.work_dir, f"vm-{len(self._processes)}")
         os.makedirs(directory)
         with open(f"{directory}/startup-script", "w", encoding="utf-8") as file:
             file.write(script)
@@ -102,18 +124,31 @@ class Service:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-        self.processes.append(process)
+        self._processes.append(process)
         return process
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Does something in the background."""
-        threading.Thread(target=work, daemon=True).start()
+
+def in_background(work: Callable[[], None]) -> None:
+    """Does something in a thread of its own."""
+    threading.Thread(target=work, daemon=True).start()
+
+
+def now() -> str:
+    """The time as both services write it."""
+    moment = datetime.datetime.now(datetime.timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def error(code: int, message: str, status: str = "") -> dict[str, Any]:
     """The body of a refusal."""
     details = {"code": code, "message": message, "errors": [{"message": message}]}
     return {"error": {**details, **({"status": status} if status else {})}}
+
+
+def lookup(resource: Any, name: str) -> Answer:
+    """A resource that was asked for by its name, or None."""
+    missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
+    return missing if resource is None else (200, resource)
 
 
 def kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:
@@ -123,44 +158,38 @@ def kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         if grace > 0:
             os.killpg(process.pid, signal.SIGTERM)
-            until = time.monotonic() + grace
-            while process.poll() is None and time.monotonic() < until:
-                time.sleep(0.02)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _door(service: Service) -> type[BaseHTTPRequestHandler]:
     class Door(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if re.fullmatch("/computeMetadata/.*/token", self.path):
-                is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
-                return self._send(200 if is_asked_well else 403, {"access_token": TOKEN})
-            return self._serve()
-
-        def do_POST(self) -> None:
-            self._serve()
-
-        def do_DELETE(self) -> None:
-            self._serve()
-
-        def _serve(self) -> None:
+        def serve(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
-            token = self.headers.get("Authorization")
-            answer = None
-            if token is not None:
-                is_known = token == f"Bearer {TOKEN}"
-                answer = service.answer_machine(self.command, self.path) if is_known else (401, {})
-            self._send(*(answer or service.answer(self.command, self.path, body)))
-
-        def _send(self, status: int, body: Any) -> None:
-            data = json.dumps(body).encode()
+            status, reply = self._answer(body)
+            data = json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        do_GET = do_POST = do_DELETE = serve  # noqa: N815
+
+        def _answer(self, body: Any) -> Answer:
+            if re.fullmatch("/computeMetadata/.*/token", self.path):
+                is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
+                return (200, {"access_token": TOKEN}) if is_asked_well else (403, {})
+            if (token := self.headers.get("Authorization")) is not None:  # a machine, of itself
+                service.requests.append(f"machine {self.command}")
+                if token != f"Bearer {TOKEN}":
+                    return 401, {}
+                if service.http_script:
+                    return service.http_script.pop(0), {}
+            return service.answer(self.command, self.path, body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

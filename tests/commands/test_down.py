@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bigbird_ja.launch.run_files import BucketFiles, Run, supervisor_lease
 from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
+from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
-NODE_A = "projects/p/locations/us-central1-a/nodes/a"
+DOWN = ["down", "--project=p", "--yes"]
+ZONE = "us-central1-a"
+NODE_A = f"projects/p/locations/{ZONE}/nodes/a"
 QUEUED_B = "projects/p/locations/europe-west4-a/queuedResources/b"
 
 
 @pytest.fixture
-def fake(tmp_path: object) -> Iterator[FakeTpu]:
+def fake(tmp_path: Path) -> Iterator[FakeTpu]:
+    """With a node `a`, and a dead queued resource `b` in another zone."""
     with FakeTpu(f"{tmp_path}/vms") as server:
-        tpus = support.nodes(server)
-        tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
+        tpus = support.client(server)
+        metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
+        tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), ZONE, 1, metadata, 3600.0)
         tpus.create(TpuSpec("b", "v3-8", "i", "id-b", queued=True), "europe-west4-a", 1, {}, 3600.0)
         server.preempt("b")
         yield server
@@ -28,31 +34,55 @@ def fake(tmp_path: object) -> Iterator[FakeTpu]:
 
 def test_all_zones_nodes_and_queues_dead_ones_too(fake: FakeTpu) -> None:
     fake.delete_script += ["unavailable", "permission"]  # the first tries fail
-    status, result = support.run(["down", "--project=p", "--yes", "--json"], fake)
-    assert status == 0
-    assert sorted(result["deleted"]) == [QUEUED_B, NODE_A]
+    status, result = support.run(DOWN, fake)
+    assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
     assert fake.node_names() == fake.queued_names() == []
-    status, result = support.run(["down", "--project=p", "--yes", "--json"], fake)
+    status, result = support.run(DOWN, fake)
     assert (status, result["deleted"]) == (0, [])
 
 
 def test_one_run_only(fake: FakeTpu) -> None:
-    down = ["down", "--project=p", "--name=b", "--yes", "--json"]
-    status, _ = support.run(down, fake)
-    assert status == 0
+    down = [*DOWN, "--name=b"]
+    assert support.run(down, fake)[0] == 0
     # Of a name without a TPU nobody can tell whether it is one; a bucket can.
     status, result = support.run(down, fake)
     assert status == 2
     assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
-    root = fake.work_dir
-    BucketFiles(Run(root, "b")).prepare()
-    Run(root, "b", spec=TpuSpec("b", "v3-8", "i", "id-b")).save()
-    BucketFiles(Run(root, "damaged")).prepare()
-    with open(Run(root, "damaged").supervisor("launch.json"), "w", encoding="utf-8") as file:
-        file.write("{")
-    status, result = support.run([*down, f"--bucket={root}"], fake)
+    for name in ("b", "damaged"):
+        run = Run(fake.work_dir, name, spec=TpuSpec(name, "v3-8", "i", f"id-{name}"))
+        BucketFiles(run).prepare()
+        run.save()
+    Path(fake.work_dir, "damaged/supervisor/launch.json").write_text("{")
+    status, result = support.run([*down, f"--bucket={fake.work_dir}"], fake)
     assert (status, result["left"]) == (0, [])
-    assert [name.rsplit("/")[-1] for name in fake.node_names()] == ["a"]
+    assert fake.node_names() == [NODE_A]
+
+
+def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: Path) -> None:
+    """A node of the other service, and one without our label, have the same name and zone."""
+    with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
+        support.client(newer).create(TpuSpec("a", "v6e-8", "i", "id-1"), ZONE, 1, {}, 1e5)
+        for name in ("a", "serving"):
+            support.client(older).create(TpuSpec(name, "v3-8", "i"), ZONE, 1, {}, 1e5)
+            older.machine(name).resource["labels"] = {"owner": "someone-else"}
+        vm = f"projects/p/zones/{ZONE}/instances/a"
+        for more, key in ((["--dry_run"], "left"), ([], "deleted")):
+            status, result = support.run([*DOWN, "--name=a", *more], newer, older)
+            assert (status, result[key]) == (0, [vm])
+        assert newer.node_names() == [] and len(older.node_names()) == 2
+
+
+def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:
+    with FakeCompute(f"{tmp_path}/c") as newer:
+        support.client(newer).create(TpuSpec("c", "v6e-8", "i", "id-c"), ZONE, 1, {}, 1e5)
+        status, result = support.run(["status", "--project=p"], newer, fake)
+        assert (status, {tpu["run"] for tpu in result["tpus"]}) == (0, {"a", "b", "c"})
+        newer.list_script += ["internal_call"]
+        status, result = support.run(DOWN, newer, fake)
+        assert status == 74 and "more may be left" in result["error"]
+        status, result = support.run(DOWN, newer, fake)
+        assert (status, len(result["deleted"])) == (0, 3)
+        assert newer.node_names() == fake.node_names() == []
 
 
 class Terminal(io.StringIO):
@@ -62,57 +92,60 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_nothing_without_a_yes(fake: FakeTpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, result = support.run(["down", "--project=p", "--json"], fake)
+def test_nothing_without_a_yes(
+    tmp_path: Path,
+    fake: FakeTpu,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    down = ["down", "--project=p"]
+    status, result = support.run(down, fake)
     assert status == 2
     assert "--yes" in result["error"]
-    status, result = support.run(["down", "--project=p", "--dry_run", "--json"], fake)
+    status, result = support.run([*down, "--dry_run"], fake)
     assert (status, len(result["left"])) == (0, 2)
     for answer in ("n", ""):  # the second: the prompt is closed
         monkeypatch.setattr("sys.stdin", Terminal(answer))
-        status, result = support.run(["down", "--project=p", "--json"], fake)
+        status, result = support.run(down, fake)
         assert status == 2 and "nothing was deleted" in result["error"]
+    question = capsys.readouterr().err
+    assert f"a in {ZONE} from the Cloud TPU API, of run {tmp_path}/bucket/a" in question
     assert len(fake.node_names()) == 2
 
 
 def test_what_cannot_be_deleted_is_reported(fake: FakeTpu) -> None:
     fake.delete_script += ["permission"] * 100
-    flags = ["down", "--project=p", "--name=a", "--yes", "--timeout_minutes=0.02", "--json"]
-    status, result = support.run(flags, fake)
-    assert status == 74
-    assert result["left"] == [NODE_A]
+    status, result = support.run([*DOWN, "--name=a", "--timeout_minutes=0.02"], fake)
+    assert (status, result["left"]) == (74, [NODE_A])
     assert "still there" in result["error"]
 
 
-def test_a_zone_that_nobody_knows_is_no_zone_without_tpus(fake: FakeTpu) -> None:
-    flags = ["down", "--project=p", "--yes", "--json"]
-    status, result = support.run([*flags, "--zones=us-central9-z"], fake)
+def test_an_unknown_zone_is_refused(fake: FakeTpu) -> None:
+    status, result = support.run([*DOWN, "--zones=us-central9-z"], fake)
     assert status == 2
     assert "no service knows 'us-central9-z'" in result["error"]
-    status, result = support.run([*flags, "--zones=us-central1-b"], fake)
+    status, result = support.run([*DOWN, "--zones=us-central1-b"], fake)
     assert (status, result["deleted"]) == (0, [])
 
 
-def test_a_part_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
+def test_a_zone_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
     fake.unreachable.append("projects/p/locations/asia-east1-c")
-    status, result = support.run(["down", "--project=p", "--yes", "--json"], fake)
+    status, result = support.run(DOWN, fake)
     assert status == 74
     assert "no answer from asia-east1-c" in result["error"]
 
 
-def test_under_the_hands_of_a_living_launch_nothing_is_deleted(fake: FakeTpu) -> None:
-    """Without --bucket: the machine itself says where its run lies."""
-    run_dir = f"{fake.work_dir}/bucket/c"
-    BucketFiles(Run(f"{fake.work_dir}/bucket", "c")).prepare()
-    tpus = support.nodes(fake)
+def test_what_a_living_launch_watches_is_refused(fake: FakeTpu) -> None:
+    """Without --bucket: the metadata of the machine name the folder of its run."""
+    run = Run(f"{fake.work_dir}/bucket", "c")
+    BucketFiles(run).prepare()
     spec = TpuSpec("c", "v3-8", "i", "id-c")
-    tpus.create(spec, "us-central1-a", 1, {RUN_DIR_KEY: run_dir}, 3600.0)
-    lock = supervisor_lease(Run(f"{fake.work_dir}/bucket", "c"), print)
+    support.client(fake).create(spec, ZONE, 1, {RUN_DIR_KEY: run.run_dir}, 3600.0)
+    lock = supervisor_lease(run, print)
     lock.acquire()
-    down = ["down", "--project=p", "--name=c", "--yes", "--json"]
-    status, result = support.run(down, fake)
+    status, result = support.run([*DOWN, "--name=c"], fake)
     assert status == 2
     assert "c is watched by a `launch`" in result["error"]
     lock.release()
-    status, result = support.run(down, fake)
-    assert (status, result["deleted"]) == (0, ["projects/p/locations/us-central1-a/nodes/c"])
+    status, result = support.run([*DOWN, "--name=c"], fake)
+    assert (status, result["deleted"]) == (0, [f"projects/p/locations/{ZONE}/nodes/c"])

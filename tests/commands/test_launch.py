@@ -8,11 +8,14 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bigbird_ja.cli import main
+from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSpec
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
@@ -21,40 +24,50 @@ from tests.launch import support
 
 
 @pytest.fixture
-def root(tmp_path: object) -> str:
+def root(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
 @pytest.fixture
 def fake(root: str) -> Iterator[FakeTpu]:
-    # The disk is kept between nodes: installing the package is tested once, below.
+    # The disk is kept between nodes: the package is installed once.
     with FakeTpu(f"{root}/vms", dict(os.environ), keep_disk=True) as server:
         yield server
 
 
-def run_plain(*arguments: str) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main.run_command_line(list(arguments))
-    return status, out.getvalue(), err.getvalue()
+# --- without a service ----------------------------------------------------------------------------
+
+
+def dry_run(*flags: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its results, and the first request of each method."""
+    status, result = support.run(["launch", "--dry_run", *flags])
+    assert status == 0, result
+    return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
 
 
 def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
-    status, out, _ = run_plain("launch", "--config=base-4096", "--dry_run", "--json")
-    assert status == 0
-    result = json.loads(out)
-    methods = [request["method"] for request in result["requests"]]
-    for method in ("storage.write", "ListNodes", "CreateNode", "GetOperation", "DeleteNode"):
-        assert method in methods
-    created = next(r["request"] for r in result["requests"] if r["method"] == "CreateNode")
-    assert created["body"]["acceleratorType"] == "v3-8"
-    assert created["body"]["runtimeVersion"] == "tpu-vm-tf-2.15.0-se"
-    assert created["body"]["schedulingConfig"]["spot"] is True
-    script = created["body"]["metadata"]["startup-script"]
+    result, requests = dry_run("--config=base-4096")
+    assert requests.keys() >= {"storage.write", "ListNodes", "GetOperation", "DeleteNode"}
+    node = requests["CreateNode"]["body"]
+    assert node["acceleratorType"] == "v3-8"
+    assert node["runtimeVersion"] == "tpu-vm-tf-2.15.0-se"
+    assert node["schedulingConfig"]["spot"] is True
+    script = node["metadata"]["startup-script"]
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
     assert result["cost"]["run"]["cost_usd"] > 0
+
+
+def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
+    result, _ = dry_run("--config=tiny-cpu", "--accelerator_type=v6e-16")
+    methods = [request["method"] for request in result["requests"]]
+    assert methods.index("resourcePolicies.insert") < methods.index("instanceTemplates.insert")
+    assert "instanceGroupManagers.insert" in methods
+    assert methods[-1] == "instanceGroupManagers.delete"
+    scripts = json.dumps(result["requests"])
+    assert "HOSTS=4" in scripts and "--pod_wait_seconds=1200" in scripts
+    assert "instanceGroupManagers/my-run" in scripts  # what the watcher deletes
 
 
 @pytest.mark.parametrize(
@@ -74,13 +87,21 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
         (["--prices=/nonexistent.yaml"], "no such file"),
         (["--zones=us-central9-z"], "v3-8 is not offered there"),
         (["--accelerator_type=v4-8", "--zones=us-central1-a"], "zones: us-central2-b"),
+        # What is stored and sent has no free text, and is not shown.
+        (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
+        (["--data_dir=gs://me:secret@b/d"], "belong there"),
+        (["--bucket=gs://b?x=secret"], "belong there"),
+        (["--project=my secret"], "belong there"),
+        (["--network=$(secret)"], "belong there"),
+        (["--vm_python=python3; secret"], "belong there"),
     ],
 )
 def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> None:
-    status, _, err = run_plain("launch", "--dry_run", *flags)
-    assert status == 2
-    assert words in err
-    assert len(err.strip().splitlines()) == 1
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        status = main.run_command_line(["launch", "--dry_run", *flags])
+    (line,) = errors.getvalue().strip().splitlines()
+    assert status == 2 and words in line and "secret" not in line
 
 
 @pytest.mark.parametrize(
@@ -99,18 +120,60 @@ def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> 
 def test_the_vm_gets_the_engine_and_what_it_needs(
     flags: list[str], engine: str, installed: str
 ) -> None:
-    status, out, err = run_plain("launch", "--dry_run", "--json", *flags)
-    assert status == 0, err
-    asked = {r["method"]: r["request"] for r in reversed(json.loads(out)["requests"])}
-    if "CreateNode" in asked:
-        script = asked["CreateNode"]["body"]["metadata"]["startup-script"]
+    _, requests = dry_run(*flags)
+    if "CreateNode" in requests:
+        script = requests["CreateNode"]["body"]["metadata"]["startup-script"]
     else:
-        items = asked["instances.insert"]["body"]["metadata"]["items"]
+        items = requests["instances.insert"]["body"]["metadata"]["items"]
         (script,) = [item["value"] for item in items if item["key"] == "startup-script"]
     (pretrain,) = re.findall(r"PRETRAIN_FLAGS=\((.*)\)", script)
     assert [word for word in pretrain.split() if "engine" in word] == engine.split()
     (lacking,) = re.findall(r"LACKING=(.*?) +#", script)
     assert lacking.strip("'") == installed
+
+
+def test_a_machine_without_a_price_needs_a_bound(root: str) -> None:
+    flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
+    with FakeCompute(f"{root}/vms") as fake:
+        status, result = support.run(support.command(root, *flags), fake)
+        assert status == 2 and "give --max_hours" in result["error"]
+        assert fake.requests == []
+    assert "--max_hours is needed" in dry_run(*flags)[0]["warnings"][-1]
+    assert dry_run(*flags, "--max_hours=3")[0]["warnings"][-1].endswith("costs are not counted")
+
+
+# --- refused before renting -----------------------------------------------------------------------
+
+
+def test_an_api_that_is_off_is_reported_before_renting(root: str, fake: FakeTpu) -> None:
+    fake.list_script += ["disabled"] * 2  # in both zones
+    status, result = support.run(support.command(root), fake)
+    assert status == 2
+    assert "gcloud services enable tpu.googleapis.com" in result["error"]
+    assert fake.created == []
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {"owner": "someone-else"}, {RUN_LABEL: "run-1", ID_LABEL: "other", ATTEMPT_LABEL: "1"}],
+)
+def test_a_taken_name_is_refused_before_anything_is_written(
+    root: str, fake: FakeTpu, labels: Mapping[str, str]
+) -> None:
+    zone = "us-central1-a"
+    support.client(fake).create(TpuSpec("run-1", "v3-8", "i"), zone, 1, {}, 3600.0)
+    machine = fake.machine("run-1")
+    assert machine is not None
+    machine.resource["labels"] = labels
+    status, result = support.run(support.command(root), fake)
+    assert status == 2 and f"{zone}/nodes/run-1 is not of this run" in result["error"]
+    assert all(value in result["error"] for value in labels.values())
+    assert fake.machine("run-1") is machine and len(fake.created) == 1
+    assert not [request for request in fake.requests if request.startswith("DELETE")]
+    assert not os.path.exists(f"{root}/bucket")
+
+
+# --- runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,13 +187,13 @@ def test_preempted_run_finishes_and_leaves_nothing(
     def preempt() -> None:
         support.wait_until(lambda: fake.is_ready("run-1"))
         fake.preempt("run-1")
-        for at in (30, 70):
-            support.wait_until(lambda at=at: support.step_of(root) >= at)
-            fake.preempt("run-1", grace=2.0 if at == 30 else 0.0)
+        for step, grace in ((30, 2.0), (70, 0.0)):
+            support.wait_for_step(root, step)
+            fake.preempt("run-1", grace)
 
     with kind(f"{root}/vms", dict(os.environ), keep_disk=kind is FakeCompute) as fake:
         preempting = support.in_background(preempt)
-        command = support.command(root, fake, *flags)
+        command = support.command(root, *flags)
         status, result = support.run(command, fake)
         preempting.join(1)
         assert not preempting.is_alive()
@@ -139,64 +202,63 @@ def test_preempted_run_finishes_and_leaves_nothing(
         assert (fake.node_names(), fake.most_at_once, len(fake.created)) == ([], 1, 4)
         events = [event["event"] for event in support.events_of(root)]
         assert events.count("preempted") == 3 and events[-1] == "ended"
-        # The same command again: finished work costs nothing.
+        # The same command again: finished work costs nothing, and the run keeps its id.
+        run_id = support.read(root, "supervisor/launch.json", "spec")["run_id"]
         status, result = support.run(command, fake)
         assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
+        assert len(run_id) == 16
+        assert support.read(root, "supervisor/launch.json", "spec")["run_id"] == run_id
         status, result = support.run(
-            ["status", f"--bucket={root}/bucket", "--name=run-1", "--events=9", "--json"], fake
+            ["status", f"--bucket={root}/bucket", "--name=run-1", "--events=9"], fake
         )
         (shown,) = result["runs"]
         assert (shown["state"], shown["step"], shown["preemptions"]) == ("finished", 100, 3)
+        changed = [*flags, "--set=model.num_layers=3"]
+        status, result = support.run(support.command(root, *changed), fake)
+        assert status == 2 and "model.num_layers: 2 -> 3" in result["error"]
+    for path in Path(root, "bucket").rglob("*"):
+        if path.is_file() and path.suffix != ".whl":
+            assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
 def test_queued_resources_stockout_and_next_zone(root: str, fake: FakeTpu) -> None:
     fake.script.append("stockout")
-    status, _ = support.run(support.command(root, fake, "--queued", steps=40), fake)
+    status, _ = support.run(support.command(root, "--queued", steps=40), fake)
     assert status == 0
     (name,) = fake.created
     assert "/us-central1-b/" in name
     assert fake.node_names() == fake.queued_names() == []
 
 
-def test_an_api_that_is_off_is_reported_before_renting(root: str, fake: FakeTpu) -> None:
-    fake.list_script += ["disabled"] * 2  # in both zones
-    status, result = support.run(support.command(root, fake), fake)
-    assert status == 2
-    assert "gcloud services enable tpu.googleapis.com" in result["error"]
-    assert fake.created == []
-
-
-def test_what_would_repeat_is_not_paid_for_again(root: str, status: int = 70) -> None:
-    """The other reasons: tests/launch/test_machine_lease.py, in virtual time."""
-    environ = {**os.environ, "FAKE_TRAINER": f"exit:{status}"}
+def test_a_divergence_ends_the_run_with_its_status(root: str) -> None:
+    """Other reasons: tests/launch/test_supervisor.py, in virtual time."""
+    environ = {**os.environ, "FAKE_TRAINER": "exit:70"}
     with FakeTpu(f"{root}/failing", environ, keep_disk=True) as failing:
-        ended, result = support.run(support.command(root, failing), failing)
-        assert failing.node_names() == []
-        assert len(failing.created) == 1
-    assert ended == status
+        status, result = support.run(support.command(root), failing)
+        assert (failing.node_names(), len(failing.created)) == ([], 1)
+    assert status == 70
     assert "it would come again" in result["error"]
 
 
 def test_killed_supervisor_is_followed_by_one_that_adopts(root: str, fake: FakeTpu) -> None:
     process = support.start(root, fake)
-    support.wait_until(lambda: support.step_of(root) >= 10)
+    support.wait_for_step(root, 10)
     process.kill()
     process.communicate()
-    status, result = support.run(support.command(root, fake, steps=400), fake)
+    status, result = support.run(support.command(root, steps=400), fake)
     assert (status, result["global_step"], result["preemptions"]) == (0, 400, 0)
-    assert len(fake.created) == 1
-    assert fake.node_names() == []
+    assert (len(fake.created), fake.node_names()) == (1, [])
 
 
 def test_second_supervisor_is_refused(root: str, fake: FakeTpu) -> None:
     process = support.start(root, fake)
     try:
-        support.wait_until(lambda: support.step_of(root) >= 10)
-        status, result = support.run(support.command(root, fake, steps=400), fake)
+        support.wait_for_step(root, 10)
+        status, result = support.run(support.command(root, steps=400), fake)
         assert status == 2
         assert f"process {process.pid}" in result["error"]
-        # And `down` does not delete under its hands.
-        arguments = ["down", "--project=p", f"--bucket={root}/bucket", "--yes", "--json"]
+        # And `down` deletes nothing that is watched.
+        arguments = ["down", "--project=p", f"--bucket={root}/bucket", "--yes"]
         status, result = support.run(arguments, fake)
         assert status == 2
         assert "is watched" in result["error"]
@@ -212,7 +274,7 @@ def test_ctrl_c_without_a_terminal(
     root: str, fake: FakeTpu, policy: str, status: int, left: int
 ) -> None:
     process = support.start(root, fake, f"--on_interrupt={policy}", steps=100_000)
-    support.wait_until(lambda: support.step_of(root) >= 10)
+    support.wait_for_step(root, 10)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == status, err
@@ -223,55 +285,34 @@ def test_ctrl_c_without_a_terminal(
 
 
 def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake: FakeTpu) -> None:
-    process = support.start(root, fake, "--json", steps=100_000)
-    support.wait_until(lambda: support.step_of(root) >= 10)
+    process = support.start(root, fake, steps=100_000)
+    support.wait_for_step(root, 10)
     assert process.stdout is not None and process.stderr is not None
     process.stderr.close()
-    fake.preempt(fake.node_names()[0].rsplit("/")[-1])  # so that there is something to tell
+    fake.preempt("run-1")  # so that there is something to log
     out = process.stdout.read()
     assert process.wait(timeout=120) == 75
     assert fake.node_names() == []
     assert json.loads(out)["ending"] == "interrupted"
 
 
-def test_other_config_under_the_same_name_is_refused(root: str, fake: FakeTpu) -> None:
-    status, _ = support.run(support.command(root, fake, steps=10), fake)
-    assert status == 0
-    more = ["--set=model.num_layers=3"]
-    status, result = support.run(support.command(root, fake, *more, steps=10), fake)
-    assert status == 2
-    assert "model.num_layers: 2 -> 3" in result["error"]
-
-
-def test_the_machine_gets_no_preset_s_settings_for_other_data(root: str, fake: FakeTpu) -> None:
+def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root: str, fake: FakeTpu) -> None:
     """A file says there what the preset said here, and a file's mask rates for static masks are
     refused: after renting."""
-    arguments = support.command(root, fake, "--config=base-4096", steps=10)
+    arguments = support.command(root, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake)[0] == 0
     config = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
     assert (config.training.schedule, mask_rates(config)) == ("wsd", None)
 
 
-def test_dead_mans_switch_deletes_when_nobody_comes(root: str, fake: FakeTpu) -> None:
-    # On a busy machine, too, the supervisor is gone before its run has ended, and how it ended is
-    # told before the machine goes.
-    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=8)
-    support.wait_until(lambda: support.step_of(root) >= 5)
+def test_a_machine_that_nobody_comes_for_deletes_itself(root: str, fake: FakeTpu) -> None:
+    # On a busy machine, too, the supervisor is killed before its run has ended, and how it ended
+    # is reported before the machine is deleted.
+    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=5)
+    support.wait_for_step(root, 5)
     process.kill()
     process.communicate()
     support.wait_until(lambda: fake.node_names() == [])
     assert "machine DELETE" in fake.requests
-    with open(f"{root}/bucket/run-1/supervisor/exit.json", encoding="utf-8") as file:
-        assert json.load(file)["status"] == 0
-
-
-def test_no_secret_reaches_the_files(root: str, fake: FakeTpu) -> None:
-    status, _ = support.run(support.command(root, fake, steps=10), fake)
-    assert status == 0
-    for directory, _, names in os.walk(f"{root}/bucket"):
-        for name in names:
-            with open(os.path.join(directory, name), "rb") as file:
-                assert not re.search(rb"token-of-the-vm|Bearer", file.read()) or name.endswith(
-                    ".whl"
-                )
+    assert support.read(root, "supervisor/exit.json", "status") == 0

@@ -69,9 +69,3 @@ def test_a_foreign_file_is_refused_by_key(name, data, key, tmp_path, capsys):
     words = capsys.readouterr().err
     assert words.count("\n") == 1 and f"{name}: " in words and key in words
     assert not (tmp_path / "r.html").exists()
-
-
-def test_without_matplotlib_the_message_names_what_to_install(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main.run_command_line(["report", f"--model_dir={tmp_path}"]) == 2
-    assert "report needs matplotlib: pip install" in capsys.readouterr().err

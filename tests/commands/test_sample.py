@@ -32,7 +32,7 @@ def test_every_form_reads_back_as_the_same_corpus(
     arguments = [f"--output={path}", "--documents=12", "--seed=9"]
     assert run(*arguments) == 0
     content = path.read_bytes()
-    read = [d.text.strip() for d in open_corpus([str(path)]).documents()]
+    read = [text.strip() for text in open_corpus([str(path)]).texts()]
     assert read == [text.strip() for text in articles.documents(12, 9)]
     assert run(*arguments) == 0 and "finished already" in capsys.readouterr().out
     for other in ("--documents=4", "--documents=16", "--seed=7"):
@@ -41,7 +41,7 @@ def test_every_form_reads_back_as_the_same_corpus(
     assert path.read_bytes() == content
     assert {p.name for p in path.parent.iterdir()} == {name, MARK}
     assert run(*arguments, "--documents=6", "--overwrite") == 0
-    assert len(list(open_corpus([str(path)]).documents())) == 6
+    assert len(list(open_corpus([str(path)]).texts())) == 6
     with path.open("ab") as file:
         file.write(gzip.compress(MINE) if name.endswith("gz") else MINE)
     content = path.read_bytes()
@@ -85,7 +85,7 @@ def test_two_at_once_and_the_second_is_refused(
     monkeypatch.setattr(articles, "documents", while_another_starts)
     assert run(f"--output={tmp_path}/a.txt", "--documents=30", "--mean_length=300") == 0
     assert statuses == [2] and "is writing there" in capsys.readouterr().err
-    assert len(list(open_corpus([f"{tmp_path}/a.txt"]).documents())) == 30
+    assert len(list(open_corpus([f"{tmp_path}/a.txt"]).texts())) == 30
 
 
 def test_it_writes_to_a_bucket(bucket: str) -> None:
@@ -93,4 +93,4 @@ def test_it_writes_to_a_bucket(bucket: str) -> None:
     assert run(f"--output={bucket}/a.jsonl.gz", "--documents=5") == 0
     assert run(f"--output={bucket}/a.jsonl.gz", "--documents=6") == 2
     assert set(storage.list_files(bucket)) == {"a.jsonl.gz", MARK}
-    assert len(list(open_corpus([f"{bucket}/a.jsonl.gz"]).documents())) == 5
+    assert len(list(open_corpus([f"{bucket}/a.jsonl.gz"]).texts())) == 5

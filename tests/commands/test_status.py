@@ -45,10 +45,10 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     )  # fmt: skip
     trainer.beat(training.model_dir, 400, "training")
     make_run(root, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP, ending_message="out of luck")
-    tpus = support.nodes(fake)
+    tpus = support.client(fake)
     tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
     tpus.create(TpuSpec("stray", "v3-8", "i", "id-x"), "us-central1-a", 1, {}, 3600.0)
-    flags = ["status", f"--bucket={root}/bucket", "--project=p", "--json"]
+    flags = ["status", f"--bucket={root}/bucket", "--project=p"]
     status, result = support.run(flags, fake)
     assert status == 0
     first, second = result["runs"]
@@ -68,13 +68,13 @@ def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
     ],
 )
 def test_bad_input(fake: FakeTpu, flags: list[str], words: str) -> None:
-    status, result = support.run(["status", *flags, "--json"], fake)
+    status, result = support.run(["status", *flags], fake)
     assert status == 2
     assert words in result["error"]
 
 
 def test_api_that_is_off(fake: FakeTpu) -> None:
     fake.list_script.append("disabled")
-    status, result = support.run(["status", "--project=p", "--json"], fake)
+    status, result = support.run(["status", "--project=p"], fake)
     assert status == 2
     assert "gcloud services enable" in result["error"]

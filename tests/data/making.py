@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import blocks, build
+from bigbird_ja.data import blocks, build, tfrecords
 from bigbird_ja.data.manifest import Manifest, spec_of
 from bigbird_ja.settings.schema import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
@@ -67,15 +67,6 @@ def digests(directory: str) -> dict[str, str]:
 
 def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
     """int32 [S] of every dynamic record of a split, shard after shard."""
-    from bigbird_ja.data import tfrecords
-
     for shard in manifest.shards(split):
         for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
             yield from tfrecords.parse_dynamic(manifest, batch)["tokens"].numpy()
-
-
-def fragments_of(tokens: np.ndarray, special: Any) -> list[list[int]]:
-    """The packed texts of one record."""
-    inside = tokens[1:][tokens[1:] != special.pad]
-    ends = np.flatnonzero(inside == special.sep)
-    return [part[part != special.sep].tolist() for part in np.split(inside, ends + 1)[: len(ends)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,32 +11,23 @@ from bigbird_ja.data import hashing
 from bigbird_ja.data.order import Int64, Layout, ReaderStart, reader_shards, starts_of_host
 
 
-def window_shards(layout: Layout, window: int, reader: int) -> Int64:
-    """The shards of a reader's window, counted since epoch 0."""
-    epoch, j = divmod(window, layout.windows_per_epoch)
-    shards = reader_shards(layout, epoch, reader)
-    each, windows = layout.shards_per_reader, layout.windows_per_epoch
-    return shards[each * j // windows : each * (j + 1) // windows]
-
-
 def window_records(layout: Layout, window: int, reader: int) -> Int64:
-    """int64: the record ids of a reader's window in the order of delivery."""
-    epoch = window // layout.windows_per_epoch
-    shards = window_shards(layout, window, reader)
-    starts = layout.starts
-    ids = np.concatenate([starts[s] + np.arange(layout.counts[s]) for s in shards])
+    """int64: the record ids of a reader's window, counted since epoch 0, as they are delivered."""
+    epoch, j = divmod(window, layout.windows_per_epoch)
+    each, windows = layout.shards_per_reader, layout.windows_per_epoch
+    shards = reader_shards(layout, epoch, reader)[each * j // windows : each * (j + 1) // windows]
+    ids = np.concatenate([layout.starts[s] + np.arange(layout.counts[s]) for s in shards])
     key = hashing.fold(hashing.seed_key(layout.seed, hashing.RECORD_ORDER), epoch)
     return ids[hashing.permutation(key, ids)]
 
 
 def reader_records(layout: Layout, start: ReaderStart) -> Iterator[tuple[int, int]]:
     """(epoch, record id) of a reader from `start` on, without end."""
-    window, skip = start.window, start.skip
-    while True:
-        epoch = window // layout.windows_per_epoch
+    skip = start.skip
+    for window in itertools.count(start.window):
         for record in window_records(layout, window, start.reader)[skip:]:
-            yield epoch, int(record)
-        window, skip = window + 1, 0
+            yield window // layout.windows_per_epoch, int(record)
+        skip = 0
 
 
 def batches(
@@ -43,11 +35,6 @@ def batches(
 ) -> Iterator[list[tuple[int, int]]]:
     """(epoch, record id) of a host's part of the global batches `step`, `step + 1`, ..."""
     starts = starts_of_host(layout, global_batch_size, step, num_hosts, host)
-    readers = [reader_records(layout, start) for start in starts]
-    turn = 0
+    turns = itertools.cycle([reader_records(layout, start) for start in starts])
     while True:
-        batch = []
-        for _ in range(global_batch_size // num_hosts):
-            batch.append(next(readers[turn % len(readers)]))
-            turn += 1
-        yield batch
+        yield [next(next(turns)) for _ in range(global_batch_size // num_hosts)]

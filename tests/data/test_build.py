@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import build, shards, tfrecords, verify
+from bigbird_ja.data import build, shards, verify
 from bigbird_ja.data.manifest import SPLITS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
@@ -30,7 +30,7 @@ def made(sample_corpus, tokenizer_path, tmp_path_factory):
 def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_path):
     manifest, output = made
     tokenizer = tokenizer_lib.load(tokenizer_path)
-    texts = [d.text for d in corpus_lib.open_corpus([sample_corpus]).documents()]
+    texts = list(corpus_lib.open_corpus([sample_corpus]).texts())
     special = tokenizer.special
     tokens = np.concatenate([t for s in SPLITS for t in making.unmasked(manifest, output, s)])
     counted = np.bincount(tokens, minlength=1200)
@@ -43,34 +43,27 @@ def test_every_token_of_the_corpus_is_there_once(made, sample_corpus, tokenizer_
     assert manifest.density > 0.97
 
 
-def test_shards_are_equal_and_readable_without_this_program(made):
+def test_shards_are_equal_and_nothing_else_is_there(made):
     manifest, output = made
     counts = [shard.records for shard in manifest.train_shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == manifest.train.sequences
     assert verify.fast_check(output) == manifest
     names = {s.name for s in manifest.train_shards + manifest.eval_shards}
-    assert {p.name for p in Path(output).iterdir()} == names | {
-        "manifest.json",
-        "tokenizer.model",
-        MARK,
-    }
-    for name in names:
-        with open(f"{output}/{name}", "rb") as file:
-            ours = list(tfrecords.frames(file))
-        assert ours == [r.numpy() for r in tf.data.TFRecordDataset(f"{output}/{name}")]
+    assert set(os.listdir(output)) == names | {"manifest.json", "tokenizer.model", MARK}
 
 
 @pytest.mark.parametrize("changes", [{}, {"masking": "static", "dupe_factor": 2, "nsp": True}])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
     tmp_path, sample_corpus, tokenizer_path, changes
 ):
-    outputs = [str(tmp_path / str(n)) for n in (1, 2)]
     with making.small_blocks():
-        for n, output in zip((1, 2), outputs, strict=True):
-            request = making.request(sample_corpus, tokenizer_path, output, n, **changes)
-            build.make_data(request)
-    assert making.digests(outputs[0]) == making.digests(outputs[1])
+        for workers in (1, 2):
+            output = str(tmp_path / str(workers))
+            build.make_data(
+                making.request(sample_corpus, tokenizer_path, output, workers, **changes)
+            )
+    assert making.digests(str(tmp_path / "1")) == making.digests(str(tmp_path / "2"))
 
 
 def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokenizer_path):
@@ -102,7 +95,8 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_tiny_corpora(tmp_path, tokenizer_path, number):
-    corpus = making.write_corpus(tmp_path / "c.jsonl", ["吾輩は猫である。名前は無い。"] * number)
+    texts = ["吾輩は猫である。名前は無い。"] * number
+    corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])
     output = str(tmp_path / "data")
     manifest, _ = build.make_data(making.request(corpus, tokenizer_path, output, num_shards=8))
     assert manifest.train.sequences == 1 and len(manifest.train_shards) == 1

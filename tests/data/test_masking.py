@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -103,19 +104,18 @@ def test_eighty_ten_ten_and_every_token_alike(unit):
     rule = dataclasses.replace(RULE, unit=unit, vocab_size=5000, max_predictions=600)
     tokens, starts = some_records(40, 1024, vocab_size=5000)
     hits = np.zeros(tokens.shape)
-    masked = random = kept = 0
+    outcomes = Counter()
     for epoch in range(20):
         made = masking.mask(tokens, starts, epoch, np.arange(40), 1, rule)
         row, slot = np.nonzero(made["masked_lm_weights"])
         at = made["masked_lm_positions"][row, slot]
         hits[row, at] += 1
         now, before = made["input_ids"][row, at], tokens[row, at]
-        masked += int((now == rule.mask_id).sum())
-        kept += int((now == before).sum())
-        random += int(((now != before) & (now != rule.mask_id)).sum())
-    total = masked + random + kept
-    assert abs(masked / total - 0.8) < 0.01
-    assert abs(random / total - 0.1) < 0.01 and abs(kept / total - 0.1) < 0.01
+        outcomes["masked"] += (now == rule.mask_id).sum()
+        outcomes["kept"] += (now == before).sum()
+        outcomes["random"] += ((now != before) & (now != rule.mask_id)).sum()
+    for outcome, share in {"masked": 0.8, "random": 0.1, "kept": 0.1}.items():
+        assert abs(outcomes[outcome] / outcomes.total() - share) < 0.01
     ordinary = masking.is_ordinary(tokens, rule)
     early, late = hits[:, :300][ordinary[:, :300]].mean(), hits[:, 400:][ordinary[:, 400:]].mean()
     assert abs(early / late - 1) < 0.06  # no part of a sequence is preferred
@@ -173,15 +173,10 @@ def test_the_targets_stay_what_they_are():
 
 def test_spans_are_longer_than_words():
     tokens, starts = some_records(30, 1024)
-
-    def runs(unit):
+    joined = {}
+    for unit in UNITS:
         rule = dataclasses.replace(RULE, unit=unit, max_predictions=600)
         made = masking.mask(tokens, starts, 0, np.arange(30), 1, rule)
-        joined = breaks = 0
-        for row in range(30):
-            count = int(made["masked_lm_weights"][row].sum())
-            gaps = np.diff(made["masked_lm_positions"][row][:count])
-            joined, breaks = joined + int((gaps == 1).sum()), breaks + int((gaps > 1).sum())
-        return joined / breaks
-
-    assert runs("span") > 1.4 * runs("whole_word") > 1.4 * runs("subword")
+        gaps = np.diff(np.where(made["masked_lm_weights"] > 0, made["masked_lm_positions"], -1))
+        joined[unit] = (gaps == 1).sum() / (gaps > 1).sum()
+    assert joined["span"] > 1.4 * joined["whole_word"] > 1.4 * joined["subword"]

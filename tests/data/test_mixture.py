@@ -13,7 +13,6 @@ from bigbird_ja.data import blocks, build, check, tfrecords
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import tokenizer as tokenizer_lib
-from bigbird_ja.text.corpus import Document
 from tests.data import making
 
 HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
@@ -46,69 +45,59 @@ def made(corpora, tokenizer_path, tmp_path_factory):
         return make(corpora, tokenizer_path, output), str(output)
 
 
-def documents(name: str, number: int) -> list[Document]:
-    return [Document(f"{name}{i}", name, i) for i in range(number)]
-
-
 @pytest.mark.parametrize("weight", [0.0001, 0.25, 1.001, 12.75])
 @pytest.mark.parametrize("eval_fraction", [0.0, 0.1])
 def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
     number = 20_000
-    cut = blocks.cut_into_blocks(
-        [(documents("a", number), weight), (documents("b", 100), 1.0)], 128, eval_fraction, seed=5
-    )
-    times: dict[str, Counter[int]] = {}
-    numbers: dict[str, list[int]] = {"train": [], "eval": []}
+    a = [f"a{i}" for i in range(number)]
+    b = [f"b{i}" for i in range(100)]
+    cut = blocks.cut_into_blocks([(a, weight), (b, 1.0)], 128, eval_fraction, seed=5)
+    times = {"train": Counter(), "eval": Counter()}
+    numbers = {"train": [], "eval": []}
     for block in cut:
         numbers[block.split].append(block.number)
         assert {text[0] for text in block.texts} == {"ab"[block.corpus]}
-        for text in block.texts:
-            assert text not in times.setdefault(block.split, Counter())
-            times[block.split][text] = block.times
-    for result in numbers.values():
-        assert result == list(range(len(result)))
-    assert set(times.get("eval", Counter()).values()) <= {1}
-    held_out = sum(text[0] == "a" for text in times.get("eval", ()))
+        assert not times[block.split].keys() & set(block.texts)
+        times[block.split].update(dict.fromkeys(block.texts, block.times))
+    assert all(each == list(range(len(each))) for each in numbers.values())
+    assert set(times["eval"].values()) <= {1} and not times["train"].keys() & times["eval"].keys()
+    held_out = sum(text[0] == "a" for text in times["eval"])
     assert held_out == number * eval_fraction
-    trained = {text: count for text, count in times["train"].items() if text[0] == "a"}
-    assert abs(sum(trained.values()) - weight * (number - held_out)) <= 1
-    assert set(trained.values()) <= {int(weight), int(weight) + 1}
-    assert not trained.keys() & times.get("eval", Counter()).keys()
+    trained = [count for text, count in times["train"].items() if text[0] == "a"]
+    assert abs(sum(trained) - weight * (number - held_out)) <= 1
+    assert set(trained) <= {int(weight), int(weight) + 1}
 
 
-def parsed_records(manifest, output, split):
+def records_of(manifest, output, split):
+    """How often each record's tokens come, by the number of its corpus."""
+    is_dynamic = manifest.masking == "dynamic"
+    parse = tfrecords.parse_dynamic if is_dynamic else tfrecords.parse_static
+    times = {0: Counter(), 1: Counter()}
     for shard in manifest.shards(split):
-        data = tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64)
-        for batch in data:
-            parsed = tfrecords.parse_dynamic(manifest, batch)
-            yield from zip(parsed["tokens"].numpy(), parsed["corpus_ids"].numpy(), strict=True)
-
-
-def script_of(tokens, tokenizer) -> set[int]:
-    """The corpora of which there are letters in a record."""
-    text = "".join(tokenizer.pieces[token] for token in tokens)
-    return {i for i, letters in enumerate((HIRAGANA, KATAKANA)) if set(text) & set(letters)}
+        for batch in tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64):
+            parsed = parse(manifest, batch)
+            tokens = parsed["tokens" if is_dynamic else "input_ids"].numpy()
+            for row, corpus in zip(tokens, parsed["corpus_ids"].numpy(), strict=True):
+                times[int(corpus)][tuple(row)] += 1
+    return times
 
 
 def test_each_record_is_of_one_corpus_and_names_it(made, tokenizer_path):
     manifest, output = made
-    tokenizer = tokenizer_lib.load(tokenizer_path)
-    for split in manifest_lib.SPLITS:
-        counts: Counter[int] = Counter()
-        seen: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
-        for tokens, corpus in parsed_records(manifest, output, split):
-            assert script_of(tokens, tokenizer) == {corpus}
-            counts[int(corpus)] += 1
-            seen[int(corpus)][tokens.tobytes()] += 1
-        stated = [getattr(corpus, split).sequences for corpus in manifest.corpora]
-        assert [counts[0], counts[1]] == stated and all(stated)
-        expected = {2, 3} if split == "train" else {1}
-        assert set(seen[0].values()) == expected and set(seen[1].values()) == {1}
+    pieces = tokenizer_lib.load(tokenizer_path).pieces
+    for split, expected in (("train", {2, 3}), ("eval", {1})):
+        times = records_of(manifest, output, split)
+        for number, (ours, others) in enumerate(((HIRAGANA, KATAKANA), (KATAKANA, HIRAGANA))):
+            for tokens in times[number]:
+                letters = set("".join(pieces[token] for token in tokens))
+                assert letters & set(ours) and not letters & set(others)
+            stated = getattr(manifest.corpora[number], split).sequences
+            assert times[number].total() == stated > 0
+        assert set(times[0].values()) == expected and set(times[1].values()) == {1}
     assert check.check(manifest, output) == []
     a, b = manifest.corpora
-    wrong = dataclasses.replace(b.eval, sequences=b.eval.sequences + 1)
-    stated = dataclasses.replace(manifest, corpora=(a, dataclasses.replace(b, eval=wrong)))
-    (problem,) = check.check(stated, output)
+    wrong = dataclasses.replace(b, eval=b.train)
+    (problem,) = check.check(dataclasses.replace(manifest, corpora=(a, wrong)), output)
     assert "sequences of" in problem and "b.jsonl" in problem
     one = dataclasses.replace(manifest, corpora=(a,))
     assert any("is of no corpus" in problem for problem in check.check(one, output))
@@ -124,27 +113,18 @@ def test_the_manifest_names_them_with_what_an_epoch_takes(made, corpora):
         for name in ("documents", "tokens", "sequences"):
             whole = getattr(getattr(manifest, split), name)
             assert whole == sum(getattr(getattr(c, split), name) for c in (a, b))
-    rows = manifest.portions()
-    assert [row["name"] for row in rows] == ["a.jsonl", "b.jsonl"]
-    assert sum(row["share"] for row in rows) == pytest.approx(1)
-    assert rows[0]["share"] == a.train.tokens / manifest.train.tokens
     assert manifest_lib.load(output) == manifest
 
 
 def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
     manifest, _ = made
-    moved = dataclasses.replace(
-        manifest,
-        corpora=tuple(
-            dataclasses.replace(corpus, name=f"/{folder}/x.jsonl")
-            for corpus, folder in zip(manifest.corpora, "pq", strict=True)
-        ),
-    )
-    assert moved.fingerprint == manifest.fingerprint
-    assert moved.corpus_names == ("/p/x.jsonl", "/q/x.jsonl")
-    fewer = dataclasses.replace(manifest.corpora[0], weight=2.0)
-    changed = dataclasses.replace(manifest, corpora=(fewer, manifest.corpora[1]))
-    assert changed.fingerprint != manifest.fingerprint
+    a, b = manifest.corpora
+    moved = (dataclasses.replace(a, name="/p/x.jsonl"), dataclasses.replace(b, name="/q/x.jsonl"))
+    same = dataclasses.replace(manifest, corpora=moved)
+    assert same.fingerprint == manifest.fingerprint
+    assert same.corpus_names == ("/p/x.jsonl", "/q/x.jsonl")
+    other = dataclasses.replace(manifest, corpora=(dataclasses.replace(a, weight=2.0), b))
+    assert other.fingerprint != manifest.fingerprint
 
 
 def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
@@ -153,17 +133,10 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
     manifest = make(
         corpora, tokenizer_path, tmp_path / "data", ("=2", "=1"), masking="static", dupe_factor=3
     )
-    masked: dict[int, Counter[bytes]] = {0: Counter(), 1: Counter()}
-    for shard in manifest.train_shards:
-        for batch in tf.data.TFRecordDataset(f"{tmp_path}/data/{shard.name}").batch(64):
-            parsed = tfrecords.parse_static(manifest, batch)
-            for ids, corpus in zip(
-                parsed["input_ids"].numpy(), parsed["corpus_ids"].numpy(), strict=True
-            ):
-                masked[int(corpus)][ids.tobytes()] += 1
+    masked = records_of(manifest, str(tmp_path / "data"), "train")
     for number, times in ((0, 6), (1, 3)):
         stated = manifest.corpora[number].train.sequences
-        assert sum(masked[number].values()) == stated and stated % times == 0
+        assert masked[number].total() == stated and stated % times == 0
         assert len(masked[number]) > 0.99 * stated
     assert check.check(manifest, str(tmp_path / "data")) == []
 

@@ -21,16 +21,15 @@ def layouts(draw):
         records * (i + 1) // num_shards - records * i // num_shards for i in range(num_shards)
     ]
     counts = draw(st.permutations(counts))
+    if readers == 1:  # takes shards of any lengths
+        counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     window = draw(st.integers(1, 5))
     return order.Layout(tuple(counts), readers, draw(st.integers(0, 2**63)), window)
 
 
 def flat(layout, batch_size, num_batches, step=0):
-    return list(
-        itertools.chain.from_iterable(
-            itertools.islice(order_oracle.batches(layout, batch_size, step), num_batches)
-        )
-    )
+    batches = itertools.islice(order_oracle.batches(layout, batch_size, step), num_batches)
+    return list(itertools.chain.from_iterable(batches))
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,8 +97,6 @@ def test_the_number_of_readers_divides_that_of_equal_shards():
     assert order.choose_num_readers((5, 5, 4, 4)) == 4
     assert order.choose_num_readers((5,) * 96) == 32
     assert order.choose_num_readers((5,) * 10) == 2
-    layout = order.Layout((9, 2, 5), 1, seed=0, window=2)
-    assert sorted(flat(layout, 4, 4)) == [(0, record) for record in range(16)]
 
 
 def test_hosts_that_do_not_divide_readers_and_batch_are_refused():

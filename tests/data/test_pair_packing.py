@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks, hashing, pair_packing
 from bigbird_ja.text import articles, words
-from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
@@ -26,8 +25,7 @@ def test_pairs_hold_every_token_once_with_true_labels(lengths, seq_length, key, 
         assert pair.a and 1 + sum(fragment.cost for fragment in fragments) <= seq_length
         assert pair.segment_b == 1 + sum(fragment.cost for fragment in pair.a)
         if pair.b and pair.is_random:
-            last = pair.a[-1].document
-            assert all(fragment.document != last for fragment in pair.b)
+            assert pair.a[-1].document not in {fragment.document for fragment in pair.b}
         elif pair.b:
             assert pair.b[0].document == pair.a[-1].document
             assert pair.b[0].start == pair.a[-1].end
@@ -61,9 +59,8 @@ def test_half_of_the_pairs_are_random_full_and_cut_between_sentences():
     lengths = rng.lognormal(6, 1.2, 2000).astype(int).tolist()
     cuts = [list(range(25, n, 25)) for n in lengths]
     pairs = pair_packing.pack_pairs(lengths, cuts, 4096, 5)
-    randoms = np.mean([pair.is_random for pair in pairs])
     used = sum(1 + sum(p.cost for p in (*pair.a, *pair.b)) for pair in pairs)
-    assert 0.4 < randoms < 0.6
+    assert 0.4 < np.mean([pair.is_random for pair in pairs]) < 0.6
     assert used / (len(pairs) * 4096) > 0.97
     at_sentence = [p.a[-1].end % 25 == 0 or p.a[-1].end == lengths[p.a[-1].document] for p in pairs]
     assert np.mean(at_sentence) > 0.97
@@ -75,11 +72,8 @@ def every_nth(lengths, sentence):
 
 
 def many_pairs(lengths, cuts, seq_length, keys):
-    return [
-        pair
-        for key in range(keys)
-        for pair in pair_packing.pack_pairs(lengths, cuts, seq_length, int(hashing.fold(7, key)))
-    ]
+    keys = [int(hashing.fold(7, key)) for key in range(keys)]
+    return [pair for k in keys for pair in pair_packing.pack_pairs(lengths, cuts, seq_length, k)]
 
 
 # --- nothing but the text tells a random B from a true one ---
@@ -108,31 +102,24 @@ def guessed(feature, labels):
     return max(np.mean(np.array(by_value) == labels[half:]), by_bound)
 
 
-def nothing_gives_the_label_away(texts, settings, tokenizer):
+def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path):
+    tokenizer = tokenizer_lib.load(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
-    rows = []
-    documents = [corpus_lib.Document(text, "x", i) for i, text in enumerate(texts)]
-    for cut in blocks.cut_into_blocks(
-        [(documents, 1.0)], settings.seq_length, 0.0, settings.seed
-    ):  # fmt: skip
-        rows.append(blocks.make_rows(cut, tokenizer, marker, settings)[0])
-    rows = np.concatenate(rows)
+    spec = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
+    cut = blocks.cut_into_blocks(
+        [(articles.documents(200, seed=3), 1.0)], spec.seq_length, 0.0, spec.seed
+    )
+    rows = np.concatenate([blocks.make_rows(block, tokenizer, marker, spec)[0] for block in cut])
     labels, at = rows["label"].astype(int), rows["segment_b"]
-    ends = (rows["tokens"] != tokenizer.special.pad).sum(1)
-    first_of_b = rows["tokens"][np.arange(len(rows)), np.minimum(at, settings.seq_length - 1)]
     assert len(rows) > 1500 and abs(labels.mean() - 0.5) < 0.04
     right = {
-        "first token of B": guessed(first_of_b, labels),
+        "first token of B": guessed(
+            rows["tokens"][np.arange(len(rows)), np.minimum(at, spec.seq_length - 1)], labels
+        ),
         "length of A": guessed(at, labels),
-        "length of B": guessed(ends - at, labels),
+        "length of B": guessed((rows["tokens"] != tokenizer.special.pad).sum(1) - at, labels),
     }
     assert all(share <= 0.55 for share in right.values()), right
-
-
-def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path):
-    made = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
-    texts = list(articles.documents(200, seed=3))
-    nothing_gives_the_label_away(texts, made, tokenizer_lib.load(tokenizer_path))
 
 
 # --- the label is a fair coin, whatever the documents ---

@@ -60,13 +60,13 @@ def test_it_has_our_special_tokens(theirs, ours):
 
 
 def test_hard_texts_and_the_generated_corpus(theirs, ours, sample_corpus):
-    texts = [*HARD, *(document.text for document in open_corpus([sample_corpus]).documents())]
+    texts = [*HARD, *open_corpus([sample_corpus]).texts()]
     for mine, other, text in zip(ours.encode_batch(texts), _ids(theirs, texts), texts, strict=True):
         assert mine == other, text[:100]
 
 
 def test_some_of_the_real_text(theirs, ours, real_text_path):
-    texts = [document.text for document in open_corpus([real_text_path]).documents()][::100]
+    texts = list(open_corpus([real_text_path]).texts())[::100]
     assert _ids(theirs, texts) == ours.encode_batch(texts)
 
 
@@ -92,7 +92,7 @@ def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
     assert ended.status == 0, ended.stderr
     tokenizer = tokenizer_lib.load(f"{tmp_path}/bpe.model")
     theirs = _folder(tmp_path / "folder", tokenizer)
-    texts = [document.text for document in open_corpus([sample_corpus]).documents()][:20]
+    texts = list(open_corpus([sample_corpus]).texts())[:20]
     assert _ids(theirs, texts) == tokenizer.encode_batch(texts)
     assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == encode_with_masks("_NEWLINE_[MASK]", tokenizer)
 
@@ -106,7 +106,7 @@ def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
     assert ended.status == 0, ended.stderr
     tokenizer = tokenizer_lib.load(f"{tmp_path}/ja.model")
     theirs = _folder(tmp_path / "folder", tokenizer)
-    texts = [document.text for document in open_corpus([real_text_path]).documents()]
+    texts = list(open_corpus([real_text_path]).texts())
     for start in range(0, len(texts), 64):
         part = texts[start : start + 64]
         assert _ids(theirs, part) == tokenizer.encode_batch(part)

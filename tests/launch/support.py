@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,11 +19,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
-from bigbird_ja.data.manifest import Manifest, Shard, Split
 from bigbird_ja.launch import compute, services
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.rest import Rest
-from bigbird_ja.launch.services import TpuNodes
+from bigbird_ja.launch.services import Operation, Presence, TpuNodes, Tpus
 from bigbird_ja.launch.startup import VM_VARIABLE
 from testkit import prepared, synthetic
 from testkit.fakes import trainer
@@ -35,48 +35,19 @@ ZONES = "us-central1-a,us-central1-b"
 
 
 def write_manifest(directory: str, masking: str = "dynamic") -> str:
-    """A data set's manifest; the fake trainer reads no shards."""
-    os.makedirs(directory, exist_ok=True)
-    counts = Split(documents=10, tokens=5000, sequences=12, used_positions=6000, predictions=900)
-    synthetic.save(
-        Manifest(
-            seq_length=512,
-            max_predictions_per_seq=77,
-            masked_lm_prob=0.15,
-            masking=masking,
-            mask_unit="subword",
-            word_boundaries="script",
-            nsp=False,
-            vocab_size=2000,
-            special_ids={"pad": 0, "cls": 4, "sep": 5, "mask": 6},
-            dupe_factor=1,
-            input_mask=False,
-            tokenizer_sha256="",
-            eval_fraction=0.1,
-            num_shards=4,
-            seed=0,
-            corpus="",
-            num_readers=4,
-            train=counts,
-            eval=counts,
-            train_shards=tuple(
-                Shard(f"train-{n:05}-of-00004.tfrecord", 3, 6_000, "0" * 64) for n in range(4)
-            ),
-            eval_shards=(),
-        ),
-        directory,
-    )
+    """A small data set; the fake trainer reads its manifest only."""
+    synthetic.write(
+        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions=77, masking=masking,
+        mask_unit="subword", vocab_size=2000,
+    )  # fmt: skip
     return directory
 
 
-def nodes(fake: FakeTpu) -> TpuNodes:
-    """The Cloud TPU API at the fake."""
+def client(fake: Fake) -> TpuNodes | ComputeEngine:
+    """Our client of the service that a fake stands for."""
+    if isinstance(fake, FakeCompute):
+        return ComputeEngine("p", rest(f"{fake.url}/compute/v1/projects/p"))
     return TpuNodes("p", rest(f"{fake.url}/v2"))
-
-
-def engine(fake: FakeCompute) -> ComputeEngine:
-    """Compute Engine at the fake."""
-    return ComputeEngine("p", rest(f"{fake.url}/compute/v1/projects/p"))
 
 
 def rest(base: str, call_seconds: float = 5.0, retry_seconds: float = 1.0) -> Rest:
@@ -84,13 +55,12 @@ def rest(base: str, call_seconds: float = 5.0, retry_seconds: float = 1.0) -> Re
     return Rest(base, AuthorizedSession(AnonymousCredentials()), call_seconds, retry_seconds)
 
 
-def command(root: str, fake: Fake, *more: str, steps: int = 100, name: str = "run-1") -> list[str]:
+def command(root: str, *more: str, steps: int = 100) -> list[str]:
     """`launch` with everything that a CPU and a directory need."""
     return [
-        "launch", f"--name={name}", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
+        "launch", "--name=run-1", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
         f"--data_dir={write_manifest(f'{root}/data')}", "--config=tiny-cpu",
         f"--num_train_steps={steps}", "--poll_seconds=0.1", f"--vm_python={trainer.python(root)}",
-        "--json",
         *more,
     ]  # fmt: skip
 
@@ -111,19 +81,12 @@ def environment(fake: Fake, **vm: object) -> dict[str, str]:
     return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 
-def run(arguments: list[str], fake: Fake, **vm: object) -> tuple[int, dict[str, Any]]:
-    """Runs a command in this process; its exit status and `--json` results."""
-    return run_with(arguments, environment(fake, **vm))
-
-
-def run_with(arguments: list[str], variables: dict[str, str]) -> tuple[int, dict[str, Any]]:
-    """The same, with any variables in its environment."""
+def run(arguments: list[str], *fakes: Fake) -> tuple[int, dict[str, Any]]:
+    """Runs a command in this process, which sees these services; exit status, `--json` results."""
     output = io.StringIO()
-    with (
-        mock.patch.dict(os.environ, variables),
-        contextlib.redirect_stdout(output),
-    ):
-        status = main.run_command_line(arguments)
+    variables = {key: text for fake in fakes for key, text in environment(fake).items()}
+    with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
+        status = main.run_command_line([*arguments, "--json"])
     return status, json.loads(output.getvalue())
 
 
@@ -133,9 +96,9 @@ def start(
     """`launch` as a process of its own."""
     # nohup ignores SIGHUP, and so would its children.
     reset = prepared.dispositions((signal.SIGHUP,))
-    arguments = command(root, fake, *more, steps=steps)
+    arguments = command(root, *more, steps=steps)
     return subprocess.Popen(
-        [*prepared.python(reset), "-m", "bigbird_ja", *arguments],
+        [*prepared.python(reset), "-m", "bigbird_ja", *arguments, "--json"],
         env={**os.environ, **environment(fake, **vm)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -143,18 +106,23 @@ def start(
     )
 
 
-def step_of(root: str, name: str = "run-1") -> int:
-    """The global step on the bucket."""
+def read(root: str, path: str, key: str) -> Any:
+    """A value in a file of the run; None where it is not there yet."""
     try:
-        with open(f"{root}/bucket/{name}/model/heartbeat.json", encoding="utf-8") as file:
-            return int(json.load(file)["global_step"])
+        with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
+            return json.load(file).get(key)
     except (FileNotFoundError, ValueError):
-        return -1
+        return None
 
 
-def events_of(root: str, name: str = "run-1") -> list[dict[str, Any]]:
-    """The run's story."""
-    with open(f"{root}/bucket/{name}/model/events.jsonl", encoding="utf-8") as file:
+def wait_for_step(root: str, step: int) -> None:
+    """Waits until training has come that far."""
+    wait_until(lambda: (read(root, "model/heartbeat.json", "global_step") or -1) >= step)
+
+
+def events_of(root: str) -> list[dict[str, Any]]:
+    """The run's events."""
+    with open(f"{root}/bucket/run-1/model/events.jsonl", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
@@ -176,3 +144,30 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         if time.monotonic() > until:
             raise TimeoutError
         time.sleep(0.02)
+
+
+def finished(service: Tpus, operation: str) -> Operation:
+    """The operation, once it is over."""
+    wait_until(lambda: service.operation(operation).done, 10)
+    return service.operation(operation)
+
+
+def delete_all(service: Tpus, zone: str) -> None:
+    """As the supervisor does: deletes what is listed until nothing is."""
+
+    def is_empty() -> bool:
+        listed = service.list(zone)
+        for tpu in listed:
+            if tpu.presence is not Presence.DELETING:
+                service.delete(tpu)
+        return not listed
+
+    wait_until(is_empty, 20)
+
+
+def write_tool(path: str, body: str) -> None:
+    """An executable script of bash, in a folder that is made where it is missing."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/bash\n{body}\n")
+    os.chmod(path, 0o755)

@@ -107,8 +107,9 @@ def test_one_supervisor_per_run(bucket: str) -> None:
     assert holder_of(path) is None
 
 
-def test_wheel_is_uploaded_once(bucket: str) -> None:
+def test_the_wheel_is_reproducible_and_uploaded_once(bucket: str) -> None:
     packed = startup.build_wheel()
+    assert startup.build_wheel() == packed  # byte for byte
     path = startup.upload(bucket, packed)
     assert packed.sha256 in path and path.endswith("-py3-none-any.whl")
     before = storage.stat(path)
@@ -116,12 +117,9 @@ def test_wheel_is_uploaded_once(bucket: str) -> None:
     assert storage.stat(path) == before
 
 
-@pytest.mark.parametrize("name", ["a", "run-1", "x" * 40])
-def test_good_names(name: str) -> None:
-    assert check_name(name) == name
-
-
-@pytest.mark.parametrize("name", ["", None, "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"])
-def test_bad_names(name: str | None) -> None:
-    with pytest.raises(BadInput):
-        check_name(name)
+def test_which_names_a_run_may_have() -> None:
+    for name in ("a", "run-1", "x" * 40):
+        assert check_name(name) == name
+    for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):
+        with pytest.raises(BadInput):
+            check_name(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 
@@ -21,15 +20,8 @@ def commands_of_the_guide() -> list[str]:
 
 @pytest.mark.parametrize("line", commands_of_the_guide())
 def test_commands_parse(line: str) -> None:
-    words = shlex.split(line)[1:]
-    name = f"bigbird_ja.commands.{words[0].replace('-', '_')}"
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name == name:
-            pytest.skip(f"{words[0]} is not here yet")
-        raise
-    command_flags.parse(main.load_command(words[0]), words[0], words[1:])
+    _, command, *flags = shlex.split(line)
+    command_flags.parse(main.load_command(command), command, flags)
 
 
 def test_the_design_page_shows_the_supervisors_rules() -> None:

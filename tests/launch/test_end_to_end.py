@@ -1,41 +1,41 @@
 """Launch with real training: preempted again and again, it ends with the weights of a run that
-was left alone, and with not one node."""
+was left alone, and with no node."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
-SETTINGS = [
+SETTINGS = (
     "--set=model.hidden_size=32", "--set=model.intermediate_size=64", "--set=data.seed=3",
     "--set=checkpoints.save_every_steps=20", "--set=training.log_every_steps=5",
     "--set=training.global_batch_size=4",
-]  # fmt: skip
+)  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    root = tmp_path_factory.mktemp("corpus")
-    make = [sys.executable, "-m", "bigbird_ja"]
-    for arguments in (
-        ["sample", f"--output={root}/s.jsonl", "--documents=40", "--seed=1"],
-        ["tokenize", f"--input={root}/s.jsonl", f"--output_prefix={root}/tok", "--vocab_size=1200"],
-        ["make-data", "--config=tiny-cpu", f"--input={root}/s.jsonl",
-         f"--tokenizer={root}/tok.model", f"--output_dir={root}/data", "--seq_length=128",
-         "--max_predictions_per_seq=20", "--num_workers=1"],
-    ):  # fmt: skip
-        subprocess.run([*make, *arguments], check=True, capture_output=True)
-    return f"{root}/data"
+@pytest.fixture(scope="session")
+def data_dir(sample_corpus: str, tokenizer_path: str, once: Callable[..., Path]) -> str:
+    def make(folder: Path) -> None:
+        ended = run_cli(
+            "make-data", "--config=tiny-cpu", f"--input={sample_corpus}",
+            f"--tokenizer={tokenizer_path}", f"--output_dir={folder}/data", "--seq_length=128",
+            "--max_predictions_per_seq=20",
+        )  # fmt: skip
+        assert ended.status == 0, ended.stderr
+
+    return f"{once('launched-data', make)}/data"
 
 
 def weights(model_dir: str, steps: int) -> dict[str, bytes]:
@@ -46,114 +46,77 @@ def weights(model_dir: str, steps: int) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in parameters.items()}
 
 
-def undisturbed(root: str, data_dir: str, steps: int) -> str:
-    model_dir = f"{root}/undisturbed"
-    arguments = [
-        "pretrain", "--config=tiny-cpu", f"--data_dir={data_dir}",
-        f"--model_dir={model_dir}", f"--num_train_steps={steps}", *SETTINGS,
-    ]  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", *arguments], check=True, capture_output=True
-    )
-    return model_dir
+def wait_for_a_write(root: str, kind: str) -> None:
+    """Until another step was made, or another file of a checkpoint written, or all is over."""
 
+    def trace() -> object:
+        if kind == "training":
+            return support.read(root, "model/heartbeat.json", "global_step")
+        return sorted(path.name for path in Path(root, "bucket/run-1/model").glob("*ckpt*"))
 
-def command(root: str, data_dir: str, fake: support.Fake, steps: int) -> list[str]:
-    newer = ["--accelerator_type=v6e-8"] if isinstance(fake, FakeCompute) else []
-    base = support.command(root, fake, *SETTINGS, *newer, steps=steps)
-    replaced = {
-        "--data_dir": f"--data_dir={data_dir}",
-        "--vm_python": f"--vm_python={sys.executable}",
-    }
-    return [replaced.get(argument.partition("=")[0], argument) for argument in base]
-
-
-def read(root: str, path: str, key: str) -> object:
-    """A value in a file of the run; None where it is not there yet."""
-    try:
-        with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
-            return json.load(file)[key]
-    except (FileNotFoundError, ValueError):
-        return None
+    before = trace()
+    support.wait_until(lambda: trace() != before or has_ended(root), 120)
 
 
 def has_ended(root: str) -> bool:
-    return read(root, "model/heartbeat.json", "state") == "stopped"
+    return bool(support.read(root, "model/heartbeat.json", "state") == "stopped")
 
 
-def is_watched(root: str) -> bool:
-    """Whether the supervisor has seen the machine: what goes before that, it cannot count."""
-    return read(root, "supervisor/state.json", "phase") == "running"
+def preempt_often(root: str, fake: support.Fake, times: int) -> None:
+    """Kills at random: while booting, before the first step, in a save, and well into training.
 
-
-def trace(root: str, kind: str) -> object:
-    """What changes with every logged step, or with every file of a checkpoint."""
-    model_dir = f"{root}/bucket/run-1/model"
-    try:
-        if kind == "training":
-            return os.path.getsize(f"{model_dir}/metrics.jsonl")
-        return sorted(name for name in os.listdir(model_dir) if "ckpt" in name)
-    except FileNotFoundError:
-        return None
-
-
-def preempt_often(root: str, fake: support.Fake, times: int, seed: int) -> list[str]:
-    """Kills at random: while booting, before the first step, in a save, and well into training."""
-    rng, done = random.Random(seed), []
-    while len(done) < times:
-        support.wait_until(lambda: fake.is_ready("run-1") and is_watched(root), 120)
-        kind = ("booting", "starting", "saving", "training")[len(done) % 4]
-        if kind == "booting":
-            time.sleep(rng.uniform(0.0, 1.0))
-        elif kind == "starting":
-            time.sleep(rng.uniform(1.5, 4.0))
-        else:
-            before = trace(root, kind)
-            support.wait_until(lambda: trace(root, kind) != before or has_ended(root), 120)  # noqa: B023
-            time.sleep(rng.uniform(0.0, 0.1 if kind == "saving" else 0.4))
+    What is taken away before the supervisor has seen it, it cannot count.
+    """
+    rng, done = random.Random(11), 0
+    pauses = {"booting": (0.0, 1.0), "starting": (1.5, 4.0), "saving": (0.0, 0.1)}
+    while done < times:
+        support.wait_until(
+            lambda: (
+                fake.is_ready("run-1")
+                and support.read(root, "supervisor/state.json", "phase") == "running"
+            ),
+            120,
+        )
+        kind = ("booting", "starting", "saving", "training")[done % 4]
+        if kind in ("saving", "training"):
+            wait_for_a_write(root, kind)
+        time.sleep(rng.uniform(*pauses.get(kind, (0.0, 0.4))))
         if fake.is_ready("run-1") and not has_ended(root):
             fake.preempt("run-1", grace=rng.choice([0.0, 0.0, 1.0]))
-            done.append(kind)
-    return done
+            done += 1
 
 
 def check(kind: type[support.Fake], root: str, data_dir: str, times: int, steps: int) -> None:
-    reference = undisturbed(root, data_dir, steps)
+    reference = f"{root}/undisturbed"
+    same = ("--config=tiny-cpu", f"--data_dir={data_dir}", f"--num_train_steps={steps}", *SETTINGS)
+    ended = run_cli("pretrain", f"--model_dir={reference}", *same)
+    assert ended.status == 0, ended.stderr
+    more = [*same, f"--vm_python={sys.executable}"]
+    more += ["--accelerator_type=v6e-8"] if kind is FakeCompute else []
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    preempted: list[str] = []
     with kind(f"{root}/vms", environ, keep_disk=True) as fake:
-        thread = support.in_background(
-            lambda: preempted.extend(preempt_often(root, fake, times, seed=11))
-        )
-        status, result = support.run(command(root, data_dir, fake, steps), fake)
-        assert status == 0, result
+        thread = support.in_background(lambda: preempt_often(root, fake, times))
+        status, result = support.run(support.command(root, *more), fake)
+        assert (status, result["global_step"]) == (0, steps), result
         thread.join(5)
-        assert fake.node_names() == []
-        assert fake.most_at_once == 1
-    assert result["global_step"] == steps
-    assert result["preemptions"] == len(preempted) == times
-    assert result["failures"] == 0
+        assert (fake.node_names(), fake.most_at_once) == ([], 1)
+    assert (result["preemptions"], result["failures"]) == (times, 0)
     results, expected = weights(result["model_dir"], steps), weights(reference, steps)
     assert [name for name in expected if results[name] != expected[name]] == []
     with open(f"{result['model_dir']}/metrics.jsonl", encoding="utf-8") as file:
         logged = [json.loads(line)["step"] for line in file]
-    assert logged == sorted(set(logged))
-    assert logged[-1] == steps
+    assert logged == sorted(set(logged)) and logged[-1] == steps
 
 
-SERVICES = pytest.mark.parametrize("kind", [FakeTpu, FakeCompute], ids=["tpu", "compute"])
-
-
-@SERVICES
+@pytest.mark.parametrize("kind", [FakeTpu, FakeCompute])
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
 def test_preempted_twenty_times_same_weights(
-    tmp_path: object, data_dir: str, kind: type[support.Fake]
+    tmp_path: Path, data_dir: str, kind: type[support.Fake]
 ) -> None:
     check(kind, str(tmp_path), data_dir, times=20, steps=1000)
 
 
 @pytest.mark.timeout(600)
-def test_preempted_twice_same_weights(tmp_path: object, data_dir: str) -> None:
+def test_preempted_twice_same_weights(tmp_path: Path, data_dir: str) -> None:
     """While it boots, and before its first step."""
     check(FakeTpu, str(tmp_path), data_dir, times=2, steps=40)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.launch import watcher
 from bigbird_ja.launch.run_files import BucketFiles, Run
+from bigbird_ja.launch.services import TpuSpec
 from bigbird_ja.launch.watcher import Counters, Machine, Notes, Seen, Terms
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
@@ -42,7 +45,7 @@ def test_only_another_step_is_progress() -> None:
     assert after(Seen(8, "x"), start=counters).quiet == 0
 
 
-def test_a_machine_that_nobody_wants_any_more_goes() -> None:
+def test_a_machine_is_deleted_at_its_limit_and_at_the_end_of_its_lease() -> None:
     steps = [Seen(step=n, renewal="once") for n in range(31)]
     assert watcher.must_go(after(*steps[:30]), TERMS) == ""
     assert watcher.must_go(after(*steps), TERMS) == "lease_over"
@@ -51,11 +54,11 @@ def test_a_machine_that_nobody_wants_any_more_goes() -> None:
     assert watcher.must_go(after(*renewed), TERMS) == "lease_over"  # no renewal moves the limit
 
 
-def test_a_bucket_that_does_not_answer_keeps_nothing_alive() -> None:
+def test_a_bucket_that_does_not_answer_counts_as_no_step() -> None:
     assert watcher.must_go(after(*[Seen()] * 20), TERMS) == "stalled"
 
 
-def test_an_end_that_nobody_comes_for() -> None:
+def test_a_machine_is_deleted_some_time_after_training_has_ended() -> None:
     ended = [Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)]
     assert watcher.must_go(after(*ended[:11]), TERMS) == ""
     assert watcher.must_go(after(*ended), TERMS) == "ended"
@@ -118,15 +121,13 @@ def test_bucket_and_metadata_server(bucket: str, fake_gcs: FakeGcs, tmp_path: Pa
 class Hosts(Machine):
     """A host of a slice, whose metadata say which."""
 
-    number = "1"
-
     def _open(self, request: Any, seconds: float) -> bytes:
         if request.full_url.endswith("/attributes/worker-id"):
-            return self.number.encode()
+            return b"1"
         raise OSError("404")
 
 
-def test_each_host_of_a_slice_tells_for_itself(tmp_path: Path) -> None:
+def test_each_host_of_a_slice_writes_its_own_log(tmp_path: Path) -> None:
     (tmp_path / "training.log").write_text("Traceback of host 1\n")
     terms = replace(TERMS, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
     (tmp_path / "supervisor").mkdir()
@@ -138,8 +139,7 @@ def test_each_host_of_a_slice_tells_for_itself(tmp_path: Path) -> None:
     report = files.exit_report()
     assert report is not None and (report.host, report.reason) == (1, "bug")
     assert files.log_tail() == "Traceback of host 1"
-    first = Hosts(replace(terms, hosts=1), str(tmp_path))
-    first.tell()
+    Hosts(replace(terms, hosts=1), str(tmp_path)).tell()
     assert (tmp_path / "supervisor/training.log").exists()
 
 
@@ -154,7 +154,7 @@ def test_a_replaced_host_waits_shorter_for_a_renewal(
     """It does not know how long the others have waited already."""
     lease = 300.0 if hosts == 1 else 10 * watcher.REPLACED_SECONDS
     late = time.time() - 2 * watcher.CREATION_SECONDS
-    terms = replace(TERMS, limit=1e9, lease=lease, poll=10.0, asked=late, hosts=hosts)
+    terms = replace(TERMS, limit=1e9, lease=lease, asked=late, hosts=hosts)
     machine = Hosts(replace(terms, supervisor_dir=str(tmp_path)), str(tmp_path))
     machine.look = lambda: Seen()  # type: ignore[method-assign]
     notes = Notes([str(tmp_path / "notes")])
@@ -169,184 +169,142 @@ def test_a_replaced_host_waits_shorter_for_a_renewal(
     assert lease - notes.load().unrenewed == pytest.approx(left - 10.0)
 
 
+# --- as a process, on a machine of the fake service -----------------------------------------------
+
+
 class Vm:
-    """The watcher as a process, on a machine of the fake service."""
+    """A machine in `root`; each watcher that it starts is killed at the end of the block."""
 
     def __init__(self, root: Path, fake: FakeTpu, **terms: Any) -> None:
-        from bigbird_ja.launch.services import TpuSpec
-
         self.root, self.fake = root, fake
-        for name in ("disk", "memory", "supervisor", "model", "bin"):
-            (root / name).mkdir()
-        service = support.nodes(fake)
-        service.create(TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0)
+        for name in ("disk", "memory", "supervisor", "model"):
+            (root / name).mkdir(parents=True)
+        support.client(fake).create(TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0)
+        self.address = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
         values = asdict(TERMS) | {
             "attempt": 1, "limit": 1e6, "lease": 1e6, "ended": 1e6, "stalled": 1e6, "poll": 0.1,
             "supervisor_dir": str(root / "supervisor"), "model_dir": str(root / "model"),
-            "delete": [f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"],
-            "metadata": fake.url, **terms,
+            "delete": [self.address], "metadata": fake.url, **terms,
         }  # fmt: skip
         self.terms = json.dumps(values)
-        with open(watcher.__file__, encoding="utf-8") as file:
-            self.code = file.read()
 
-    def start(self, path: str = "") -> subprocess.Popen[bytes]:
+    @contextlib.contextmanager
+    def watched(self, path: str = "") -> Iterator[None]:
+        with open(watcher.__file__, encoding="utf-8") as file:
+            code = file.read()
         variables = {
             "BIGBIRD_JA_VM_DIR": str(self.root / "disk"),
             "BIGBIRD_JA_VM_RUN_DIR": str(self.root / "memory"),
             "PATH": f"{path}:{os.environ['PATH']}",
         }
-        return subprocess.Popen(
-            [sys.executable, "-c", self.code, "watch", self.terms], env=variables,
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "watch", self.terms], env=variables,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-
-    def beat(self, step: int, moment: float) -> None:
-        text = json.dumps({"global_step": step, "time": moment})
-        (self.root / "model" / "heartbeat.json.tmp").write_text(text)
-        os.replace(self.root / "model" / "heartbeat.json.tmp", self.root / "model/heartbeat.json")
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
     def is_gone(self) -> bool:
         return self.fake.node_names() == []
 
-    def counters(self) -> Counters:
-        return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load()
+    def age(self) -> float:
+        """As the counters on its disk have it."""
+        return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
+
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.root / "supervisor" / "exit.json").read_text()))
 
 
-def beat_until_gone(vm: Vm, step_at: Callable[[int], int]) -> None:
-    """A watched machine whose trainer beats for ten seconds; it must go before."""
-    process = vm.start()
-    try:
-        for moment in range(200):
-            vm.beat(step_at(moment), moment)
-            if vm.is_gone():
-                break
-            time.sleep(0.05)
-    finally:
-        ended(process)
-    assert vm.is_gone()
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeTpu]:
+    with FakeTpu(str(tmp_path / "vms")) as server:
+        yield server
 
 
-def ended(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
-def test_detached_from_everybody_it_goes_at_the_end_of_its_lease(tmp_path: Path) -> None:
+def test_nobody_watches_and_it_is_deleted_at_the_end_of_its_lease(
+    tmp_path: Path, fake: FakeTpu
+) -> None:
     """A healthy trainer, and no supervisor: it used to be billed for ever."""
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        beat_until_gone(Vm(tmp_path, fake, lease=1.0), lambda moment: moment)
-        report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
-        assert (report["reason"], report["self_deleted"]) == ("lease_over", True)
+    vm, steps = Vm(tmp_path, fake, lease=1.0), itertools.count()
+    heartbeat = tmp_path / "model" / "heartbeat.json"
+
+    def beats_until_gone() -> bool:
+        (tmp_path / "beat").write_text(json.dumps({"global_step": next(steps)}))
+        os.replace(tmp_path / "beat", heartbeat)
+        return vm.is_gone()
+
+    with vm.watched():
+        wait_until(beats_until_gone)
+    assert (vm.report()["reason"], vm.report()["self_deleted"]) == ("lease_over", True)
 
 
-def test_a_machine_that_never_gave_a_sign_goes(tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, stalled=0.3)
-        process = vm.start()
-        try:
-            wait_until(vm.is_gone)
-        finally:
-            ended(process)
-        report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
-        assert (report["status"], report["reason"]) == (76, "stalled")
+def test_a_trainer_that_never_made_a_step_is_stalled(tmp_path: Path, fake: FakeTpu) -> None:
+    vm = Vm(tmp_path, fake, stalled=0.3)
+    with vm.watched():
+        wait_until(vm.is_gone)
+    assert (vm.report()["status"], vm.report()["reason"]) == (76, "stalled")
 
 
-def test_a_life_begins_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake: FakeTpu) -> None:
     """Whose creation took long has less left; clocks that differ take half an hour at most."""
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, limit=1000.0, asked=time.time() - 999.5)
-        process = vm.start()
-        try:
-            wait_until(vm.is_gone)
-        finally:
-            ended(process)
-    with FakeTpu(str(tmp_path / "more")) as fake:
-        (tmp_path / "2").mkdir()
-        vm = Vm(tmp_path / "2", fake, limit=1e6, asked=1.0)
-        process = vm.start()
-        try:
-            wait_until(lambda: vm.counters().age > 0)
-        finally:
-            ended(process)
-        assert watcher.CREATION_SECONDS <= vm.counters().age < 1.1 * watcher.CREATION_SECONDS
+    vm = Vm(tmp_path / "slow", fake, limit=1000.0, asked=time.time() - 999.5)
+    with vm.watched():
+        wait_until(vm.is_gone)
+    vm = Vm(tmp_path / "wrong clock", fake, limit=1e6, asked=1.0)
+    with vm.watched():
+        wait_until(lambda: vm.age() > 0)
+    assert watcher.CREATION_SECONDS <= vm.age() < 1.1 * watcher.CREATION_SECONDS
 
 
-def test_started_again_and_again_it_goes_on_counting(tmp_path: Path) -> None:
+def test_a_watcher_that_is_started_again_continues_to_count(tmp_path: Path, fake: FakeTpu) -> None:
     """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, limit=1.5)
-        last = 0.0
-        for _ in range(40):
-            process = vm.start()
-            try:
-                wait_until(lambda: vm.counters().age > last or vm.is_gone())  # noqa: B023
-            finally:
-                ended(process)
-            if vm.is_gone():
-                return
-            assert vm.counters().age > last
-            last = vm.counters().age
-        raise AssertionError("it never went")
+    vm, last = Vm(tmp_path, fake, limit=1.0), 0.0
+    for _ in range(40):
+        with vm.watched():
+            wait_until(lambda: vm.age() > last or vm.is_gone())  # noqa: B023
+        if vm.is_gone():
+            return
+        assert vm.age() > last
+        last = vm.age()
+    raise AssertionError("it was never deleted")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path: Path) -> None:
+def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(
+    tmp_path: Path, fake: FakeTpu
+) -> None:
     """With nothing that can be written, and nothing that answers but service and metadata."""
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, limit=1.0, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
-        for name in ("gcloud", "gsutil", "curl"):
-            tool = tmp_path / "bin" / name
-            tool.write_text("#!/bin/bash\nsleep 1000\n")
-            tool.chmod(0o755)
-        (tmp_path / "disk" / "training.log").symlink_to("/dev/full")
-        shutil.rmtree(tmp_path / "memory")
-        (tmp_path / "disk" / "bigbird-ja-1.counters").symlink_to("/dev/full")
-        process = vm.start(str(tmp_path / "bin"))
-        try:
-            wait_until(vm.is_gone)
-        finally:
-            ended(process)
+    vm = Vm(tmp_path, fake, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
+    for tool in ("gcloud", "gsutil", "curl"):
+        support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
+    (tmp_path / "disk" / "training.log").symlink_to("/dev/full")
+    shutil.rmtree(tmp_path / "memory")
+    (tmp_path / "disk" / "bigbird-ja-1.counters").symlink_to("/dev/full")
+    with vm.watched(f"{tmp_path}/bin"):
+        wait_until(vm.is_gone)
 
 
-def test_a_deletion_that_fails_is_tried_again(tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        vm = Vm(tmp_path, fake, limit=0.1)
-        fake.http_script += [503, 500, 403]
-        process = vm.start()
-        try:
-            wait_until(vm.is_gone)
-        finally:
-            ended(process)
-        assert fake.http_script == []
-
-
-def test_all_addresses_are_asked_whatever_the_first_answers(tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        node = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
-        vm = Vm(tmp_path, fake, limit=0.1, delete=[f"{fake.url}/v2/nowhere", node])
-        process = vm.start()
-        try:
-            wait_until(vm.is_gone)
-        finally:
-            ended(process)
+def test_a_deletion_is_asked_of_all_addresses_and_repeated(tmp_path: Path, fake: FakeTpu) -> None:
+    addresses = [f"{fake.url}/v2/nowhere", f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"]
+    vm = Vm(tmp_path, fake, limit=0.1, delete=addresses)
+    fake.http_script += [503, 500, 403]
+    with vm.watched():
+        wait_until(vm.is_gone)
+    assert fake.http_script == []
 
 
 def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) -> None:
-    class Slow:
+    class Slow(contextlib.nullcontext[Any]):
         def __enter__(self) -> Slow:
             return self
-
-        def __exit__(self, *_: object) -> None: ...
 
         def read1(self, most: int) -> bytes:
             return b"x"
 
-    class Opener:
-        def open(self, request: object, timeout: float) -> Slow:
-            return Slow()
-
     machine = Machine(replace(TERMS, storage="http://x"), str(tmp_path))
-    machine._opener = Opener()  # type: ignore[assignment]
+    machine._opener.open = lambda *_, **__: Slow()  # type: ignore[assignment]
     with pytest.raises(TimeoutError):
         machine.request("GET", "http://elsewhere", None, 0.05)

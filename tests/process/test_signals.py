@@ -6,8 +6,6 @@ import os
 import signal
 import threading
 
-import pytest
-
 from bigbird_ja.process.signals import StopRequest
 
 
@@ -71,19 +69,3 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them() -> None:
         assert stop.was_asked.wait(10)
         stop.answered()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
-
-
-@pytest.mark.parametrize(
-    ("handler", "name"), [(signal.SIG_DFL, "SIGHUP"), (signal.SIG_IGN, "SIGTERM")]
-)
-def test_a_hang_up_asks_too_unless_nohup_ignores_it(handler: signal.Handlers, name: str) -> None:
-    before = signal.signal(signal.SIGHUP, handler)
-    try:
-        with Listening() as stop:
-            send(signal.SIGHUP)
-            if handler == signal.SIG_IGN:
-                send(signal.SIGTERM)
-            assert stop.was_asked.wait(10) and stop.name == name
-            stop.answered()
-    finally:
-        signal.signal(signal.SIGHUP, before)

@@ -15,13 +15,15 @@ KINDS = {
     "bytes": "not UTF-8",
     "below a file": "a file, not a folder|is not a folder",
 }
+SPECIAL = ["fifo", "socket"]
 if os.geteuid() == 0:
     KINDS["device"] = "device"
+    SPECIAL.append("device")
 
 
 def make(kind: str, directory: Path) -> str:
     """Makes one; returns its path."""
-    path = directory / "odd"
+    path = directory / (kind if kind in SPECIAL else "odd")
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "socket":
@@ -29,7 +31,7 @@ def make(kind: str, directory: Path) -> str:
         os.chdir(directory)  # a socket's name is short
         try:
             with socket.socket(socket.AF_UNIX) as server:
-                server.bind("odd")
+                server.bind(kind)
         finally:
             os.chdir(here)
     elif kind == "loop":

@@ -37,19 +37,15 @@ def test_a_good_object_is_read() -> None:
     [
         (b"", "not JSON: it is empty or cut short: make it again"),
         (b'{"step": 3', "not JSON: it is empty or cut short: make it again"),
-        (b"\x00\xff", "not JSON: invalid character (byte 0): make it again"),
         (b"[]", "expected an object of keys and values, found a list: make it again"),
         (b"{}", "step is missing: make it again"),
         (b'{"step": "3"}', "step: expected a whole number, found text: make it again"),
         (b'{"step": -1}', "step: expected a whole number >= 0: make it again"),
         (b'{"step": 1, "loss": []}', "loss: expected a number or null, found a list"),
         (b'{"step": 1, "loss": NaN}', "not JSON: invalid character (byte 20)"),
-        (b'{"step": 1, "loss": 1e999}', "loss: number out of range"),
         (b'{"step": ' + b"9" * 5000 + b"}", "step: integer value out of range"),
-        (b'{"step": 1e30}', "step: "),
         (b'{"step": 1, "files": {"a": {"bytes": null}}}', "files[...].bytes: expected a whole"),
         (b'{"step": 1, "files": {"a": {}}}', "files[...].bytes is missing"),
-        (b"[" * 10_000 + b"]" * 10_000, "expected an object of keys and values, found a list"),
         (b'{"step": 1, "x": ' + b"[" * 9000 + b"]" * 9000 + b"}", "lists or objects nested too"),
     ],
     ids=lambda value: str(value)[:30],
@@ -89,22 +85,13 @@ def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"5", b"null", b"[]", b"hello", b'{"step": "2"}', b'{"step": NaN}', b'{"step": 1}x',
-     b"\xff\xfe", b'{"step": 1, "x": ' + b"[" * 10_000,
-     b'{"step": 1, "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"],
+    [b"null", b"hello", b'{"step": "2"}', b'{"step": NaN}', b'{"step": 1}x', b"\xff\xfe",
+     b'{"step": 1, "x": ' + b"[" * 10_000],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
 def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
     with pytest.raises(BadInput, match=r"^x: line 2: "):
         decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
-
-
-def test_a_file_too_large_is_not_read(tmp_path) -> None:
-    path = tmp_path / "huge.json"
-    with open(path, "wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(BadInput, match=r"huge\.json: more than 268,435,456 bytes"):
-        decode.read_json(str(path), _Record)
 
 
 def test_yaml_is_read_as_before() -> None:
@@ -124,25 +111,17 @@ def test_yaml_is_read_as_before() -> None:
         ("a: 1\nb: 2\na: 3\n", "line 3: 'a' is written twice: keep one"),
         ("a: {b: 1, b: 1}", "'b' is written twice: keep one"),
         ("a: &x [1]\nb: *x\n", r"line 2: \*x: write the value out"),
-        ("a: &a [*a]", r"\*a: write the value out"),
         ("[" * 10_000, "nested too deeply"),
         ("a:\n" + "".join(" " * i + "a:\n" for i in range(1, 400)), "nested too deeply"),
         ("a: 2001-13-01", "'2001-13-01' is no value of its kind"),
-        ("a: 0x_", "'0x_' is no value of its kind"),
         ("a: " + "9" * 5000, "is no value of its kind"),
-        ("a: 0x" + "f" * 5000, "does not fit 64 bits"),
         ("a: 18446744073709551616", "does not fit 64 bits"),
         ("a: 1:30", "'1:30' is 90 in YAML 1.1: write that, or put it in quotes"),
-        ("a: 1:30.5", "'1:30.5' is 90.5 in YAML 1.1"),
         ("a: 010", "'010' is 8 in YAML 1.1"),
         ("a: .nan", "'.nan' is not a finite number"),
-        ("a: -.inf", "'-.inf' is not a finite number"),
         ("a: 1.0e+999", "'1.0e.999' is not a finite number"),
         ("a: !!bool maybe", "'maybe' is no value of its kind"),
-        ("a: !!int ''", "'' is no value of its kind"),
-        ("a: !!timestamp x", "'x' is no value of its kind"),
         ("a: !!python/object/apply:os.system ['true']", "not YAML: could not determine"),
-        ("? [a]\n: b", "not YAML: "),
         ("a: [", "not YAML: "),
         ("a: \x00", "not YAML: "),
         ("--- 1\n--- 2\n", "not YAML: expected a single document"),

@@ -6,10 +6,8 @@ import os
 
 import pytest
 
-from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import outputs
-from tests.storage import odd_paths
 
 
 def _check_file(path: object) -> None:
@@ -18,16 +16,6 @@ def _check_file(path: object) -> None:
 
 def _check_folder(path: object) -> None:
     outputs.check_folder_place(str(path), "--output_dir")
-
-
-@pytest.mark.parametrize("kind", odd_paths.KINDS)
-@pytest.mark.parametrize("check", [_check_file, _check_folder])
-def test_odd_outputs_are_refused_and_left(check, kind, tmp_path):
-    path = odd_paths.make(kind, tmp_path)
-    before = sorted(os.listdir(tmp_path))
-    with pytest.raises(BadInput, match=r"^--output(_dir)? .*"):
-        check(path)
-    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
@@ -77,18 +65,6 @@ def test_a_read_only_parent_is_found_before_work(tmp_path):
         with pytest.raises(BadInput, match="cannot be written to"):
             check(tmp_path / "deep/x")
     tmp_path.chmod(0o700)
-
-
-def test_on_a_bucket(bucket):
-    _check_file(f"{bucket}/x")
-    _check_folder(f"{bucket}/x")
-    storage.write_text(f"{bucket}/x/thesis", "years of work")
-    with pytest.raises(BadInput, match="a folder: name a file"):
-        _check_file(f"{bucket}/x")
-    with pytest.raises(BadInput, match="did not make"):
-        _check_file(f"{bucket}/x/thesis")
-    outputs.write(f"{bucket}/x/mine", b"ours")
-    _check_file(f"{bucket}/x/mine")
 
 
 @pytest.mark.parametrize(

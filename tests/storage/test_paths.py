@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.errors import BadInput, one_line
 from bigbird_ja.storage import paths
 from tests.storage import odd_paths
 
@@ -17,8 +17,8 @@ def test_what_is_odd_is_refused_and_named(kind, tmp_path):
     path = odd_paths.make(kind, tmp_path)
     with pytest.raises(BadInput, match=f"^--input .*({odd_paths.KINDS[kind]})") as result:
         paths.check_input_file(path, "--input")
-    assert "\n" not in str(result.value) and len(str(result.value)) < 400
-    str(result.value).encode("utf-8")  # can be printed
+    line = one_line(str(result.value))
+    assert len(line) < 400 and line.isprintable()
 
 
 def test_files_and_folders_are_distinguished(tmp_path):
@@ -32,14 +32,6 @@ def test_files_and_folders_are_distinguished(tmp_path):
         paths.check_input_file(str(tmp_path / "none"), "--input")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "file").chmod(0)
-    with pytest.raises(BadInput, match="permission denied"):
-        paths.check_input_file(str(tmp_path / "file"), "--input")
-
-
 @pytest.mark.parametrize(
     ("name", "printed"),
     [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"),
@@ -51,7 +43,7 @@ def test_names_that_cannot_be_one(name, printed):
         paths.check_input_file(name, "--input")
 
 
-@pytest.mark.parametrize("kind", sorted({"fifo", "socket", "device"} & odd_paths.KINDS.keys()))
+@pytest.mark.parametrize("kind", odd_paths.SPECIAL)
 def test_nothing_opens_or_replaces_what_is_special(kind, tmp_path):
     """A FIFO in place of any file: whoever opened it would wait for ever."""
     path = odd_paths.make(kind, tmp_path)
@@ -67,4 +59,4 @@ def test_nothing_opens_or_replaces_what_is_special(kind, tmp_path):
         with pytest.raises(BadInput, match=odd_paths.KINDS[kind]):
             act(path)
     assert os.lstat(path) == before
-    assert os.listdir(tmp_path) == ["odd"]
+    assert os.listdir(tmp_path) == [kind]

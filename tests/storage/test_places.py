@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.process.errors import BadInput
 from testkit import ROOT
 from testkit.fakes.gcs_process import FakeGcs
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty folder."""
-    folder = tmp_path / "d"
-    folder.mkdir()
-    return str(folder) if request.param == "disk" else request.getfixturevalue("bucket") + "/d"
 
 
 def test_round_trip(base: str) -> None:
@@ -46,9 +38,6 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(base: str) -> None
         file.write(b"half of the new")
         raise RuntimeError
     assert storage.read_bytes(f"{base}/a") == b"old" and storage.list_files(base) == ["a"]
-    with storage.writing(f"{base}/a") as file:
-        file.write(b"new")
-    assert storage.read_bytes(f"{base}/a") == b"new"
 
 
 def test_missing_files_carry_their_name(base: str) -> None:
@@ -64,8 +53,6 @@ def test_missing_files_carry_their_name(base: str) -> None:
         with pytest.raises(FileNotFoundError) as caught:
             storage.write_bytes(path, b"")
         assert caught.value.filename == path
-        end = classify(caught.value)
-        assert isinstance(end, BadInput) and path in str(end)
     assert storage.list_files(f"{base}/nowhere") == storage.list_tree(f"{base}/nowhere") == []
 
 
@@ -95,6 +82,8 @@ def test_listing_and_globbing(base: str) -> None:
     storage.delete_many(f"{base}/{name}" for name in ("a", "b", "gone"))
     assert storage.list_tree(base) == ["d/c", "d/e/f"]
     assert storage.clean_temporary(base) == []
+    with pytest.raises(OSError):  # what cannot be looked at is not absent
+        storage.exists(f"/tmp/{'x' * 300}")
 
 
 def test_copies_and_renames(base: str, tmp_path: Path) -> None:
@@ -123,14 +112,11 @@ def test_what_is_read_whole_is_bounded(base: str) -> None:
         storage.read_text(path, 99_999)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../x", "/etc/passwd", "a/../../x", "..", "gs://other/x", "a\0b", "", "..\\x", "\\x"],
-)
-def test_names_cannot_leave_their_directory(name: str) -> None:
-    for folder in ("/data", "gs://bucket/data"):
-        with pytest.raises(BadInput):
-            storage.join(folder, name)
+def test_names_cannot_leave_their_directory() -> None:
+    for name in ("../x", "/x", "a/../../x", "..", "gs://other/x", "a\0b", "", "..\\x", "\\x"):
+        for folder in ("/data", "gs://bucket/data"):
+            with pytest.raises(BadInput):
+                storage.join(folder, name)
 
 
 def test_joining() -> None:

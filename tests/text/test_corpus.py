@@ -30,7 +30,7 @@ def write(path: Path, content: bytes) -> str:
 
 
 def texts(*sources: str) -> list[str]:
-    return [document.text for document in open_corpus(sources).documents()]
+    return list(open_corpus(sources).texts())
 
 
 BOM = b"\xef\xbb\xbf"
@@ -50,9 +50,7 @@ BOM = b"\xef\xbb\xbf"
         ("a.txt", b"a" * ((1 << 20) - 2) + "\n\u3000\n次".encode(), ["a" * ((1 << 20) - 2), "次"]),
     ],
 )  # fmt: skip
-def test_files_are_cut_into_documents(
-    tmp_path: Path, name: str, content: bytes, expected: list[str]
-) -> None:
+def test_files_are_cut_into_documents(tmp_path, name, content, expected):
     assert texts(write(tmp_path / name, content)) == expected
     assert texts(write(tmp_path / f"{name}.gz", gzip.compress(content, mtime=0))) == expected
 
@@ -65,9 +63,7 @@ SCRAPS = st.lists(
 
 @given(SCRAPS)
 @settings(max_examples=200, deadline=None)
-def test_no_character_of_a_text_is_lost(
-    tmp_path_factory: pytest.TempPathFactory, content: str
-) -> None:
+def test_no_character_of_a_text_is_lost(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("scraps") / "a.txt"
     result = list(file_source.FileSource(write(path, content.encode())).texts())
     assert "".join("".join(result).split()) == "".join(content.split())
@@ -75,20 +71,13 @@ def test_no_character_of_a_text_is_lost(
         assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
 
 
-def test_globs_are_sorted_and_a_file_counts_once(tmp_path: Path) -> None:
-    for name in "cab":
-        write(tmp_path / f"{name}.jsonl", lines_of(name))
-    assert texts(f"{tmp_path}/*.jsonl") == ["a", "b", "c"]
-    with pytest.raises(BadInput, match=r"a\.jsonl more than once"):
-        texts(f"{tmp_path}/a.jsonl", f"{tmp_path}/*.jsonl")
-
-
-def test_a_bucket_reads_like_a_disk(bucket: str) -> None:
+def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket: str) -> None:
+    storage.write_bytes(f"{bucket}/x/b.jsonl", lines_of("三"))
     storage.write_bytes(f"{bucket}/x/a.jsonl", lines_of("一", "二"))
-    storage.write_bytes(f"{bucket}/x/b.jsonl.gz", gzip.compress(lines_of("三"), mtime=0))
     storage.write_bytes(f"{bucket}/x/c.txt", "四\n\n五".encode())
-    corpus = open_corpus([f"{bucket}/x/*.jsonl", f"{bucket}/x/b.jsonl.gz", f"{bucket}/x/c.txt"])
-    assert [d.text for d in corpus.documents()] == ["一", "二", "三", "四", "五"]
+    assert texts(f"{bucket}/x/*.jsonl", f"{bucket}/x/c.txt") == ["一", "二", "三", "四", "五"]
+    with pytest.raises(BadInput, match=r"a\.jsonl more than once"):
+        texts(f"{bucket}/x/a.jsonl", f"{bucket}/x/*.jsonl")
     with pytest.raises(BadInput, match="no such file"):
         texts(f"{bucket}/x/d.txt")
 
@@ -106,7 +95,7 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -
 def test_each_line_of_a_txt_can_be_a_document(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", BOM + "一\r\n\r\n 二 \r三\n\n".encode())
     by_line = open_corpus([path], txt_documents="line")
-    assert [d.text for d in by_line.documents()] == ["一", " 二 ", "三"]
+    assert list(by_line.texts()) == ["一", " 二 ", "三"]
     assert texts(path) == ["一", " 二 \n三"]
     path = write(tmp_path / "a.jsonl", lines_of("一"))
     with pytest.raises(BadInput, match=r"--txt_documents=line: no --input is a \.txt file"):
@@ -118,7 +107,6 @@ def test_a_txt_that_is_one_document_of_many_lines_is_warned_of(tmp_path: Path) -
     more = write(tmp_path / "b.txt", BOM + b"\r\na\r\nb")
     (warning,) = open_corpus([lines, more]).warnings()
     assert warning.startswith(f"{lines} (and 1 more like it) has no blank line in its first 50")
-    assert warning.endswith("give --txt_documents=line")
     assert not open_corpus([lines, more], txt_documents="line").warnings()
     others = [
         write(tmp_path / "c.txt", "一\n二\n\u3000\n三".encode()),
@@ -128,9 +116,7 @@ def test_a_txt_that_is_one_document_of_many_lines_is_warned_of(tmp_path: Path) -
     assert not open_corpus(others).warnings()
 
 
-def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):
     long = "長い文。" * 900_000
     assert texts(write(tmp_path / "a.jsonl", lines_of("短い", long)))[1] == long
     assert texts(write(tmp_path / "a.txt", f"短い\n\n{long}\n\n短い".encode()))[1] == long
@@ -170,16 +156,14 @@ def test_what_is_refused(tmp_path: Path, name: str, content: bytes, message: str
         texts(write(tmp_path / name, content))
 
 
-def test_missing_files_and_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for source, message in (
-        (f"{tmp_path}/none.jsonl", "no such file"),
-        (f"{tmp_path}/*.jsonl", "no file matches"),
-        (str(tmp_path), "a folder without files of"),
+def test_missing_files_and_permissions(tmp_path, monkeypatch):
+    for sources, message in (
+        ([f"{tmp_path}/*.jsonl"], "no file matches"),
+        ([str(tmp_path)], "a folder without files of"),
+        ([], "no --input"),
     ):
         with pytest.raises(BadInput, match=message):
-            texts(source)
-    with pytest.raises(BadInput, match="no --input"):
-        texts()
+            texts(*sources)
     path = write(tmp_path / "a.txt", b"text")
     with pytest.raises(BadInput, match="--tfds_data_dir"):
         open_corpus([path], tfds_data_dir=str(tmp_path))
@@ -196,32 +180,25 @@ def test_missing_files_and_permissions(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("place", "weight"),
+    ("source", "place", "weight"),
     [
-        ("a.jsonl", "2"), ("a.jsonl", "0.25"), ("a.jsonl", "1e-3"), ("news/*.txt.gz", "3"),
-        ("gs://b/day=1/x.parquet", "2"), ("gs://b/day=1/", "2"),
-        ("tfds:wiki40b/ja:train[:10%]", "2"),
+        ("a.jsonl=2", "a.jsonl", 2), ("a.jsonl=1e-3", "a.jsonl", 0.001),
+        ("news/*.txt.gz=3", "news/*.txt.gz", 3), ("gs://b/day=1/=2", "gs://b/day=1/", 2),
+        ("gs://b/day=1/x.parquet=2", "gs://b/day=1/x.parquet", 2),
+        ("tfds:wiki40b/ja:train[:10%]=2", "tfds:wiki40b/ja:train[:10%]", 2),
+        # A path may hold an equals sign itself.
+        *((path, path, None) for path in ("a.jsonl", "lang=ja/a.jsonl", "gs://b/day=1/")),
+        *((path, path, None) for path in ("somewhere/lang=ja", "=2", "")),
     ],
 )  # fmt: skip
-def test_what_follows_the_last_equals_sign_is_a_weight(place: str, weight: str) -> None:
-    assert split_weight(f"{place}={weight}") == (place, float(weight))
+def test_what_follows_the_last_equals_sign_is_a_weight(source, place, weight):
+    assert split_weight(source) == (place, weight)
 
 
-@pytest.mark.parametrize(
-    "source", ["a.jsonl", "lang=ja/a.jsonl", "gs://b/day=1/", "somewhere/lang=ja", "=2", ""],
-)  # fmt: skip
-def test_a_path_may_hold_an_equals_sign(source: str) -> None:
-    assert split_weight(source) == (source, None)
-
-
-@pytest.mark.parametrize(
-    "weight",
-    ["0", "nan", "inf", "0.00001", "1001", "", "two", "1_0", "9" * 500, "2\0"],
-)  # fmt: skip
+@pytest.mark.parametrize("weight", ["0", "inf", "0.00001", "1001", "two", "1_0", "2\0"])
 def test_a_bad_weight_is_refused_in_one_line(weight: str) -> None:
-    with pytest.raises(BadInput, match=r"weight=.*SRC=WEIGHT") as error:
+    with pytest.raises(BadInput, match=r"weight=(?!.*\n).*SRC=WEIGHT"):
         split_weight(f"a.jsonl={weight}")
-    assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_a_path_that_ends_like_a_weight_is_usable(tmp_path: Path) -> None:
@@ -240,7 +217,7 @@ def test_a_source_without_a_weight_has_weight_one_where_others_have_one(tmp_path
     corpus = open_corpus([a, f"{b}=3"], takes_weights=True)
     assert [weight for _, weight in corpus.weights] == [1.0, 3.0]
     assert corpus.fingerprint == open_corpus([a, b]).fingerprint
-    assert [(d.text, d.index) for d in corpus.documents()] == [("a", 0), ("b", 1)]
+    assert list(corpus.texts()) == ["a", "b"]
     with pytest.raises(BadInput, match="weights are for make-data: leave =2 out"):
         open_corpus([f"{a}=2"])
     with pytest.raises(BadInput, match="more than once"):

@@ -19,30 +19,26 @@ def table(texts=TEXTS, field="text"):
     return pyarrow.table({"id": list(range(len(texts))), field: texts})
 
 
-def write_stream(path: Path, content) -> None:
-    with (
-        pyarrow.OSFile(str(path), "wb") as sink,
-        pyarrow.ipc.new_stream(sink, content.schema) as out,
-    ):
-        out.write_table(content, 250)
-
-
-def write_file(path: Path, content) -> None:
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, content.schema) as out:
-        out.write_table(content, 250)
-
-
-def write_parquet(path: Path, content) -> None:
+def write_parquet(path, content):
     from pyarrow import parquet
 
     parquet.write_table(content, path, row_group_size=100)
 
 
-WRITERS = {"a.parquet": write_parquet, "a.arrow": write_stream, "b.arrow": write_file}
+def write_arrow(path, content, kind=pyarrow.ipc.new_stream):
+    with pyarrow.OSFile(str(path), "wb") as sink, kind(sink, content.schema) as out:
+        out.write_table(content, 250)
+
+
+def write_arrow_file(path, content):
+    write_arrow(path, content, pyarrow.ipc.new_file)
+
+
+WRITERS = {"a.parquet": write_parquet, "a.arrow": write_arrow, "b.arrow": write_arrow_file}
 
 
 def texts(*sources, **about) -> list[str]:
-    return [d.text for d in open_corpus([str(s) for s in sources], **about).documents()]
+    return list(open_corpus([str(s) for s in sources], **about).texts())
 
 
 def save_data_set(folder: Path, parts) -> None:
@@ -50,32 +46,26 @@ def save_data_set(folder: Path, parts) -> None:
     folder.mkdir(parents=True)
     names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
     for name, part in zip(names, parts, strict=True):
-        write_stream(folder / name, table(part))
+        write_arrow(folder / name, table(part))
     state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
     (folder / "state.json").write_text(json.dumps(state))
     (folder / "dataset_info.json").write_text("{}")
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_each_row_is_a_document(tmp_path, name):
-    WRITERS[name](tmp_path / name, table())
-    assert texts(tmp_path / name) == TEXTS
-    WRITERS[name](tmp_path / name, table(["", None, "x"], "body"))
-    assert texts(tmp_path / name, text_field="body") == ["x"]
-    with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
-        texts(tmp_path / name)
-    with pytest.raises(BadInput, match="id holds no text but int64: name another column"):
-        texts(tmp_path / name, text_field="id")
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_damage_is_one_line(tmp_path, name):
-    WRITERS[name](tmp_path / name, table())
-    data = (tmp_path / name).read_bytes()
+def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
+    path = tmp_path / name
+    WRITERS[name](path, table())
+    assert texts(path) == TEXTS
+    data = path.read_bytes()
     for damaged in (data[: len(data) // 2], b"", b"not such a file at all"):
-        (tmp_path / name).write_bytes(damaged)
+        path.write_bytes(damaged)
         with pytest.raises(BadInput, match=r"cannot be read|no text in"):
-            texts(tmp_path / name)
+            texts(path)
+    WRITERS[name](path, table(["", None, "x"], "body"))
+    assert texts(path, text_field="body") == ["x"]
+    with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
+        texts(path)
 
 
 def test_damaged_text_is_refused_before_it_is_read(tmp_path):
@@ -83,47 +73,43 @@ def test_damaged_text_is_refused_before_it_is_read(tmp_path):
     for offsets, data in (([0, 2], b"\xff\xfe"), ([0, 1 << 30, 2], b"ab")):
         buffers = [None, *(pyarrow.py_buffer(b) for b in (array("i", offsets).tobytes(), data))]
         column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
-        for name, write in (("a.arrow", write_stream), ("b.arrow", write_file)):
-            write(tmp_path / name, pyarrow.table({"text": column}))
+        for name in ("a.arrow", "b.arrow"):
+            WRITERS[name](tmp_path / name, pyarrow.table({"text": column}))
             with pytest.raises(BadInput, match="cannot be read"):
                 texts(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize(
-    "kind", [pyarrow.timestamp("us"), pyarrow.date64(), pyarrow.list_(pyarrow.string())], ids=str
-)
-def test_columns_of_other_types_are_refused_unread(tmp_path, name, kind):
-    column = [["x"]] if kind == pyarrow.list_(pyarrow.string()) else [2**62]
-    values = pyarrow.array(column, pyarrow.int64() if column == [2**62] else kind)
-    values = values if values.type == kind else values.view(kind)
-    WRITERS[name](tmp_path / name, pyarrow.table({"text": values}))
-    with pytest.raises(BadInput, match="text holds no text but"):
-        texts(tmp_path / name)
+def test_columns_of_other_types_are_refused_unread(tmp_path, name):
+    number = pyarrow.array([2**62])
+    times = {"time": number.view(pyarrow.timestamp("us")), "date": number.view(pyarrow.date64())}
+    columns = {"number": number, **times, "list": pyarrow.array([["x"]])}
+    WRITERS[name](tmp_path / name, pyarrow.table(columns))
+    for column in columns:
+        with pytest.raises(BadInput, match=f"{column} holds no text but .*: name another column"):
+            texts(tmp_path / name, text_field=column)
 
 
 def test_large_and_repeated_strings_are_text(tmp_path):
     for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
         content = pyarrow.table({"text": pyarrow.array(TEXTS).cast(kind)})
-        write_stream(tmp_path / "a.arrow", content)
+        write_arrow(tmp_path / "a.arrow", content)
         assert texts(tmp_path / "a.arrow") == TEXTS
 
 
 @pytest.mark.parametrize(
-    ("file", "content"),
+    ("named", "content"),
     [
-        ("state.json", "{}"),
-        ("state.json", '{"_data_files": 7}'),
         ("state.json", '{"_data_files": [{"name": "x"}]}'),
-        ("state.json", '{"_data_files": [{"filename": ["x.arrow"]}]}'),
+        ("x.arrow", '{"_data_files": [{"filename": "../x.arrow"}]}'),
         ("dataset_dict.json", '{"splits": 7}'),
-        ("dataset_dict.json", '["train"]'),
     ],
 )
-def test_a_broken_data_set_on_disk_is_one_line(tmp_path, file, content):
+def test_a_broken_data_set_on_disk_is_one_line(tmp_path, named, content):
     save_data_set(tmp_path / "plain", [TEXTS[:2]])
+    file = "state.json" if "_data_files" in content else "dataset_dict.json"
     (tmp_path / "plain" / file).write_text(content)
-    with pytest.raises(BadInput, match=file):
+    with pytest.raises(BadInput, match=named):
         texts(tmp_path / "plain")
 
 
@@ -138,9 +124,6 @@ def test_a_data_set_on_disk(tmp_path):
     (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["test"]}')
     with pytest.raises(BadInput, match=r"no split `train`: give one of .*splits/test"):
         texts(tmp_path / "splits")
-    (tmp_path / "plain/state.json").write_text('{"_data_files": [{"filename": "../x.arrow"}]}')
-    with pytest.raises(BadInput):
-        texts(tmp_path / "plain")
 
 
 def test_zstd_lines_and_a_folder_of_everything(tmp_path):
@@ -166,8 +149,8 @@ def test_another_field_is_another_corpus(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x", "body": "y"}\n')
     assert texts(path, text_field="body") == ["y"]
-    plain, other = open_corpus([str(path)]), open_corpus([str(path)], text_field="body")
-    assert plain.fingerprint != other.fingerprint
+    fields = ("text", "body")
+    assert len({open_corpus([str(path)], text_field=f).fingerprint for f in fields}) == 2
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(BadInput, match="no --input has fields: leave it out"):
         texts(tmp_path / "a.txt", text_field="body")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,33 +15,18 @@ from bigbird_ja.text import corpus, tokenizer, words
 has_mecab = importlib.util.find_spec("fugashi") is not None
 
 
-def _classes(text: str) -> np.ndarray:
-    """uint8 [characters]; a MARK takes the class of what it follows."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    kinds = words._class_table()[codes]
-    marks = kinds == words.MARK
-    if marks.any():
-        source = np.maximum.accumulate(np.where(marks, 0, np.arange(len(kinds))))
-        kinds = kinds[source]
-        kinds[kinds == words.MARK] = words.KATAKANA  # the text opens with marks
-    return kinds
-
-
-def script_boundaries(text: str) -> np.ndarray:
-    """int64: offsets where a word starts by the table of scripts, character by character; 0 first.
-    What `ScriptMarker` says of tokens is compared with this."""
-    if not text:
-        return np.zeros(0, np.int64)
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    kinds = _classes(text)
-    starts = np.empty(len(kinds), bool)
-    starts[0] = True
-    starts[1:] = words._starts_between()[kinds[:-1], kinds[1:]]
-    starts[1:] &= words._class_table()[codes[1:]] != words.MARK
+def script_boundaries(text):
+    """int64: offsets where `ScriptMarker` sees words start if every character is a piece."""
+    pieces = sorted(set(text))
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    characters = SimpleNamespace(
+        pieces=pieces, vocab_size=len(pieces), is_text_piece=np.ones(len(pieces), bool)
+    )
+    (starts,) = words.ScriptMarker(characters)([text], [np.array([ids[c] for c in text], int)])
     return np.flatnonzero(starts)
 
 
-def cut(text: str, offsets: np.ndarray) -> list[str]:
+def cut(text, offsets):
     ends = [*offsets[1:].tolist(), len(text)] if text else []
     return [text[a:b] for a, b in zip(offsets.tolist(), ends, strict=True)]
 
@@ -90,8 +76,10 @@ def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -
     words._mecab_parser.cache_clear()
 
 
-def _texts(sample_corpus: str) -> list[str]:
-    strange = [
+def test_script_marks_of_tokens_agree_with_those_of_text(tokenizer_path, sample_corpus):
+    tok = tokenizer.load(tokenizer_path)
+    texts = list(corpus.open_corpus([sample_corpus]).texts())
+    texts += [
         "",
         "ー",
         "コーヒーはーー",
@@ -99,20 +87,11 @@ def _texts(sample_corpus: str) -> list[str]:
         "😀\u200d😀 \0 巀巀",
         " 　 ",
     ]
-    return [d.text for d in corpus.open_corpus([sample_corpus]).documents()] + strange
-
-
-def test_script_marks_of_tokens_agree_with_those_of_text(
-    tokenizer_path: str, sample_corpus: str
-) -> None:
-    tok = tokenizer.load(tokenizer_path)
-    texts = _texts(sample_corpus)
     ids = tok.encode_arrays(texts)
     marker = words.word_marker("script", tok)
-    marks = marker(texts, ids)
     assert marker([], []) == []
     total = differing = 0
-    for text, x, starts in zip(texts, ids, marks, strict=True):
+    for text, x, starts in zip(texts, ids, marker(texts, ids), strict=True):
         assert starts.dtype == bool and len(starts) == len(x)
         by_text = words.starts_at(script_boundaries(tok.surface(text)), tok.token_offsets(text, x))
         symbols = ~tok.is_text_piece[x]
@@ -125,7 +104,7 @@ def test_script_marks_of_tokens_agree_with_those_of_text(
 
 
 @pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
-def test_mecab_marks_tokens(tokenizer_path: str) -> None:
+def test_mecab_marks_tokens(tokenizer_path):
     tok = tokenizer.load(tokenizer_path)
     texts = ["", "東京都は日本の首都である。_NEWLINE_次の巀辥山の文。", "😀 \0 巀巀"]
     ids = tok.encode_arrays(texts)

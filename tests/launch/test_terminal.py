@@ -1,0 +1,123 @@
+"""Ctrl-C: asked where somebody is there, deletes where nobody is. And the trainer's log, followed
+through windows of its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.launch.run_files import BucketFiles, Run
+from bigbird_ja.launch.run_state import Phase, RunState
+from bigbird_ja.launch.supervise import Stop
+from bigbird_ja.launch.terminal import Interrupts, LogFollower, follow, progress_lines
+from tests.launch import support
+
+
+def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:
+    """Sends the signal, and waits until the listening thread has it."""
+    received = threading.Event()
+    receive = interrupts._receive
+    interrupts._listener._receive = lambda n: (receive(n), received.set())
+    os.kill(os.getpid(), number)
+    assert received.wait(10)
+
+
+def quiet(text: str) -> None:
+    """Shows nothing."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"),
+    [
+        ("d", Stop.DELETE),
+        ("t", Stop.DETACH),
+        ("detach", Stop.DETACH),
+        ("c", Stop.NO),
+        ("", Stop.DELETE),
+    ],
+)
+def test_a_person_is_asked_once(answer: str, meaning: Stop) -> None:
+    answers = iter([answer])
+    with Interrupts("ask", True, lambda question: next(answers), quiet) as interrupts:
+        assert interrupts.stop() is Stop.NO
+        press(interrupts)
+        assert interrupts.stop() is meaning
+        interrupts.stop()  # asks no second time
+
+
+def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once() -> None:
+    with Interrupts("ask", False, say=quiet) as interrupts:
+        press(interrupts)
+        assert interrupts.stop() is Stop.DELETE
+        assert interrupts.stop() is Stop.DELETE  # and it stays so
+        press(interrupts)
+        assert interrupts.stop() is Stop.DETACH
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_and_a_shutdown_ask_nobody(number: int) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    try:
+        with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
+            press(interrupts, number)
+            assert interrupts.stop() is Stop.DELETE
+            press(interrupts, signal.SIGTERM)
+            interrupts.nobody_reads()
+            assert interrupts.stop() is Stop.DELETE  # nobody asked to leave before it is done
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_wake_the_sleeper_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts("detach", True, say=quiet) as interrupts:
+        press(interrupts)
+        interrupts.sleep(1000.0)
+        assert interrupts.stop() is Stop.DETACH
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
+
+
+@pytest.mark.parametrize("step", [1, 3, 50, 700])
+def test_every_line_of_the_log_comes_once_and_in_order(step: int) -> None:
+    follower, results, log = LogFollower(), [], ""
+    for start in range(0, len(LINES), step):
+        log += "".join(f"{line}\n" for line in LINES[start : start + step])
+        half = log[: -len(LINES[-1]) // 2]  # a copy may end within a line
+        results += follower.new_lines(half[-40_000:])
+    results += follower.new_lines(log[-40_000:])
+    assert results == LINES
+    assert follower.new_lines(log[-40_000:]) == []
+    assert follower.new_lines("of another machine\n") == ["of another machine"]
+
+
+def test_progress_lines() -> None:
+    assert progress_lines(["starting", "step 5 of 9", "a step", "step: 7"]) == ["step 5 of 9"]
+
+
+def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
+    run = Run(str(tmp_path), "run-1")
+    files, shown = BucketFiles(run), []
+    files.prepare()
+    storage.write_text(run.supervisor("launch.json"), "{}")
+    storage.write_text(run.supervisor("training.log"), "one\n")
+    turns = iter(["one\ntwo\n", "one\ntwo\nthree\n"])
+
+    def sleep(seconds: float) -> None:
+        storage.write_text(run.supervisor("training.log"), next(turns))
+        if len(shown) == 2:
+            files.save_state(RunState("run-1", Phase.ENDED, ending_message="finished at step 3"))
+
+    assert follow(str(tmp_path), "run-1", shown.append, sleep) == "finished at step 3"
+    assert shown == ["one", "two", "three", "finished at step 3"]
+    status, result = support.run(["launch", "--logs=run-1", f"--bucket={tmp_path}"])
+    assert (status, result["ending"]) == (0, "finished at step 3")
+    status, result = support.run(["launch", "--logs=run-2", f"--bucket={tmp_path}"])
+    assert status == 2 and "run-1" in result["error"]
