@@ -119,10 +119,15 @@ def _attend(
         query, key, value = tf.unstack(projected, axis=2)
         theta = model.global_rope_theta if everywhere else model.local_rope_theta
         query, key = (rotated(each, theta) for each in (query, key))
-    if everywhere:
+    reach = None if everywhere else model.local_attention // 2
+    if model.attention_implementation == "kernel":
+        from bigbird_ja.model.kernels.flash import flash_attention  # imports jax
+
+        segments = tf.cast(input_mask, tf.int32) if documents is None else documents
+        context = flash_attention(query, key, value, segments, reach)
+    elif reach is None:
         context = dense_attention(query, key, value, input_mask, documents, None)
     else:
-        reach = model.local_attention // 2
         context = banded_attention(query, key, value, input_mask, documents, reach)
     return tf.reshape(context, [batch * length, heads * size])
 
