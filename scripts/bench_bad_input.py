@@ -83,10 +83,8 @@ def _try_generated(place: Path, inputs: Path) -> list[Row]:
 
 
 def _judge(stack: contextlib.ExitStack, place: Path, inputs: Path) -> Judge:
-    for name in ("commands", "cases", "home"):
-        (place / name).mkdir(parents=True)
-    environ = {**os.environ, "HOME": str(place / "home")}
-    zygote = stack.enter_context(Zygote(place / "commands", environ))
+    (place / "commands").mkdir(parents=True)
+    zygote = stack.enter_context(Zygote(place / "commands", os.environ))
     return Judge(zygote, inputs, place / "cases")
 
 

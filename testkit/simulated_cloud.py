@@ -326,7 +326,7 @@ class SimulatedCloud:
             self.interfere("create", zone)
         if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
-        if word in ("permission", "unavailable"):
+        if word in ("permission", "bad_request", "unavailable"):
             raise ServiceFault(Kind(word), f"scripted {word}")
         if word in ("stockout", "quota", "internal"):
             fault = ServiceFault(Kind(word), f"scripted {word}")

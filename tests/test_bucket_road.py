@@ -209,37 +209,6 @@ def test_a_shard_that_is_replaced_by_one_of_the_same_length_is_noticed(road: Roa
     assert saved("replaced") == [SAVE_EVERY]
 
 
-def test_damaged_checkpoints_are_set_aside_and_named(road: Road) -> None:
-    road.copy("reference", "damaged")
-    data = f"{BASE}/damaged/model.ckpt-{STEPS}.data-00000-of-00001"
-    content = bytearray(road.fake.get(data))
-    content[len(content) // 2] ^= 1
-    road.fake.put(data, bytes(content))
-    road.fake.remove(f"{BASE}/damaged/model.ckpt-{STEPS - SAVE_EVERY}.index")
-    assert_finished(road, road.run(*road.pretrain("damaged")), "damaged")
-    assert events("damaged").count("set_aside") == 2
-    names = storage.list_files(f"{BASE}/damaged")
-    assert any(name.startswith(f"damaged-model.ckpt-{STEPS}.") for name in names)
-
-
-def test_of_two_writers_the_second_is_refused(road: Road) -> None:
-    first = road.hang(("step", 3), *road.pretrain("two"))
-    second = road.run(*road.pretrain("two"))
-    assert_ended(second, 2, "bad_input", f"{BASE}/two", "process")
-    first.hung.unlink()
-    assert_finished(road, first.wait(), "two")
-
-
-@pytest.mark.parametrize(("name", "code"), [("failing", 503), ("refusing", 403)])
-def test_make_data_that_was_cut_off_makes_the_same_bytes(road: Road, name: str, code: int) -> None:
-    road.fake.fault("upload", "status", code=code, times=-1, skip=3)
-    ended = road.run(*road.make_data(f"data-{name}"))
-    assert_ended(ended, 74, "io_error", f"{BASE}/data-{name}/", str(code))
-    assert "manifest.json" not in storage.list_files(f"{BASE}/data-{name}")
-    again = road.finish(*road.make_data(f"data-{name}"))
-    assert again["fingerprint"] == road.made["fingerprint"]
-
-
 def test_make_data_under_every_passing_fault_makes_the_same_bytes(road: Road) -> None:
     road.fake.fault("data-f", "reset", times=2)
     road.fake.fault("upload", "lost_reply", times=2, skip=3)

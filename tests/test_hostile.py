@@ -7,7 +7,7 @@ names its cases, which `--match` runs again.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -25,29 +25,21 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("hostile")
+def inputs(tmp_path_factory: pytest.TempPathFactory, small_run: SmallRun) -> Path:
+    return world_lib.make(tmp_path_factory.mktemp("hostile") / "inputs", small_run)
 
 
 @pytest.fixture(scope="module")
-def inputs(place: Path, small_run: SmallRun) -> Path:
-    return world_lib.make(place / "inputs", small_run)
-
-
-@pytest.fixture(scope="module")
-def judge(place: Path, inputs: Path) -> Iterator[Judge]:
-    for name in ("commands", "cases", "home"):
-        (place / name).mkdir()
-    environ = {**os.environ, "HOME": str(place / "home")}
-    with Zygote(place / "commands", environ) as zygote:
-        yield Judge(zygote, inputs, place / "cases")
+def judge(zygote: Zygote, inputs: Path) -> Judge:
+    return Judge(zygote, inputs, inputs.parent / "cases")
 
 
 def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
     """What was wrong, of all cases at once: one report is better than the first failure."""
     reports = []
     for case in cases:
-        problem = judge.try_case(case, same_result=same_result).problem
+        verdict = judge.try_case(case, same_result=same_result)
+        problem = verdict.problem
         if problem:
             reports.append(f"{case.command} {case.name}: {problem}")
     return reports

@@ -32,6 +32,8 @@ LOCKS = {
 }
 OVER = "requirements-extra.lock"  # laid over the first
 IMAGES = ROOT / "tests" / "fixtures" / "images"
+# Of the package's requirements, what a TPU VM's image has, or what training does without.
+NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflow-datasets"}
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
@@ -126,7 +128,9 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
         assert not capped, f"{required}: could replace what a machine has"
 
 
-def test_the_vm_of_launch_gets_the_packages_of_the_extras() -> None:
+def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras() -> None:
+    required = {canonicalize_name(each.name) for each in requirements()} - NOT_FOR_TRAINING
+    assert required <= {canonicalize_name(Requirement(pin).name) for pin in startup.requirements()}
     extras = {r.name: r.specifier for r in requirements("tpu", "tensorflow", "estimator")}
     beside = map(Requirement, startup.engine_requirements("pjrt", "tpu-vm-tf-2.15.0-pjrt"))
     assert all(extras[required.name] == required.specifier for required in beside)

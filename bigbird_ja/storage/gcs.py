@@ -46,12 +46,8 @@ def client() -> Any:
     """
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     key = (os.getpid(), emulator)
-    if getattr(_local, "key", None) != key:
-        _local.client, _local.key = _new_client(emulator), key
-    return _local.client
-
-
-def _new_client(emulator: str | None) -> Any:
+    if getattr(_local, "key", None) == key:
+        return _local.client
     from google.auth import default
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import storage
@@ -69,7 +65,9 @@ def _new_client(emulator: str | None) -> Any:
         )
         project = project or default_project
     # Objects need no project, but the client insists on one.
-    return storage.Client(project=project or "unset", credentials=credentials)
+    _local.client = storage.Client(project=project or "unset", credentials=credentials)
+    _local.key = key
+    return _local.client
 
 
 def blob(path: str) -> Any:

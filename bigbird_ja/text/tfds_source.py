@@ -12,12 +12,9 @@ import hashlib
 import json
 import os
 import re
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from absl import logging
 
 from bigbird_ja.process.errors import BadInput
 
@@ -146,6 +143,7 @@ def _prepared(name: str, data_dir: str) -> Any:
 @functools.lru_cache(maxsize=4)
 def _open_builder(name: str, data_dir: str) -> Any:
     import tensorflow_datasets as tfds
+    from absl import logging
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
@@ -160,6 +158,8 @@ def _open_builder(name: str, data_dir: str) -> Any:
 
 def _public_copy_answers(name: str) -> bool:
     """Asks once, briefly: TensorFlow's own client would retry for minutes without a network."""
+    import urllib.request
+
     path = name.partition(":")[0]
     try:
         request = urllib.request.Request(f"{_PUBLIC_URL}/{path}", method="HEAD")

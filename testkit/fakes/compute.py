@@ -16,16 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from testkit.fakes.machines import (
-    Answer,
-    Machine,
-    Service,
-    error,
-    in_background,
-    kill,
-    lookup,
-    now,
-)
+from testkit.fakes.machines import Answer, Machine, Service, error, in_background, kill, lookup, now
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
@@ -45,7 +36,6 @@ class Group:
     resource: dict[str, Any]
     hosts: list[str]  # names by their place in the slice; "" is not made yet
     errors: list[dict[str, Any]] = field(default_factory=list)
-    is_going: bool = False
     made: int = 0
     lost_at: float | None = None
 
@@ -81,7 +71,8 @@ class Slices:
         for (zone, name), group in self.groups.items():
             there = self._service.vms
             missing = [n for n, host in enumerate(group.hosts) if (zone, host) not in there]
-            if group.is_going or not missing or (group.made and not self.repairs):
+            is_going = "currentActions" in group.resource
+            if is_going or not missing or (group.made and not self.repairs):
                 group.lost_at = None
                 continue
             group.lost_at = group.lost_at or time.monotonic()
@@ -267,7 +258,6 @@ class FakeCompute(Service):
             entry.resource["status"] = "STOPPING"
             return self.operation(lambda: self._end(key, 0.2))
         if kind == "instanceGroupManagers":
-            entry.is_going = True
             entry.resource["currentActions"] = {"deleting": len(entry.hosts)}
             return self.operation(lambda: self._end_group(key, entry))
         if self.slices.is_used(key[1]):

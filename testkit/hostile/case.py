@@ -72,7 +72,7 @@ def commands(*left_out: str) -> list[str]:
 
 def good_arguments(command: str) -> list[str]:
     """The words of the good invocation."""
-    return GOOD[command].split(" ") if GOOD[command] else []
+    return GOOD[command].split(" ")
 
 
 def sample_of(cases: Iterator[Case], share: int, seed: int) -> list[Case]:

@@ -12,8 +12,6 @@ from typing import Any
 
 from testkit.hostile.case import DAMAGED, LONG, REMOTE, Case, commands, good_arguments
 
-_JSON = (".json", ".jsonl")
-_YAML = (".yaml",)
 _WRONG: tuple[Any, ...] = (
     None, [], {}, "x", -1, 1.5, True, 2**70, float("nan"), float("inf"), "\udcff", [[[[{}]]]],
 )  # fmt: skip
@@ -53,18 +51,19 @@ def _apply(name: str, damage: Callable[[Path], None], inputs: Path, outputs: Pat
 
 def _damages(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     yield from _GENERAL.items()
-    if file.suffix in _JSON:
+    if file.suffix in (".json", ".jsonl"):
         yield from _of_json(file)
-    if file.suffix in _YAML:
-        yield from _of_yaml(file)
+    if file.suffix == ".yaml":
+        for name, text in _YAML_TEXTS.items():
+            yield f"with {name}", _replaced(text.encode())
 
 
 def _replaced(data: bytes) -> Callable[[Path], None]:
-    return lambda path: _write(path, data) if path.unlink() is None else None
+    def replace(path: Path) -> None:
+        path.unlink()
+        path.write_bytes(data)
 
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+    return replace
 
 
 def _truncated(path: Path) -> None:
@@ -147,12 +146,11 @@ def _of_json(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         whole = json.loads(text)
     except ValueError:
         return
-    for path in _paths(whole):
+    for path, here in _paths(whole):
         if file.name.startswith("corpus.") and path != ("text",):
             continue  # a corpus may have other keys, with anything in them
         at = ".".join(map(str, path))
         yield f"without {at}", _replaced(_encoded(_changed(whole, path), rest))
-        here = _at(whole, path)
         for wrong in _WRONG:
             if type(wrong) is not type(here):
                 changed = _changed(whole, path, wrong)
@@ -164,22 +162,16 @@ def _encoded(value: Any, rest: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every key of an object, of lists only the first item."""
+def _paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every key of an object and what is there; of lists only the first item."""
     items: Any = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = list(enumerate(value))[:1]
     for key, item in items:
-        yield (*prefix, key)
+        yield (*prefix, key), item
         yield from _paths(item, (*prefix, key))
-
-
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        value = value[key]
-    return value
 
 
 _GONE = object()
@@ -218,8 +210,3 @@ _YAML_TEXTS = {
     "null sections": "model:\ntraining: ~\n",
     "text": "hello\n",
 }
-
-
-def _of_yaml(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    for name, text in _YAML_TEXTS.items():
-        yield f"with {name}", _replaced(text.encode())

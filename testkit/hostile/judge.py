@@ -35,7 +35,6 @@ class Verdict:
 
     problem: str | None
     seconds: float
-    status: int
 
 
 class Judge:
@@ -44,13 +43,15 @@ class Judge:
     Args:
         zygote: starts the processes.
         world: the good inputs.
-        scratch: an empty folder for the cases.
+        scratch: a folder to make, for the cases.
     """
 
     def __init__(self, zygote: Zygote, world: Path, scratch: Path) -> None:
         self._zygote, self._world, self._scratch = zygote, world, scratch
         self._count = 0
         self._good: dict[str, Any] = {}
+        self._environ = {"HOME": str(scratch / "home")}
+        (scratch / "home").mkdir(parents=True)
 
     def good_result(self, command: str) -> Any:
         """The results of the good invocation, without what differs from run to run.
@@ -86,7 +87,7 @@ class Judge:
                 result = _steady(ended.result)
                 if result != self.good_result(case.command):
                     problem = f"taken as if it were good: {_difference(result, self, case.command)}"
-        return Verdict(problem, seconds, ended.status)
+        return Verdict(problem, seconds)
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path]:
@@ -106,7 +107,7 @@ class Judge:
     def _run(self, case: Case, place: Path) -> Ended:
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
         command = self._zygote.start(
-            case.command, *words, "--json", cwd=str(place),
+            case.command, *words, "--json", cwd=str(place), environ=self._environ,
             obeys_permissions=case.obeys_permissions, limits={"AS": _MEMORY},
         )  # fmt: skip
         return command.wait(PATIENCE_SECONDS)

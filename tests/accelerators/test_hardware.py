@@ -23,9 +23,8 @@ from bigbird_ja.process.errors import BadInput
     ],
 )
 def test_names_topologies_and_sizes(
-    name: str, known_as: str, topology: str, chips: int, units: int, devices: int, hosts: int,
-    peak_flops: float,
-) -> None:  # fmt: skip
+    name, known_as, topology, chips, units, devices, hosts, peak_flops
+) -> None:
     machine = hardware.find(name)
     assert machine == hardware.of_topology(topology)
     assert (machine.name, machine.chips, machine.units) == (known_as, chips, units)

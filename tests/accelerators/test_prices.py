@@ -15,11 +15,6 @@ from testkit.fakes.gcs_process import FakeGcs
 TABLE = prices.load()
 
 
-def write(folder: Path, text: str) -> str:
-    (folder / "p.yaml").write_text(text, "utf-8")
-    return str(folder / "p.yaml")
-
-
 def test_the_built_in_table_has_every_chip_and_makes_sense() -> None:
     assert set(TABLE.chips) == set(CHIPS)
     for chip, offers in TABLE.chips.items():
@@ -39,9 +34,7 @@ def test_the_built_in_table_has_every_chip_and_makes_sense() -> None:
         ("v4-16", "spot", (), 8 * 0.9215),
     ],
 )
-def test_a_machine_is_priced_by_its_chips(
-    name: str, pricing: str, zones: tuple[str, ...], price: float
-) -> None:
+def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price) -> None:
     assert TABLE.per_hour(name, pricing, zones) == pytest.approx(price)
 
 
@@ -79,18 +72,14 @@ def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent() -> None
 def test_a_table_older_than_a_year_warns() -> None:
     day = datetime.timedelta(days=1)
     assert "warning" not in TABLE.describe_age(TABLE.as_of + 365 * day)
-    text = TABLE.describe_age(TABLE.as_of + 366 * day)
-    assert text.startswith(f"prices of {TABLE.as_of}, 366 days old, warning: more than a year")
+    assert "366 days old, warning: more" in TABLE.describe_age(TABLE.as_of + 366 * day)
 
 
 def test_prices_can_be_overridden_in_part(tmp_path: Path) -> None:
-    text = """
-as_of: 2026-01-02
-chips:
-  v3: [{spot: 0.25}]
-  v6e: [{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}]
-"""
-    table = prices.load(write(tmp_path, text))
+    path = tmp_path / "p.yaml"
+    new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
+    path.write_text(f"as_of: 2026-01-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
+    table = prices.load(str(path))
     assert table.per_hour("v3-8", "spot", tuple(TABLE.chips["v3"])) == 1.0  # in every zone
     assert table.per_hour("v6e-8", "spot", ["us-new9-a"]) == 4.0
     for name in ("v6e-8", "v2-8"):
@@ -102,23 +91,18 @@ chips:
     ("text", "words"),
     [
         ("chips: {}", "as_of"),
-        ("as_of: 2026-01-02\nsorce: x", "unknown key 'sorce'"),
         ("as_of: 2026-01-02\ngpus: {A100: {spot: 1}}", "unknown key 'gpus'"),
         ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown key 'spto'"),
-        ("as_of: 2026-01-02\nchips: {v3: [{spot: cheap}]}", "spot: expected a number"),
         ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: expected a number >= 0"),
-        ("as_of: 2026-01-02\nchips: {v3: [{spot: .nan}]}", "not a finite number"),
         ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
         ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
-        ("as_of: 2026-13-02", "'2026-13-02' is no value of its kind"),
-        ("as_of: 2026-01-02\nas_of: 2026-01-03", "is written twice"),
-        ("[1, 2]", "expected an object"),
-        ("{a: ", "not YAML"),
     ],
 )
 def test_bad_price_files(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
     with pytest.raises(BadInput, match=words):
-        prices.load(write(tmp_path, text))
+        prices.load(str(path))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +120,7 @@ def test_traffic_between_regions_has_its_price(location: str, zone: str, price: 
     text = prices.traffic_warning("gs://b/data", location, zone, TABLE, 50 * 10**9)
     assert bool(text) == bool(price)
     if text:
-        assert text.startswith(f"gs://b/data is in {location.lower()}")
-        assert f"{price:.2f} USD per GB" in text and f"{50 * price:.2f} USD per pass" in text
+        assert f"{price:.2f} USD per GB, {50 * price:.2f} USD per pass" in text
 
 
 def test_each_bucket_of_another_region_is_warned_of_once(bucket: str, fake_gcs: FakeGcs) -> None:

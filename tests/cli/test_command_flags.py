@@ -135,12 +135,14 @@ def test_each_setting_of_making_has_a_flag_of_its_own() -> None:
         assert {key for key, option in OPTIONS.items() if option.section == section} <= flags
 
 
-def test_a_flag_of_a_setting_sets_it_over_file_and_set(tmp_path: Path) -> None:
+def test_the_last_of_file_set_and_flag_wins(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text("training: {num_train_steps: 5, warmup_steps: 1}\n")
-    arguments = [f"--config={path}", "--set=training.num_train_steps=6", "--num_train_steps=7"]
+    path.write_text("training: {num_train_steps: 5, warmup_steps: 1}\nmodel: {num_layers: 2}\n")
+    sets = ["--set=training.num_train_steps=6", "--set=model.num_layers=4"]
+    arguments = [f"--config={path}", "--num_train_steps=7", *sets, "--set=model.num_layers=3"]
     config, overrides = command_flags.resolve(parse("plan", *arguments))
-    assert config.training.num_train_steps == 7
+    assert (config.training.num_train_steps, config.training.warmup_steps) == (7, 1)
+    assert config.model.num_layers == 3
     assert overrides[-1].source == "--num_train_steps"
     args = parse("pretrain", *enough("pretrain"), "--use_tpu", "--tpu_name=mine")
     assert command_flags.resolve(args)[1][-1].source == "--tpu_name"

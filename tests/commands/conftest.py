@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from bigbird_ja.cli import main
 from testkit import killing
+from testkit.command_line import Ended
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +16,14 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Paths of a tiny config and a tiny data set to pretrain on; tests must not change them."""
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     return str(config), str(data)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
+
+    def run_here(*arguments: str) -> Ended:
+        status = main.run_command_line(list(arguments))
+        return Ended(status, *capsys.readouterr())
+
+    return run_here

@@ -1,13 +1,15 @@
+"""`check-data`: what it shows of good data, of damaged data, and of foreign names."""
+
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import json
 import shutil
+from pathlib import Path
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.data import build
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.text import model_proto
@@ -15,71 +17,65 @@ from bigbird_ja.text import tokenizer as tokenizer_lib
 from testkit import synthetic
 from tests.data import making
 
+ESCAPES = "\x1b]0;gone\x07\x9b2J"  # a terminal's title, its bell, its screen
+
 
 @pytest.fixture(scope="module", params=["dynamic", "static"])
 def data(request, tmp_path_factory, sample_corpus, tokenizer_path):
     directory = str(tmp_path_factory.mktemp(request.param) / "data")
-    build.make_data(
-        making.request(
-            sample_corpus, tokenizer_path, directory, masking=request.param, dupe_factor=2
-        )
-    )
-    return directory
+    changes = {"masking": request.param, "dupe_factor": 2}
+    build.make_data(making.request(sample_corpus, tokenizer_path, directory, **changes))
+    return Path(directory)
 
 
-def run(capsys, *arguments):
-    status = main.run_command_line(["check-data", *arguments, "--json"])
-    captured = capsys.readouterr()
-    return status, json.loads(captured.out), captured
+@pytest.fixture
+def copy(data, tmp_path):
+    return shutil.copytree(data, tmp_path / "data")
 
 
-def test_all_is_well(data, capsys):
-    status, result, captured = run(capsys, f"--data_dir={data}", "--examples=2")
-    assert status == 0 and result["problems"] == []
-    assert result["documents"] == 60 and result["density"] > 0.97
+@pytest.fixture
+def check_data(run):
+    return functools.partial(run, "check-data", "--json")
+
+
+def test_all_is_well(data, check_data):
+    ended = check_data(f"--data_dir={data}", "--examples=2")
+    assert ended.status == 0 and ended.json["problems"] == []
+    assert ended.json["documents"] == 60 and ended.json["density"] > 0.97
     for text in ("density", "documents per sequence", "tokens per epoch", "length of documents"):
-        assert text in captured.err
-    assert "[MASK](" in captured.err
-    assert ("|" in captured.err.split("masked examples")[1]) or "static" in captured.err
+        assert text in ended.stderr
+    assert "[MASK](" in ended.stderr
+    assert "|" in ended.stderr.split("masked examples")[1] or "static" in ended.stderr
 
 
-def test_a_problem_is_status_2_with_the_list_in_the_json(tmp_path, data, capsys):
-    shutil.copytree(data, tmp_path / "data")
-    shard = next((tmp_path / "data").glob("train-*"))
+def test_a_problem_is_status_2_with_the_list_in_the_json(copy, check_data):
+    shard = next(copy.glob("train-*"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    status, result, captured = run(capsys, f"--data_dir={tmp_path / 'data'}")
-    assert status == 2 and result["reason"] == "bad_input"
-    assert any(shard.name in problem for problem in result["problems"])
-    assert result["sequences"] > 0
-    assert shard.name in captured.err.strip().splitlines()[-1]
+    ended = check_data(f"--data_dir={copy}")
+    assert ended.status == 2 and ended.json["reason"] == "bad_input"
+    assert any(shard.name in problem for problem in ended.json["problems"])
+    assert ended.json["sequences"] > 0
+    assert shard.name in ended.stderr.strip().splitlines()[-1]
 
 
-ESCAPES = "\x1b]0;gone\x07\x9b2J"  # a terminal's title, its bell, its screen
-
-
-def test_no_terminal_obeys_what_a_foreign_data_set_holds(tmp_path, data, capsys):
-    shutil.copytree(data, tmp_path / "data")
-    manifest = manifest_lib.load(data)
-    model = tokenizer_lib.load(f"{data}/tokenizer.model").model_bytes
+def test_no_terminal_obeys_what_a_foreign_data_set_holds(copy, check_data):
+    manifest = manifest_lib.load(str(copy))
+    model = tokenizer_lib.load(f"{copy}/tokenizer.model").model_bytes
     pieces = [
         dataclasses.replace(piece, name=ESCAPES * (piece.kind == model_proto.NORMAL) + piece.name)
         for piece in model_proto.pieces(model)
     ]
     foreign = model_proto.with_pieces(model, pieces)
-    (tmp_path / "data/tokenizer.model").write_bytes(foreign)
+    (copy / "tokenizer.model").write_bytes(foreign)
     sha256 = hashlib.sha256(foreign).hexdigest()
-    synthetic.save(dataclasses.replace(manifest, tokenizer_sha256=sha256), f"{tmp_path}/data")
-    status, _, captured = run(capsys, f"--data_dir={tmp_path}/data")
-    assert status == 0 and r"\x1b]0;gone\x07\x9b2J" in captured.err
-    assert not set(captured.err + captured.out) & set("\x1b\x07\x9b")
-    shard = dataclasses.replace(manifest.train_shards[0], name=f"{ESCAPES}.tfrecord")
-    shards = (shard, *manifest.train_shards[1:])
-    synthetic.save(dataclasses.replace(manifest, train_shards=shards), f"{tmp_path}/data")
-    status, _, captured = run(capsys, f"--data_dir={tmp_path}/data")
-    assert status == 2 and r"\x1b]0;gone\x07\x9b2J.tfrecord is missing" in captured.err
-    assert not set(captured.err + captured.out) & set("\x1b\x07\x9b")
-
-
-def test_no_data_is_bad_input(tmp_path, capsys):
-    assert run(capsys, f"--data_dir={tmp_path}")[0] == 2
-    assert run(capsys)[0] == 2
+    synthetic.save(dataclasses.replace(manifest, tokenizer_sha256=sha256), str(copy))
+    of_pieces = check_data(f"--data_dir={copy}")
+    assert of_pieces.status == 0 and r"\x1b]0;gone\x07\x9b2J" in of_pieces.stderr
+    first, *others = manifest.train_shards
+    named = dataclasses.replace(first, name=f"{ESCAPES}.tfrecord")
+    synthetic.save(dataclasses.replace(manifest, train_shards=(named, *others)), str(copy))
+    of_names = check_data(f"--data_dir={copy}")
+    assert of_names.status == 2
+    assert r"\x1b]0;gone\x07\x9b2J.tfrecord is missing" in of_names.stderr
+    for ended in (of_pieces, of_names):
+        assert not set(ended.stderr + ended.stdout) & set("\x1b\x07\x9b")

@@ -8,29 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.commands import demo
 from bigbird_ja.process import errors
-from bigbird_ja.storage import ownership
 from testkit.command_line import run_cli
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("thesis.tex", "years of work", "such as thesis.tex"),
-        (ownership.MARK, "This folder was made by a demo.\n", "not JSON"),
-    ],
-    ids=["foreign", "damaged"],
-)
-def test_a_folder_that_no_demo_of_this_version_made_is_left_alone(
-    name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / name).write_text(content)
-    assert main.run_command_line(["demo", f"--work_dir={tmp_path}"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def _log(model_dir: Path, losses: list[float], *events: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,22 +24,18 @@ def run(*arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 def test_without_data_the_assumption_is_printed() -> None:
     status, text, result = run("--config=base-4096")
-    assert status == 0
-    assert result["tokens_per_step"] == 65_536
-    assert result["steps_per_epoch"] > 1000
-    assert "Wiki40b" in result["assumption"] and "Wiki40b" in text
-    assert "days old" in text
+    assert status == 0 and result["warnings"] == []
+    assert result["tokens_per_step"] == 65_536 and result["steps_per_epoch"] > 1000
+    assert "Wiki40b" in result["assumption"] and "Wiki40b" in text and "days old" in text
     rows = {(row["accelerator"], row["pricing"]): row for row in result["rows"]}
     assert {name for name, _ in rows} == {
         "v2-8", "v3-8", "v4-8", "v5e-1", "v5e-8", "v5p-8", "v6e-8", "v7x-8"
     }  # fmt: skip
-    for row in rows.values():
-        assert row["hours"] > 0
+    assert all(row["hours"] > 0 for row in rows.values())
     assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
     # Money has two decimals, and doubts stand in the row.
     line = next(line for line in text.splitlines() if line.startswith("v5e-8    spot"))
     assert f"  {rows['v5e-8', 'spot']['cost_usd']:.2f}  unproven" in line
-    assert result["warnings"] == []
 
 
 def test_machines_by_name_and_zone() -> None:
@@ -52,101 +48,53 @@ def test_machines_by_name_and_zone() -> None:
     assert {row["accelerator"] for row in result["rows"]} == {"v5p-8"}
 
 
-def test_with_data_and_a_plot(tmp_path: object) -> None:
+def test_with_data_and_a_plot(tmp_path: Path) -> None:
     data = write_manifest(f"{tmp_path}/data")
-    plot = f"{tmp_path}/plan.png"
-    flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={plot}"]
+    flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={tmp_path}/plan.png"]
     status, _, result = run(*flags, "--epochs=4")
     assert status == 0
-    assert result["assumption"] is None
-    assert result["steps_per_epoch"] == 12 / 8
+    assert result["assumption"] is None and result["steps_per_epoch"] == 12 / 8
     assert (result["steps"], result["tokens"]) == (6, 6 * 8 * 512)
-    assert os.path.getsize(plot) > 10_000
+    assert (tmp_path / "plan.png").stat().st_size > 10_000
+    status, text, result = run(*flags, "--num_train_steps=23301")
+    assert status == 0, "our own picture is renewed"
+    (warning,) = result["warnings"]
+    assert "23,301 steps are 15,534 epochs" in warning and f"warning: {warning}" in text
 
 
-def test_preflight_figures_replace_assumptions(tmp_path: object) -> None:
-    path = f"{tmp_path}/preflight.json"
-    chip = {
-        "chip": "v3", "fits": True, "tokens_per_second_per_core": 12_345.0, "seq_length": 4096,
-        "batch_per_core": 2,
+def test_preflight_figures_replace_assumptions_and_the_choice_knows_whole_slices(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "preflight.json"
+    common = {"fits": True, "seq_length": 4096}
+    chip = {**common, "chip": "v3", "tokens_per_second_per_core": 12_345.0, "batch_per_core": 2}
+    whole = {
+        **common, "topology": "v6e:4x4", "chip": "v6e", "devices": 16, "batch_per_core": 1,
+        "tokens_per_second": 5e6, "tokens_per_second_per_core": 3.1e5,
     }  # fmt: skip
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"config_fingerprint": "x", "config": {}, "chips": [chip]}, file)
-    status, _, result = run("--config=base-4096", f"--preflight={path}")
-    assert status == 0
-    row = next(row for row in result["rows"] if row["accelerator"] == "v3-8")
-    assert row["rate_source"] == "preflight, one chip, priced cycles"
-    assert row["tokens_per_second"] == 8 * 12_345.0
-
-
-def test_the_choice_knows_whole_slices(tmp_path: object) -> None:
-    path = f"{tmp_path}/preflight.json"
-    one = {
-        "topology": "v6e:4x4", "chip": "v6e", "devices": 16, "fits": True, "seq_length": 4096,
-        "batch_per_core": 1, "tokens_per_second": 5e6, "tokens_per_second_per_core": 3.1e5,
-    }  # fmt: skip
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"config_fingerprint": "x", "chips": [], "topologies": [one]}, file)
+    path.write_text(json.dumps({"chips": [chip], "topologies": [whole]}))
     flags = ["--config=base-4096", f"--preflight={path}"]
     status, text, result = run(*flags, "--finish_by=2099-12-31")
     assert status == 0
-    cheapest = result["choice"]
-    assert cheapest["cost_usd"] == min(
+    rates = {row["accelerator"]: row["tokens_per_second"] for row in result["rows"]}
+    assert (rates["v3-8"], rates["v6e-16"]) == (8 * 12_345.0, 5e6)
+    assert result["choice"]["cost_usd"] == min(
         row["cost_usd"] for row in result["rows"] if row["wall_hours"] and row["cost_usd"]
     )
     assert "choice: the cheapest by 2099-12-31 is" in text
     status, text, result = run(*flags, "--max_cost=100000")
     assert result["choice"]["accelerator"] == "v6e-16"
-    assert (
-        f"at most 100,000.00 USD is v6e-16 {result['choice']['pricing'].replace('_', ' ')}" in text
-    )
+    assert "at most 100,000.00 USD is v6e-16 " in text
     assert "launch --accelerator_type v6e-16 --pricing" in text
     status, text, result = run(*flags, "--max_cost=0.01")
     assert (status, result["choice"]) == (0, None)
     assert "no machine here is done for at most 0.01 USD" in text and "fastest: v6e-16" in text
 
 
-def test_nonsense_is_called_that(tmp_path: object) -> None:
-    data = write_manifest(f"{tmp_path}/data")
-    flags = ["--config=tiny-cpu", f"--data_dir={data}", "--num_train_steps=23301"]
-    status, text, result = run(*flags)
-    assert status == 0
-    assert "warning: 23,301 steps are 15,534 epochs, which is nonsense" in text
-    assert ["15,534 epochs" in warning for warning in result["warnings"]] == [True]
-
-
-def test_an_old_table_warns(tmp_path: object) -> None:
-    path = f"{tmp_path}/prices.yaml"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("as_of: 2020-01-01\n")
+def test_an_old_table_warns(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("as_of: 2020-01-01\n")
     assert "warning: more than a year" in run("--config=tiny-cpu", f"--prices={path}")[1]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--data_dir=/nonexistent"], "manifest"),
-        (["--prices=/nonexistent"], "no such file"),
-        (["--mfu=2"], "mfu"),
-        (["--zone=us-central9-z"], "'us-central9-z'"),
-        (["--finish_by="], "--finish_by is empty"),
-        (["--accelerator_type=v3-9"], "no TPU of that size"),
-        (["--finish_by=2020-01-01"], "is past"),
-        (["--epochs=3", "--tokens=1e9"], "give one of them"),
-        (["--epochs=3", "--num_train_steps=5"], "give one of them"),
-        (["--epochs=3", "--set=training.num_train_steps=5"], "give one of them"),
-        (["--set=model.num_layer=3"], "did you mean 'model.num_layers'"),
-    ],
-)
-def test_bad_input(flags: list[str], words: str) -> None:
-    status, _, result = run(*flags)
-    assert (status, result["reason"]) == (2, "bad_input")
-    assert words in result["error"]
-
-
-def test_a_warm_up_longer_than_the_run_is_reported() -> None:
-    status, text, _ = run("--num_train_steps=40")
-    assert status == 0 and "warning: training.warmup_steps=10,000" in text
 
 
 def test_the_table_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

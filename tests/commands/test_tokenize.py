@@ -2,185 +2,163 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.cli import main
 from bigbird_ja.storage.ownership import MARK, Owned
 from bigbird_ja.text import tokenizer, tokenizer_training
 from testkit import ROOT
-from testkit.command_line import Ended
 
-VOCAB = "--vocab_size=1200"
+NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
 
-def run(*arguments: str) -> int:
-    return main.run_command_line(["tokenize", *arguments])
+@pytest.fixture
+def tokenize(run, sample_corpus):
+    """`tokenize("--output_prefix=...")`: 1,200 pieces of the sample, where no flag says else."""
+    return functools.partial(run, "tokenize", f"--input={sample_corpus}", "--vocab_size=1200")
+
+
+@pytest.fixture
+def trained(tokenizer_path, tmp_path):
+    """A folder with what `tokenize` makes of the sample: 1,200 pieces, PREFIX is ja."""
+    for name in NAMES:
+        shutil.copy(Path(tokenizer_path).parent / name, tmp_path)
+    return tmp_path
+
+
+def vocab_size(folder):
+    return tokenizer.load(f"{folder}/ja.model").vocab_size
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_what_it_writes(
-    sample_corpus: str,
-    tokenizer_path: str,
-    tmp_path: Path,
-    model_type: str,
-    run_cli: Callable[..., Ended],
-) -> None:
-    prefix = tmp_path / "new" / "ja"
-    arguments = (
-        "tokenize", f"--input={sample_corpus}", f"--output_prefix={prefix}", VOCAB,
-        f"--model_type={model_type}", "--json",
-    )  # fmt: skip
-    ended = run_cli(*arguments)
-    assert ended.status == 0, ended.stderr
-    result = ended.json
-    assert result["vocab_size"] == 1200
-    assert 1 < result["characters_per_token"] < 4
-    assert 0 <= result["unknown_rate"] < 0.01
-    assert result["seconds"] > 0
-
-    assert sorted(os.listdir(prefix.parent)) == [MARK, "ja.json", "ja.model", "ja.vocab"]
-    tok = tokenizer.load(f"{prefix}.model")
-    record = json.loads(Path(f"{prefix}.json").read_text("utf-8"))
-    same = tok.sha256 == tokenizer.load(tokenizer_path).sha256  # trained on the same corpus
+def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
+    folder = tmp_path / "new"
+    flags = (f"--output_prefix={folder}/ja", f"--model_type={model_type}", "--json")
+    first = tokenize(*flags)
+    assert first.status == 0, first.stderr
+    result = first.json
+    assert result["vocab_size"] == 1200 and result["seconds"] > 0
+    assert 1 < result["characters_per_token"] < 4 and 0 <= result["unknown_rate"] < 0.01
+    assert set(os.listdir(folder)) == NAMES
+    made = tokenizer.load(f"{folder}/ja.model")
+    record = json.loads((folder / "ja.json").read_text("utf-8"))
+    same = made.sha256 == tokenizer.load(tokenizer_path).sha256  # trained on the same corpus
     assert same == (model_type == "unigram")
     assert record["settings"]["model_type"] == model_type
-    assert record["model_sha256"] == tok.sha256
-    assert record["special_ids"]["newline"] == tok.special.newline
-    assert record["longest_piece"] in tok.pieces
+    assert record["model_sha256"] == made.sha256
+    assert record["special_ids"]["newline"] == made.special.newline
+    assert record["longest_piece"] in made.pieces
     assert len(record["corpus_fingerprint"]) == 64
-    rows = [line.split("\t") for line in Path(f"{prefix}.vocab").read_text("utf-8").splitlines()]
-    assert [row[0] for row in rows] == tok.pieces
-    assert all(float(row[1]) <= 0 for row in rows)
-
-    again = run_cli(*arguments)
+    rows = [line.split("\t") for line in (folder / "ja.vocab").read_text("utf-8").splitlines()]
+    assert [piece for piece, _ in rows] == made.pieces
+    assert all(float(score) <= 0 for _, score in rows)
+    again = tokenize(*flags)
     assert again.status == 0 and "finished already" in again.stderr
     assert again.json["vocab_size"] == 1200
 
 
-def test_other_settings_are_refused_without_overwrite(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, VOCAB) == 0
-    model = (tmp_path / "x.model").read_bytes()
-    capsys.readouterr()
-    assert run(source, prefix, "--vocab_size=1300") == 2
-    assert "vocab_size was 1200, is 1300" in capsys.readouterr().err
-    other = tmp_path / "other.txt"
-    other.write_text("別の文書。", "utf-8")
-    assert run(f"--input={other}", prefix, VOCAB) == 2
-    assert "the corpus is another one" in capsys.readouterr().err
-    assert (tmp_path / "x.model").read_bytes() == model
-    assert run(source, prefix, "--vocab_size=1300", "--overwrite") == 0
-    assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
+def test_other_settings_are_refused_without_overwrite(tokenize, trained):
+    prefix = f"--output_prefix={trained}/ja"
+    model = (trained / "ja.model").read_bytes()
+    refused = tokenize(prefix, "--vocab_size=1300")
+    assert refused.status == 2 and "vocab_size was 1200, is 1300" in refused.stderr
+    (trained / "other.txt").write_text("別の文書。", "utf-8")
+    refused = tokenize(prefix, f"--input={trained}/other.txt")
+    assert refused.status == 2 and "the corpus is another one" in refused.stderr
+    assert (trained / "ja.model").read_bytes() == model
+    assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 0
+    assert vocab_size(trained) == 1300
 
 
-def test_files_that_it_did_not_make_are_never_replaced(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x", VOCAB)
-    names = ("x.model", "x.vocab", "x.json")
-    for name in names:
-        (tmp_path / name).write_bytes(b"[" * 10_000)
-        for flags in ([], ["--overwrite"]):
-            assert run(*arguments, *flags) == 2
-            assert f"{name}: a file that this program did not make" in capsys.readouterr().err
-        assert [path.name for path in tmp_path.iterdir()] == [name]
-        (tmp_path / name).unlink()
-    assert run(*arguments) == 0
-    for name in names:  # changed since
-        whole = (tmp_path / name).read_bytes()
-        (tmp_path / name).write_bytes(whole + b"\n")
-        assert run(*arguments, "--overwrite") == 2
-        assert f"{name}: a file that this program did not make" in capsys.readouterr().err
-        assert (tmp_path / name).read_bytes() == whole + b"\n"
-        (tmp_path / name).write_bytes(whole)
-    assert run(*arguments, "--overwrite") == 0
+@pytest.mark.parametrize("name", sorted(NAMES - {MARK}))
+def test_files_that_it_did_not_make_are_never_replaced(tokenize, trained, tmp_path, name):
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    (folder / name).write_bytes(b"[" * 10_000)
+    for flags in ([], ["--overwrite"]):
+        refused = tokenize(f"--output_prefix={folder}/ja", *flags)
+        assert refused.status == 2
+        assert f"{name}: a file that this program did not make" in refused.stderr
+        assert os.listdir(folder) == [name]
+    changed = (trained / name).read_bytes() + b"\n"
+    (trained / name).write_bytes(changed)
+    refused = tokenize(f"--output_prefix={trained}/ja", "--overwrite")
+    assert refused.status == 2
+    assert f"{name}: a file that this program did not make" in refused.stderr
+    assert (trained / name).read_bytes() == changed
 
 
-def test_two_at_once_and_the_second_is_refused(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    statuses = []
+def test_two_at_once_and_the_second_is_refused(tokenize, tmp_path, monkeypatch):
+    prefix = f"--output_prefix={tmp_path}/ja"
+    refused = []
     train = tokenizer_training.train
 
-    def while_another_starts(*arguments: Any) -> Any:
-        if not statuses:
-            statuses.append(run(source, prefix, "--vocab_size=1300", "--overwrite"))
+    def while_another_starts(*arguments):
+        if not refused:
+            refused.append(tokenize(prefix, "--vocab_size=1300", "--overwrite"))
         return train(*arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizer_training, "train", while_another_starts)
-        assert run(source, prefix, VOCAB) == 0
-    assert statuses == [2] and "is training a tokenizer there" in capsys.readouterr().err
-    assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1200
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [MARK, "x.json", "x.model", "x.vocab"]
+    monkeypatch.setattr(tokenizer_training, "train", while_another_starts)
+    assert tokenize(prefix).status == 0
+    assert refused[0].status == 2 and "is training a tokenizer there" in refused[0].stderr
+    assert vocab_size(tmp_path) == 1200 and set(os.listdir(tmp_path)) == NAMES
 
 
 def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
-    sample_corpus: str, tmp_path: Path
-) -> None:
+    tokenize, trained, monkeypatch
+):
     """After the record and the pieces: the model is the old one."""
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, VOCAB) == 0
+    prefix = f"--output_prefix={trained}/ja"
     write, written = Owned.write, []
 
-    def stopping(owned: Owned, name: str, data: bytes) -> None:
+    def stopping(owned, name, data):
         if len(written) == 2:
             raise OSError(28, "No space left on device")
         written.append(name)
         write(owned, name, data)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(Owned, "write", stopping)
-        assert run(source, prefix, "--vocab_size=1300", "--overwrite") == 74
-    assert run(source, prefix, "--vocab_size=1300") == 0
-    assert tokenizer.load(f"{tmp_path}/x.model").vocab_size == 1300
+        assert tokenize(prefix, "--vocab_size=1300", "--overwrite").status == 74
+    assert tokenize(prefix, "--vocab_size=1300").status == 0
+    assert vocab_size(trained) == 1300
 
 
-def test_settings_come_from_the_config(
-    sample_corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_come_from_the_config(run, sample_corpus, tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text("tokenize:\n  vocab_size: 1250\n  max_sentences: 500\n")
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={tmp_path}/x"
-    assert run(source, prefix, f"--config={config}", "--max_sentences=600") == 0
-    record = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    places = (f"--input={sample_corpus}", f"--output_prefix={tmp_path}/ja", f"--config={config}")
+    assert run("tokenize", *places, "--max_sentences=600").status == 0
+    record = json.loads((tmp_path / "ja.json").read_text("utf-8"))
     assert (record["vocab_size"], record["lines"]) == (1250, 600)
-    assert run(source, prefix, "--txt_documents=line") == 2
-    assert "no --input is a .txt file" in capsys.readouterr().err
 
 
-def test_it_writes_to_a_bucket(sample_corpus: str, bucket: str) -> None:
-    source, prefix = f"--input={sample_corpus}", f"--output_prefix={bucket}/t/ja"
-    assert run(source, prefix, VOCAB) == 0
-    assert set(storage.list_files(f"{bucket}/t")) == {MARK, "ja.json", "ja.model", "ja.vocab"}
-    assert run(source, prefix, VOCAB) == 0
-    assert run(source, prefix, "--vocab_size=1300") == 2
+def test_it_writes_to_a_bucket(tokenize, bucket):
+    prefix = f"--output_prefix={bucket}/t/ja"
+    assert tokenize(prefix).status == 0
+    assert set(storage.list_files(f"{bucket}/t")) == NAMES
+    assert tokenize(prefix).status == 0
+    assert tokenize(prefix, "--vocab_size=1300").status == 2
 
 
-def test_ctrl_c_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_at_once_and_leaves_nothing(run, tmp_path):
     corpus = tmp_path / "big.txt"
-    assert main.run_command_line(["sample", f"--output={corpus}", "--documents=1500"]) == 0
+    assert run("sample", f"--output={corpus}", "--documents=1500").status == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "bigbird_ja", "tokenize", f"--input={corpus}",
          f"--output_prefix={tmp_path}/x", "--vocab_size=8000"],
         cwd=ROOT, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert process.stderr is not None
     assert b"training" in process.stderr.readline()
     time.sleep(2)  # in the midst of SentencePiece's own work
     process.send_signal(signal.SIGINT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +25,16 @@ def forward(small_run):
 
 
 @pytest.fixture(scope="module")
-def result(forward, small_run):
-    manifest = manifest_lib.load(small_run.data_dir)
+def manifest(small_run):
+    return manifest_lib.load(small_run.data_dir)
+
+
+@pytest.fixture(scope="module")
+def result(forward, small_run, manifest):
     return masked_lm.evaluate_model(forward, small_run.data_dir, manifest)
 
 
-def test_every_held_out_prediction_is_counted_once(result, small_run):
-    manifest = manifest_lib.load(small_run.data_dir)
+def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert result["sequences"] == manifest.eval.sequences
     for key in ("by_position", "by_distance"):
         assert sum(row["count"] for row in result[key]) == result["predictions"]
@@ -65,15 +67,12 @@ def test_mixed_corpora_are_evaluated_apart(forward, mixed):
     assert [row["name"] for row in rows] == ["news.jsonl", "novels.jsonl"]
     # By hand, record after record: which corpus it is of, what its predictions cost.
     sums = np.zeros((2, 3))
-    records = [0, 0]
     for batch in pipeline.eval_batches(manifest, directory, batch_size=1):
         corpus = int(batch.pop("corpus_ids")[0])
         made = forward.metrics(batch)
         weights = batch["masked_lm_weights"].numpy()
-        values = (made["masked_lm_losses"], made["masked_lm_correct"])
-        sums[corpus] += [weights.sum(), *((weights * value).sum() for value in values)]
-        records[corpus] += 1
-    assert records == [corpus.eval.sequences for corpus in manifest.corpora]
+        values = (1, made["masked_lm_losses"], made["masked_lm_correct"])
+        sums[corpus] += [(weights * value).sum() for value in values]
     for row, (count, loss, correct) in zip(rows, sums, strict=True):
         assert row["count"] == count
         assert row["loss"] == pytest.approx(loss / count, rel=1e-4)
@@ -121,7 +120,6 @@ def test_padding_changes_no_prediction(forward):
 
 def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
     config, params, _ = load_parameters(small_run.model_dir)
-    config = deepcopy(config)
     config.model.attend_across_documents = False
     sep = 3
 
@@ -140,10 +138,8 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
 
 def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
     config = tiny_config(208)  # blocks of 8, three random: full up to 88 tokens
-    assert padded_length(config, 50) == 50
-    assert padded_length(config, 88) == 88
-    assert padded_length(config, 89) == 96
-    assert padded_length(config, 208) == 208
+    for length, padded in ((50, 50), (88, 88), (89, 96), (208, 208)):
+        assert padded_length(config, length) == padded
     assert padded_length(tiny_config(208, **{"model.attention_type": "original_full"}), 89) == 89
 
 
@@ -153,13 +149,10 @@ def test_distances_equal_a_search_by_hand():
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
     measured = masked_lm.distances_to_same_piece(ids, positions, targets)
-    for row in range(4):
-        for place in range(7):
-            at = positions[row, place]
-            gaps = [
-                abs(i - at) for i in range(40) if i != at and ids[row, i] == targets[row, place]
-            ]
-            assert measured[row, place] == (min(gaps) if gaps else masked_lm.NO_DISTANCE)
+    for (row, place), distance in np.ndenumerate(measured):
+        others = np.flatnonzero(ids[row] == targets[row, place])
+        gaps = np.abs(others - positions[row, place])
+        assert distance == min(gaps[gaps > 0], default=masked_lm.NO_DISTANCE)
 
 
 def test_buckets_cover_and_count_everything_once():

@@ -23,11 +23,10 @@ HARD = [
 ]  # fmt: skip
 
 
-def _folder(path, tokenizer):
-    path.mkdir()
+def _exported(folder, tokenizer):
     for name, data in hf_tokenizer.files(tokenizer, 4096).items():
-        (path / name).write_bytes(data)
-    return transformers.AutoTokenizer.from_pretrained(str(path))
+        (folder / name).write_bytes(data)
+    return transformers.AutoTokenizer.from_pretrained(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def ours(tokenizer_path):
 
 @pytest.fixture(scope="module")
 def theirs(ours, tmp_path_factory):
-    return _folder(tmp_path_factory.mktemp("hf") / "folder", ours)
+    return _exported(tmp_path_factory.mktemp("hf"), ours)
 
 
 def _ids(theirs, texts):
@@ -46,13 +45,10 @@ def _ids(theirs, texts):
 
 def test_it_has_our_special_tokens(theirs, ours):
     special = ours.special
-    assert (theirs.pad_token_id, theirs.cls_token_id, theirs.sep_token_id) == (
-        special.pad, special.cls, special.sep,
-    )  # fmt: skip
-    assert (theirs.mask_token_id, theirs.unk_token_id) == (special.mask, special.unk)
-    assert theirs.model_max_length == 4096
+    for name in ("pad", "cls", "sep", "mask", "unk"):
+        assert getattr(theirs, f"{name}_token_id") == getattr(special, name)
+    assert theirs.model_max_length == 4096 and len(theirs) == ours.vocab_size
     assert theirs.model_input_names == ["input_ids", "attention_mask"]
-    assert len(theirs) == ours.vocab_size
     one = theirs("日本")["input_ids"]
     assert one == [special.cls, *ours.encode("日本"), special.sep]
     pair = theirs("日本", "東京")["input_ids"]
@@ -70,28 +66,23 @@ def test_some_of_the_real_text(theirs, ours, real_text_path):
     assert _ids(theirs, texts) == ours.encode_batch(texts)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "日本の[MASK]は東京。",
-        "[MASK]で始まる",
-        " [MASK] x [MASK]",
-        "終わり[MASK]",
-        "a[MASK][MASK] b",
-    ],
-)
-def test_masks_stand_where_tokens_stood(theirs, ours, text):
-    assert _ids(theirs, [text])[0] == encode_with_masks(text, ours)
+def test_masks_stand_where_tokens_stood(theirs, ours):
+    for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
+        assert _ids(theirs, [text])[0] == encode_with_masks(text, ours)
+
+
+def _trained(run_cli, corpus, folder, *flags):
+    """Another tokenizer, and the one that is exported of it."""
+    command = ["tokenize", f"--input={corpus}", f"--output_prefix={folder}/ja", *flags]
+    ended = run_cli(*command, timeout=600)
+    assert ended.status == 0, ended.stderr
+    tokenizer = tokenizer_lib.load(f"{folder}/ja.model")
+    return tokenizer, _exported(folder, tokenizer)
 
 
 def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
-    ended = run_cli(
-        "tokenize", f"--input={sample_corpus}", f"--output_prefix={tmp_path}/bpe",
-        "--vocab_size=1400", "--model_type=bpe",
-    )  # fmt: skip
-    assert ended.status == 0, ended.stderr
-    tokenizer = tokenizer_lib.load(f"{tmp_path}/bpe.model")
-    theirs = _folder(tmp_path / "folder", tokenizer)
+    flags = ["--vocab_size=1400", "--model_type=bpe"]
+    tokenizer, theirs = _trained(run_cli, sample_corpus, tmp_path, *flags)
     texts = list(open_corpus([sample_corpus]).texts())[:20]
     assert _ids(theirs, texts) == tokenizer.encode_batch(texts)
     assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == encode_with_masks("_NEWLINE_[MASK]", tokenizer)
@@ -99,13 +90,8 @@ def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
 
 @pytest.mark.nightly
 def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
-    ended = run_cli(
-        "tokenize", f"--input={real_text_path}", f"--output_prefix={tmp_path}/ja",
-        "--vocab_size=32000", "--max_sentences=100000", timeout=600,
-    )  # fmt: skip
-    assert ended.status == 0, ended.stderr
-    tokenizer = tokenizer_lib.load(f"{tmp_path}/ja.model")
-    theirs = _folder(tmp_path / "folder", tokenizer)
+    flags = ["--vocab_size=32000", "--max_sentences=100000"]
+    tokenizer, theirs = _trained(run_cli, real_text_path, tmp_path, *flags)
     texts = list(open_corpus([real_text_path]).texts())
     for start in range(0, len(texts), 64):
         part = texts[start : start + 64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,13 +25,6 @@ def manifest(small_run) -> manifest_lib.Manifest:
     return manifest_lib.load(small_run.data_dir)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pieces:
-    """A tokenizer as far as the card asks for its language."""
-
-    pieces: list[str]
-
-
 @pytest.mark.parametrize(
     ("sources", "pieces", "code"),
     [
@@ -42,7 +36,7 @@ class _Pieces:
 )
 def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, code) -> None:
     manifest = dataclasses.replace(manifest, sources=sources)
-    other = dataclasses.replace(trained, tokenizer=_Pieces(pieces))
+    other = dataclasses.replace(trained, tokenizer=SimpleNamespace(pieces=pieces))
     card = model_card.text(other, model_card.Options("x", manifest=manifest), {})
     front = card.split("---")[1]
     assert (f"language: {code}" if code else "# of no known language") in front.splitlines()

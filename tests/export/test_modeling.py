@@ -9,8 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-from copy import deepcopy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from bigbird_ja.evaluation.trained_model import load_run
 from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import set_value
+from tests.model.tiny import tiny_config
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -36,29 +35,23 @@ def trained(small_run):
 
 def exported(trained, folder, **settings):
     """(folder, what it was made from), with some settings of the model changed."""
-    config = deepcopy(trained.config)
+    changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
     for name, value in settings.items():
-        set_value(config, f"model.{name}", value)
-    changed = dataclasses.replace(trained, config=config)
+        set_value(changed.config, f"model.{name}", value)
     folder.mkdir()
     huggingface.fill(str(folder), changed, model_card.Options("x", parity_sequences=0))
     return str(folder), changed
 
 
-def settings_of(**model):
-    defaults = {
-        "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
-        "num_attention_heads": 2, "num_layers": 2, "random_pattern": "rolled", "pattern_seed": 3,
-    }  # fmt: skip
-    return SimpleNamespace(
-        model=SimpleNamespace(**{**defaults, **model}), data=SimpleNamespace(seq_length=None)
-    )
+def config_of(**model):
+    sets = {"num_random_blocks": 2, "pattern_seed": 3, **model}
+    return tiny_config(**{f"model.{name}": value for name, value in sets.items()})
 
 
 @pytest.mark.parametrize("random_pattern", ["rolled", "independent"])
 @pytest.mark.parametrize("length", [40, 160, 240])
 def test_attention_is_the_dense_references(length, random_pattern):
-    settings = settings_of(random_pattern=random_pattern)
+    config = config_of(random_pattern=random_pattern)
     generator = torch.Generator().manual_seed(length)
     query, key, value = (
         torch.randn(2, 2, length, 4, generator=generator, requires_grad=True) for _ in range(3)
@@ -66,14 +59,14 @@ def test_attention_is_the_dense_references(length, random_pattern):
     numbers = torch.ones(2, length, dtype=torch.long)
     numbers[0, length // 2 :] = 2  # two documents
     numbers[1, -length // 5 :] = 0  # padding, the whole last block
-    plan = modeling.Plan(settings, length, query.device)
+    plan = modeling.Plan(config, length, query.device)
     for layer in (0, 1):
         result = modeling.attend(query, key, value, numbers, plan, layer)
         parts = query.detach(), key.detach(), value.detach()
         flexed = modeling.attend(*parts, numbers, plan, layer, flexes=True)
         assert plan.is_full or layer in plan._rows
         torch.testing.assert_close(flexed, result, atol=1e-5, rtol=1e-5)
-        seen = torch.from_numpy(pattern.dense_mask(settings, layer, length))[None]
+        seen = torch.from_numpy(pattern.dense_mask(config, layer, length))[None]
         same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers[:, None, :] > 0)
         scores = query @ key.transpose(-1, -2) / 2.0
         scores = scores.masked_fill(~(seen & same[:, None]), -1e30)
@@ -91,12 +84,12 @@ def test_attention_is_the_dense_references(length, random_pattern):
 @pytest.mark.parametrize("block_size", [8, 48, 64])
 def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
     """Compiled kernels visit these alone; on a CPU, uncompiled, they are not looked at."""
-    settings, length = settings_of(block_size=block_size), 20 * block_size
-    plan = modeling.Plan(settings, length, torch.device("cpu"))
+    config, length = config_of(block_size=block_size), 20 * block_size
+    plan = modeling.Plan(config, length, torch.device("cpu"))
     numbers = torch.ones(1, length, dtype=torch.long)
     for layer in (0, 1):
         result = plan.flex_mask(layer, numbers)
-        dense = torch.from_numpy(pattern.dense_mask(settings, layer, length))
+        dense = torch.from_numpy(pattern.dense_mask(config, layer, length))
         (size, other) = result.BLOCK_SIZE
         assert size == other and size % 128 == 0 and result.seq_lengths == (length, length)
         tiles = -(-length // size)
@@ -107,12 +100,8 @@ def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"random_pattern": "independent"},
-        {"num_random_blocks": 5, "attend_across_documents": False},
-    ],
-    ids=["rolled", "independent", "documents apart"],
+    [{"random_pattern": "independent"}, {"num_random_blocks": 5, "attend_across_documents": False}],
+    ids=["independent", "documents apart"],
 )
 def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
     folder, changed = exported(trained, tmp_path / "hf", **settings)
@@ -127,15 +116,14 @@ def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
         expected = tfrecords.document_ids(manifest, batch["input_ids"]).numpy()
         np.testing.assert_array_equal(numbers, expected)
     ours = parity.our_scores(changed, batch, manifest)
-    for way in ({}, {"attn_implementation": "flex_attention"}):
-        theirs = parity.their_scores(folder, changed, batch, **way)
+    for way in ("eager", "flex_attention"):
+        theirs = parity.their_scores(folder, changed, batch, attn_implementation=way)
         np.testing.assert_allclose(theirs, ours, atol=parity.TOLERANCE)
-    model = modeling.BigBirdJaForMaskedLM.from_pretrained(folder, **way).eval()
+    model = modeling.BigBirdJaForMaskedLM.from_pretrained(folder, attn_implementation=way)
     ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
     with torch.no_grad():
-        model(input_ids=ids, attention_mask=(ids != 0).long())
-    plan = model.bert._plan(ids.shape[1], torch.device("cpu"))
-    assert not plan.is_full and plan._rows, "went the other way"
+        model(input_ids=ids)
+    assert model.bert._plan(ids.shape[1], ids.device)._rows, "went the other way"
 
 
 def test_any_length_checkpointing_and_gradients(trained, tmp_path):
@@ -148,8 +136,8 @@ def test_any_length_checkpointing_and_gradients(trained, tmp_path):
     with torch.no_grad():
         whole = model.eval()(input_ids=ids, attention_mask=mask).logits
         # Padding says nothing, however much there is of it.
-        longer = torch.nn.functional.pad(ids, (0, 7)), torch.nn.functional.pad(mask, (0, 7))
-        torch.testing.assert_close(whole, model(longer[0], attention_mask=longer[1]).logits)
+        longer, longer_mask = (torch.nn.functional.pad(each, (0, 7)) for each in (ids, mask))
+        torch.testing.assert_close(whole, model(longer, attention_mask=longer_mask).logits)
         # As processes that train together get it, and as `torch.save` writes it whole.
         again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
         torch.testing.assert_close(whole, again(input_ids=ids, attention_mask=mask).logits)

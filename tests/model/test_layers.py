@@ -50,32 +50,26 @@ def test_far_out_it_stays_finite(keeps_slope: bool) -> None:
     assert np.isfinite(activate("gelu_new", x, keeps_slope=keeps_slope).numpy()).all()
 
 
-def _function(calls):
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+def test_same_values_and_gradients_with_the_function_run_twice(mode):
+    x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
+    calls: list[int] = []
+
     def function(x, w, unused):
         calls.append(1)
         return tf.tanh(tf.matmul(x, w)) * tf.reduce_sum(x)
 
-    return function
+    def run(is_recomputed):
+        unused = tf.constant(1.0)
+        with tf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = recompute(function, x, [w, unused]) if is_recomputed else function(x, w, unused)
+        return y, *tape.gradient(y, [x, w])
 
-
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
-def test_same_values_and_gradients_with_the_function_run_twice(mode):
-    x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
-    results = []
-    for wrap in (False, True):
-        calls: list[int] = []
-        function = _function(calls)
-
-        def run(x, w, function=function, wrap=wrap):
-            unused = tf.constant(1.0)
-            with tf.GradientTape() as tape:
-                tape.watch([x, w])
-                y = recompute(function, x, [w, unused]) if wrap else function(x, w, unused)
-            return y, *tape.gradient(y, [x, w])
-
-        if mode != "eager":
-            run = tf.function(run, jit_compile=mode == "jit", autograph=False)
-        results.append([value.numpy() for value in run(x, w)])
-        assert len(calls) == 1 + wrap
-    for got, expected in zip(*results, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    if mode != "eager":
+        run = tf.function(run, jit_compile=mode == "jit", autograph=False)
+    expected, counted = run(False), len(calls)
+    recomputed = run(True)
+    assert (counted, len(calls)) == (1, 1 + 2)
+    for result, wanted in zip(recomputed, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-12)

@@ -21,24 +21,15 @@ from tests.model.tiny import tiny_config
 def test_bert_base_has_the_known_number_of_parameters():
     sizes = {"hidden_size": 768, "num_layers": 12, "num_attention_heads": 12}
     sizes |= {"intermediate_size": 3072}
-    sets = {f"model.{key}": value for key, value in sizes.items()}
-    config = tiny_config(4096, **sets, **{"tokenize.vocab_size": 32000, "make_data.nsp": True})
+    sets = {"tokenize.vocab_size": 32000, **{f"model.{key}": size for key, size in sizes.items()}}
     encoder = 12 * (4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 4 * 768)
     embeddings = (32000 + 4096 + 2) * 768 + 2 * 768
-    heads = 768 * 768 + 3 * 768 + 32000 + 768 * 768 + 768 + 2 * 768 + 2
-    assert count_parameters(config) == encoder + embeddings + heads
-
-
-def test_next_sentence_parameters_exist_only_with_it():
-    with_it = set(parameter_specs(tiny_config(**{"make_data.nsp": True})))
-    without = set(parameter_specs(tiny_config()))
-    assert with_it - without == {
-        "bert/pooler/dense/kernel",
-        "bert/pooler/dense/bias",
-        "cls/seq_relationship/output_weights",
-        "cls/seq_relationship/output_bias",
-    }
-    assert without < with_it
+    head = 768 * 768 + 3 * 768 + 32000
+    next_sentence = 768 * 768 + 768 + 2 * 768 + 2
+    config = tiny_config(4096, **sets)
+    assert count_parameters(config) == encoder + embeddings + head
+    config.make_data.nsp = True
+    assert count_parameters(config) == encoder + embeddings + head + next_sentence
 
 
 def test_biases_and_layer_norms_are_not_decayed():
@@ -71,9 +62,10 @@ def test_first_values_are_a_truncated_normal():
 
 LENGTH = 256
 SETTINGS = {
-    "model.initializer": "mimetic", "model.hidden_size": 128, "model.num_attention_heads": 4,
-    "model.num_layers": 2,
-}  # fmt: skip
+    "model.initializer": "mimetic",
+    "model.hidden_size": 128,
+    "model.num_attention_heads": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,26 +94,20 @@ def test_each_head_of_the_first_layer_looks_at_its_distance(values):
         assert max(by_offset, key=by_offset.__getitem__) == distance
 
 
-def test_only_first_values_differ_and_the_seed_decides_them(values):
+def test_mimetic_values_change_where_tokens_stand_and_what_attention_compares(values):
     config = tiny_config(LENGTH, **SETTINGS)
-    for name, spec in parameter_specs(config).items():
-        assert values[name].shape == spec.shape and values[name].dtype == np.float32
-    again, other = (initial_parameters(config, seed=seed) for seed in (3, 4))
-    kernel = "bert/encoder/layer_0/attention/self/query/kernel"
-    np.testing.assert_array_equal(again[kernel], values[kernel])
-    assert (other[kernel] != values[kernel]).any()
+    shapes = {name: (spec.shape, np.float32) for name, spec in parameter_specs(config).items()}
+    assert shapes == {name: (value.shape, value.dtype) for name, value in values.items()}
+    other = initial_parameters(config, seed=4)
     usual = initial_parameters(tiny_config(LENGTH, **SETTINGS | {"model.initializer": "normal"}), 3)
     changed = {name for name in values if not np.array_equal(values[name], usual[name])}
-    assert changed == {
-        "bert/embeddings/position_embeddings",
-        *(
-            f"bert/encoder/layer_{layer}/attention/self/{name}/kernel"
-            for layer in range(2)
-            for name in ("query", "key")
-        ),
-        "bert/encoder/layer_1/attention/self/value/kernel",
-        "bert/encoder/layer_1/attention/output/dense/kernel",
+    first, second = "bert/encoder/layer_0/attention", "bert/encoder/layer_1/attention"
+    kernels = {
+        *(f"{scope}/self/{name}/kernel" for scope in (first, second) for name in ("query", "key")),
+        *(f"{second}/{name}/kernel" for name in ("self/value", "output/dense")),
     }
+    assert changed == {"bert/embeddings/position_embeddings", *kernels}
+    assert all((other[name] != values[name]).any() for name in kernels)
 
 
 def test_an_odd_hidden_size_is_refused():
@@ -136,11 +122,10 @@ def _default(*sets: str) -> Config:
 
 
 def test_model_flops_of_full_attention_by_hand() -> None:
-    config = _default(
-        "model.hidden_size=8", "model.num_attention_heads=2", "model.intermediate_size=32",
-        "model.num_layers=3", "make_data.seq_length=16", "tokenize.vocab_size=100",
-        "make_data.max_predictions_per_seq=5", "model.attention_type=original_full",
-    )  # fmt: skip
+    sets = {"hidden_size": 8, "intermediate_size": 32, "num_layers": 3}
+    sets = {f"model.{name}": size for name, size in sets.items()}
+    sets |= {"model.attention_type": "original_full", "make_data.max_predictions_per_seq": 5}
+    config = tiny_config(16, **sets, **{"tokenize.vocab_size": 100})
     attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
     # The last layer's MLP runs for the 5 predictions alone.
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
@@ -154,9 +139,9 @@ def test_sparse_attention_counts_what_its_pattern_lets_see(pattern: str, per_row
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
-    assert visible_pairs(config) == by_hand * 64 * 64
+    assert visible_pairs(config, 0) == by_hand * 64 * 64
 
 
 def test_a_length_that_the_pattern_refuses_is_bad_input() -> None:
-    with pytest.raises(BadInput, match="multiple"):
-        visible_pairs(_default("make_data.seq_length=4100"))
+    with pytest.raises(BadInput, match=r"multiple of two attention blocks .*: use 4096 or 4224"):
+        visible_pairs(_default("make_data.seq_length=4100"), 0)

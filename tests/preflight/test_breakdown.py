@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from bigbird_ja.preflight import breakdown, hlo
@@ -9,11 +11,8 @@ from bigbird_ja.preflight.costs import Cost
 
 
 def _cost(op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str = "f.1") -> Cost:
-    op = hlo.parse_instruction(
-        f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
-    )
-    assert op is not None
-    return Cost(op, 1, cycles, 0.0)
+    text = f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
+    return Cost(hlo.parse_instruction(text), 1, cycles, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -22,17 +21,13 @@ def _cost(op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str =
         ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
         ("layer_3/attention/softmax/Exp", "softmax"),
         ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
-        ("layer_3/attention/projections/einsum", "projections"),
         ("layer_3/attention/output/MatMul", "projections"),
         ("layer_3/attention/output/dropout/SelectV2", "dropout"),
         ("layer_3/mlp/MatMul_1", "MLP"),
-        ("gradient_tape/layer_3/layer_norm/mul", "layer norm"),
         ("embedding/GatherV2", "embedding"),
-        ("gradient_tape/mlm_head/MatMul", "MLM head"),
         ("mlm_head/layer_norm/Mean", "layer norm"),
         ("optimizer/SelectV2_3", "optimiser"),
         ("pooler/MatMul", "NSP head"),
-        ("AddN_20", "other"),
         ("", "other"),
     ],
 )
@@ -47,8 +42,7 @@ def test_copies_are_copies_wherever_they_come_from() -> None:
 
 
 def test_what_goes_between_devices_is_its_own_kind() -> None:
-    op = _cost("optimizer/psum", "all-reduce").instruction
-    cost = Cost(op, 1, 0.0, 5.0, collective="all-reduce", moved_bytes=500)
+    cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
     assert breakdown.kind_of(cost) == "between devices"
 
 

@@ -6,68 +6,48 @@ import pytest
 
 from bigbird_ja.preflight import costs, hlo
 
+NESTED = """HloModule nested
 
-def _op(name: str, text: str, estimate: int | None = None, op_name: str = "") -> str:
-    config = f', backend_config={{"estimated_cycles":"{estimate}"}}' if estimate is not None else ""
-    return f'  %{name} = {text}, metadata={{op_name="{op_name}"}}{config}'
+%inner_condition (p: (s32[], f32[8,128])) -> pred[] {
+  %p = (s32[], f32[8,128]{1,0}) parameter(0)
+  %end = s32[] constant(7)
+  %i = s32[] get-tuple-element((s32[], f32[8,128]{1,0}) %p), index=0
+  ROOT %lt = pred[] compare(s32[] %i, s32[] %end), direction=LT
+}
 
+%inner_body (q: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
+  %work = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"100"}
+}
 
-def _loop(name: str, start: int, end: int, body: str, direction: str = "LT") -> str:
-    """A counted loop as this compiler writes it: condition, body; the caller adds the while."""
-    return f"""
-%{name}_condition (p.{name}: (s32[], f32[8,128])) -> pred[] {{
-  %p.{name} = (s32[], f32[8,128]{{1,0}}) parameter(0)
-  %end.{name} = s32[] constant({end})
-  %i.{name} = s32[] get-tuple-element((s32[], f32[8,128]{{1,0}}) %p.{name}), index=0
-  ROOT %lt.{name} = pred[] compare(s32[] %i.{name}, s32[] %end.{name}), direction={direction}
-}}
+%outer_condition (r: (s32[], f32[8,128])) -> pred[] {
+  %r = (s32[], f32[8,128]{1,0}) parameter(0)
+  %last = s32[] constant(3)
+  %j = s32[] get-tuple-element((s32[], f32[8,128]{1,0}) %r), index=0
+  ROOT %less = pred[] compare(s32[] %j, s32[] %last), direction=LT
+}
 
-%{name}_body (q.{name}: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {{
-{body}
-}}
-"""
+%outer_body (s: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
+  %once = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"10"}
+  %two = s32[] constant(2)
+  %pair = (s32[], f32[8,128]{1,0}) tuple(s32[] %two, f32[8,128]{1,0} %once)
+  %loop = (s32[], f32[8,128]{1,0}) while(%pair), condition=%inner_condition, body=%inner_body
+}
 
-
-def _while(name: str) -> str:
-    return (
-        f"  %while.{name} = (s32[], f32[8,128]{{1,0}}) while("
-        f"(s32[], f32[8,128]{{1,0}}) %init.{name}), condition=%{name}_condition, body=%{name}_body"
-    )
-
-
-NESTED = (
-    "HloModule nested\n"
-    + _loop("inner", 2, 7, _op("work", "f32[8,128]{1,0} fusion(%a), kind=kLoop", 100))
-    + _loop(
-        "outer",
-        0,
-        3,
-        "\n".join(
-            [
-                _op("once", "f32[8,128]{1,0} fusion(%a), kind=kLoop", 10),
-                "  %two = s32[] constant(2)",
-                "  %init.inner = (s32[], f32[8,128]{1,0}) tuple(s32[] %two, f32[8,128]{1,0} %once)",
-                _while("inner"),
-            ]
-        ),
-    )
-    + """
 ENTRY %main (x: f32[8,128]) -> f32[8,128] {
   %zero = s32[] constant(0)
   %start = s32[] copy(s32[] %zero)
-  %init.outer = (s32[], f32[8,128]{1,0}) tuple(s32[] %start, f32[8,128]{1,0} %x)
+  %first = (s32[], f32[8,128]{1,0}) tuple(s32[] %start, f32[8,128]{1,0} %x)
+  %while = (s32[], f32[8,128]{1,0}) while(%first), condition=%outer_condition, body=%outer_body
+}
 """
-    + _while("outer")
-    + "\n}\n"
-)
 
 
-def _found(text: str) -> dict[str, costs.Cost]:
+def _by_name(text: str) -> dict[str, costs.Cost]:
     return {cost.instruction.name: cost for cost in costs.costs(hlo.parse(text))}
 
 
 def test_nested_loops_multiply() -> None:
-    result = _found(NESTED)
+    result = _by_name(NESTED)
     assert (result["work"].trips, result["work"].estimated) == (15, 1500.0)
     assert (result["once"].trips, result["once"].estimated) == (3, 30.0)
     assert all(cost.trips_known for cost in result.values())
@@ -75,97 +55,27 @@ def test_nested_loops_multiply() -> None:
     assert costs.looped_work(hlo.parse(NESTED), result.values()) == (0, later_trips)
 
 
+NOTE = 'body=%inner_body, backend_config={"known_trip_count":{"n":"40"}}'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "trips", "known"),
     [
         ("direction=LT", "direction=LE", 4 * 6, True),
         ("direction=LT", "direction=NE", 1, False),  # unknown: counted once
-        (
-            "body=%inner_body",
-            'body=%inner_body, backend_config={"known_trip_count":{"n":"40"}}',
-            3 * 40,  # the compiler's note wins
-            True,
-        ),
+        ("body=%inner_body", NOTE, 3 * 40, True),  # the compiler's note wins
     ],
 )
 def test_trip_counts(old: str, new: str, trips: int, known: bool) -> None:
-    work = _found(NESTED.replace(old, new))["work"]
+    work = _by_name(NESTED.replace(old, new))["work"]
     assert (work.trips, work.trips_known) == (trips, known)
 
 
-def _entry(*lines: str) -> hlo.Module:
-    body = "\n".join(lines)
-    return hlo.parse(f"HloModule m\n\nENTRY %main (x: f32[8]) -> f32[8] {{\n{body}\n}}\n")
+FORMS = """HloModule m
 
-
-def test_an_op_without_estimate_is_priced_by_its_padded_output() -> None:
-    (cost,) = costs.costs(_entry(_op("g", "bf16[4096,64]{1,0} gather(%x, %i)")))
-    assert cost.estimated == 0
-    assert cost.priced == 2 * 4096 * 128 * 2 / 200
-
-
-@pytest.mark.parametrize(
-    ("opcode", "target", "is_free"),
-    [
-        ("slice-done", "ConcatBitcast", True),
-        ("slice-done", "Sort", False),  # another custom call
-        ("fusion", "ConcatBitcast", False),  # what was not copied in pieces has to be joined
-    ],
-)
-def test_pieces_of_one_asynchronous_copy_are_joined_for_free(
-    opcode: str, target: str, is_free: bool
-) -> None:
-    module = _entry(
-        f"  %a = f32[4,128]{{1,0}} {opcode}(%p)",
-        "  %b = f32[4,128]{1,0} slice-done(%q)",
-        "  %c = f32[8,128]{1,0} custom-call(f32[4,128]{1,0} %a, f32[4,128]{1,0} %b),"
-        f' custom_call_target="{target}"',
-    )
-    assert ("c" not in {c.instruction.name for c in costs.costs(module)}) == is_free
-
-
-def test_asynchronous_slices_are_free_and_other_asynchronous_work_is_not() -> None:
-    text = """HloModule m
-
-%sliced (a: f32[8,128]) -> f32[4,128] {
-  %a = f32[8,128]{1,0} parameter(0)
-  ROOT %s = f32[4,128]{1,0} slice(f32[8,128]{1,0} %a), slice={[0:4], [0:128]}
-}
-
-%gathered (b: f32[8,128]) -> f32[4,128] {
-  %b = f32[8,128]{1,0} parameter(0)
-  ROOT %g = f32[4,128]{1,0} gather(f32[8,128]{1,0} %b, s32[4] %i)
-}
-
-ENTRY %main (x: f32[8,128]) -> f32[4,128] {
-  %x = f32[8,128]{1,0} parameter(0)
-  %one = (f32[8,128]{1,0}, f32[4,128]{1,0}) async-start(f32[8,128]{1,0} %x), calls=%sliced
-  %two = f32[4,128]{1,0} async-done((f32[8,128]{1,0}, f32[4,128]{1,0}) %one), calls=%sliced
-  %three = (f32[8,128]{1,0}, f32[4,128]{1,0}) async-start(f32[8,128]{1,0} %x), calls=%gathered
-  %four = f32[4,128]{1,0} async-done((f32[8,128]{1,0}, f32[4,128]{1,0}) %three), calls=%gathered
-}
-"""
-    assert [c.instruction.name for c in costs.costs(hlo.parse(text))] == ["three"]
-
-
-def test_the_dearest_branch_counts() -> None:
-    text = "HloModule m\n"
-    for name, estimate in (("cheap", 5), ("dear", 50)):
-        work = _op(f"w_{name}", "f32[8]{0} fusion(%p), kind=kLoop", estimate)
-        text += f"\n%{name} (p: f32[8]) -> f32[8] {{\n{work}\n}}\n"
-    text += (
-        "\nENTRY %main (x: f32[8]) -> f32[8] {\n"
-        "  %c = f32[8]{0} conditional(s32[] %i, f32[8] %x, f32[8] %x),"
-        " branch_computations={%cheap, %dear}\n}\n"
-    )
-    assert sum(c.cycles for c in costs.costs(hlo.parse(text))) == 50
-
-
-COLLECTIVES = """HloModule m
-
-%inside (a: f32[1024,128]) -> f32[128,128] {
+%scattering (a: f32[1024,128]) -> f32[128,128] {
   %a = f32[1024,128]{1,0} parameter(0)
-  ROOT %s = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %a), dimensions={0}
+  ROOT %i = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %a), dimensions={0}
 }
 
 %gathering (b: f32[128,128]) -> f32[1024,128] {
@@ -178,31 +88,64 @@ COLLECTIVES = """HloModule m
   ROOT %u = f32[1024,128]{1,0} call(f32[128,128]{1,0} %c), to_apply=%gathering
 }
 
+%slicing (e: f32[128,128]) -> f32[4,128] {
+  %e = f32[128,128]{1,0} parameter(0)
+  ROOT %m = f32[4,128]{1,0} slice(f32[128,128]{1,0} %e), slice={[0:4], [0:128]}
+}
+
+%picking (h: f32[128,128]) -> f32[4,128] {
+  %h = f32[128,128]{1,0} parameter(0)
+  ROOT %n = f32[4,128]{1,0} gather(f32[128,128]{1,0} %h, s32[4] %j)
+}
+
+%cheap (o: f32[8]) -> f32[8] {
+  %five = f32[8]{0} fusion(%o), kind=kLoop, backend_config={"estimated_cycles":"5"}
+}
+
+%dear (q: f32[8]) -> f32[8] {
+  %fifty = f32[8]{0} fusion(%q), kind=kLoop, backend_config={"estimated_cycles":"50"}
+}
+
 ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
   %x = f32[1024,128]{1,0} parameter(0)
   %y = f32[128,128]{1,0} parameter(1)
-  %r = f32[1024,128]{1,0} all-reduce(f32[1024,128]{1,0} %x), to_apply=%add
-  %s = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %r), dimensions={0}
-  %f = f32[128,128]{1,0} fusion(f32[1024,128]{1,0} %r), kind=kCustom, calls=%inside
-  %g = (f32[128,128]{1,0}, f32[1024,128]{1,0}) all-gather-start(f32[128,128]{1,0} %y)
-  %d = f32[1024,128]{1,0} all-gather-done((f32[128,128]{1,0}, f32[1024,128]{1,0}) %g)
-  %k = ((), (), s32[8192]{0}) async-start(f32[128,128]{1,0} %y), calls=%calling
-  %l = f32[1024,128]{1,0} async-done(((), (), s32[8192]{0}) %k), calls=%calling
-  ROOT %z = f32[1024,128]{1,0} fusion(f32[1024,128]{1,0} %d), kind=kLoop, calls=%other
+  %sum = f32[1024,128]{1,0} all-reduce(f32[1024,128]{1,0} %x), to_apply=%add
+  %scatter = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %sum), dimensions={0}
+  %fused = f32[128,128]{1,0} fusion(f32[1024,128]{1,0} %sum), kind=kCustom, calls=%scattering
+  %gather = (f32[128,128]{1,0}, f32[1024,128]{1,0}) all-gather-start(f32[128,128]{1,0} %y)
+  %gathered = f32[1024,128]{1,0} all-gather-done((f32[128,128]{1,0}, f32[1024,128]{1,0}) %gather)
+  %called = ((), (), s32[8192]{0}) async-start(f32[128,128]{1,0} %y), calls=%calling
+  %ended = f32[1024,128]{1,0} async-done(((), (), s32[8192]{0}) %called), calls=%calling
+  %one = (f32[128,128]{1,0}, f32[4,128]{1,0}) async-start(f32[128,128]{1,0} %y), calls=%slicing
+  %two = f32[4,128]{1,0} async-done((f32[128,128]{1,0}, f32[4,128]{1,0}) %one), calls=%slicing
+  %picked = (f32[128,128]{1,0}, f32[4,128]{1,0}) async-start(f32[128,128]{1,0} %y), calls=%picking
+  %done = f32[4,128]{1,0} async-done((f32[128,128]{1,0}, f32[4,128]{1,0}) %picked), calls=%picking
+  %part = f32[4,128]{1,0} slice-done(%p)
+  %rest = f32[4,128]{1,0} slice-done(%q)
+  %joined = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="ConcatBitcast"
+  %sorted = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="Sort"
+  %pasted = f32[8,128]{1,0} custom-call(%part, %done), custom_call_target="ConcatBitcast"
+  %either = f32[8]{0} conditional(s32[] %i, f32[8] %x, f32[8] %x), branch_computations={%cheap, %dear}
+  ROOT %relaid = bf16[4096,64]{1,0} gather(%x, %i)
 }
-"""
+"""  # noqa: E501
 WHOLE = 1024 * 128 * 4
+TILE = 8 * 128 * 4
 
 
-def test_collectives_in_every_form_are_priced_by_its_larger_side() -> None:
-    result = _found(COLLECTIVES)
-    assert result.keys() == {"r", "s", "f", "g", "k", "z"}
-    moving = {name: cost.collective for name, cost in result.items() if cost.collective}
-    assert moving == {"r": "all-reduce", "s": "reduce-scatter", "f": "reduce-scatter",
-                      "g": "all-gather-start", "k": "all-gather"}  # fmt: skip
-    for name in moving:
-        assert result[name].moved_bytes == WHOLE
-        assert result[name].priced == costs.price(WHOLE)
+def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes() -> None:
+    """A collective by its larger side; of branches the dearest counts."""
+    result = _by_name(FORMS)
+    moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
+    moving |= {"gather": "all-gather-start", "called": "all-gather"}
+    priced = dict.fromkeys(moving, WHOLE)
+    priced |= {"picked": 128 * 128 * 4 + TILE, "sorted": TILE, "pasted": TILE}
+    priced |= {"relaid": 4096 * 128 * 2}
+    cycles = {name: 2 * size / 200 for name, size in priced.items()}
+    assert {name: cost.cycles for name, cost in result.items()} == cycles | {"fifty": 50}
+    between = {name: cost for name, cost in result.items() if cost.collective}
+    assert {name: cost.collective for name, cost in between.items()} == moving
+    assert {cost.moved_bytes for cost in between.values()} == {WHOLE}
 
 
 @pytest.mark.parametrize(
@@ -248,11 +191,6 @@ def test_work_on_a_sparse_core_is_priced_once(work: str, collective: str | None)
     assert cost.moved_bytes == (WHOLE if collective else 0)
 
 
-def _flops(module: hlo.Module) -> float:
-    beside = {op.name: op for op in module.computations[module.entry]}
-    return sum(costs.instruction_flops(module, op, beside) for op in beside.values())
-
-
 @pytest.mark.parametrize(
     ("window", "labels", "kernel", "output", "expected"),
     [
@@ -271,10 +209,8 @@ def _flops(module: hlo.Module) -> float:
 def test_matmuls_that_the_compiler_writes_as_convolutions(
     window: str, labels: str, kernel: str, output: str, expected: int
 ) -> None:
-    module = _entry(
-        "  %a = f32[16,8]{1,0} parameter(0)",
-        f"  %k = f32[{kernel}] parameter(1)",
-        f"  %c = f32[{output}] convolution(f32[16,8]{{1,0}} %a, f32[{kernel}] %k),"
-        f" window={{{window}}}, dim_labels={labels}",
-    )
-    assert _flops(module) == expected
+    product = f"convolution(%a, %k), window={{{window}}}, dim_labels={labels}"
+    ops = {"a": "f32[16,8] parameter(0)", "k": f"f32[{kernel}] parameter(1)"}
+    ops["c"] = f"f32[{output}] {product}"
+    beside = {name: hlo.parse_instruction(f"  %{name} = {text}") for name, text in ops.items()}
+    assert costs.instruction_flops(hlo.Module("", {}), beside["c"], beside) == expected

@@ -16,7 +16,6 @@ FUSION = (
 
 def test_an_instruction_with_a_tuple_layouts_and_comments() -> None:
     op = hlo.parse_instruction(FUSION)
-    assert op is not None
     assert (op.name, op.opcode) == ("fusion.20", "fusion")
     assert [shape.dimensions for shape in op.shapes] == [(1024,), (1024, 768)]
     assert op.shapes[1].minor_to_major == (0, 1)
@@ -31,25 +30,19 @@ def test_an_instruction_with_a_tuple_layouts_and_comments() -> None:
     [
         ("bf16[24,4096,64]{2,1,0}", 24 * 4096 * 128 * 2),  # 64 lanes padded to 128
         ("bf16[24,4096,64]{1,2,0}", 24 * 64 * 4096 * 2),  # rows minor: nothing to pad
-        ("f32[3,100]{1,0}", 8 * 128 * 4),
         ("f32[100]{0}", 128 * 4),
         ("f32[]", 4),
-        ("pred[8,128]{1,0:T(8,128)}", 8 * 128),
-        ("(f32[8,128]{1,0}, s32[8,128]{1,0})", 2 * 8 * 128 * 4),
+        ("(f32[3,100]{1,0}, pred[8,128]{1,0:T(8,128)})", 8 * 128 * 4 + 8 * 128),
         ("token[]", 0),
     ],
 )
 def test_padded_bytes(shape: str, expected: int) -> None:
-    op = hlo.parse_instruction(f"  %x = {shape} custom-call(%y)")
-    assert op is not None
-    assert op.padded_bytes == expected
+    assert hlo.parse_instruction(f"  %x = {shape} custom-call(%y)").padded_bytes == expected
 
 
 def test_the_mark_for_unknown_is_not_an_estimate() -> None:
     line = '  %c = f32[8]{0} copy(%x), backend_config={"estimated_cycles":"9223372036854775807"}'
-    op = hlo.parse_instruction(line)
-    assert op is not None
-    assert op.estimated_cycles is None
+    assert hlo.parse_instruction(line).estimated_cycles is None
 
 
 def test_a_module_without_entry_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 
 import pytest
 
@@ -54,10 +54,12 @@ MB2 = 1024 * 1024 * 2
 CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {"VLOAD": 0.5})}
 
 
-def _found() -> dict[str, roofline.CodeCost]:
-    module = hlo.parse(TEXT)
-    result = roofline.code_costs(module, costs.costs(module), CODE, V5E)
-    return {code.cost.instruction.name: code for code in result}
+MODULE = hlo.parse(TEXT)
+
+
+def _by_name(code: dict[str, Code]) -> dict[str, roofline.CodeCost]:
+    result = roofline.code_costs(MODULE, costs.costs(MODULE), code, V5E)
+    return {each.cost.instruction.name: each for each in result}
 
 
 @pytest.mark.parametrize(
@@ -71,26 +73,22 @@ def _found() -> dict[str, roofline.CodeCost]:
 )
 def test_bytes_in_hbm(name: str, size: int) -> None:
     cycles_each = size / V5E.hbm_bytes_per_second * V5E.clock_hz
-    assert _found()[name].hbm_cycles == pytest.approx(cycles_each)
+    assert _by_name(CODE)[name].hbm_cycles == pytest.approx(cycles_each)
 
 
 def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
-    result = _found()
+    result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
     assert result["e"].bundle_cycles is None  # its operand lies elsewhere
     assert result["e"].cycles == result["e"].cost.cycles > 0
-
-
-def test_products_at_the_peak() -> None:
-    expected = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
-    assert _found()["f.1"].matrix_cycles == pytest.approx(expected)
+    at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
+    assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
+    assert result["g"].cycles == 100  # 15 cycles of HBM
+    assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM").cycles == 300
 
 
 def test_code_of_unknown_length_does_not_count() -> None:
-    module = hlo.parse(TEXT)
-    code = {"g": Code(100.0, {}, unknown_share=0.5), "h": Code(100.0, {}, unknown_share=0.01)}
-    result = {c.cost.instruction.name: c
-             for c in roofline.code_costs(module, costs.costs(module), code, V5E)}  # fmt: skip
+    result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100
 
@@ -113,15 +111,8 @@ def test_bound_by_the_fullest(
     assert roofline.bound_by(Code(1000.0, slots), hbm, matrix) == expected
 
 
-def test_the_longer_of_bundles_and_bytes_counts() -> None:
-    result = _found()
-    assert result["g"].cycles == 100  # 15 cycles of HBM
-    slow = roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM")
-    assert slow.cycles == 300
-
-
 def test_sums_over_a_step() -> None:
-    result = list(_found().values())
+    result = list(_by_name(CODE).values())
     figures = breakdown.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
     assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
     listed = 2 * 20_000 + 100 + 5_000
@@ -131,97 +122,70 @@ def test_sums_over_a_step() -> None:
     assert figures.keys() == set(breakdown.CODE_KEYS)
 
 
-MIB = 1024 * 1024
-HEAD = """HloModule m, is_scheduled=true
+LINES = {
+    "start": "%start.N = (f32[2048,128]{1,0:S(1)}, f32[2048,128]{1,0}, u32[]) copy-start(%p)",
+    "done": "%done.N = f32[2048,128]{1,0:T(8,128)S(1)} copy-done(%start.N)",
+    # A quarter of the array.
+    "slice": "%slice.N = ((f32[8192,128]{1,0}), f32[2048,128]{1,0:S(1)}, s32[]) slice-start(%p)",
+    "sliced": "%sliced.N = f32[2048,128]{1,0:T(8,128)S(1)} slice-done(%slice.N)",
+    "op": "%op.N = f32[8,128]{1,0:T(8,128)S(1)} fusion(%q), kind=kLoop, calls=%body",
+    # Writes four mebibytes, in as many times `ONE`, whatever its bundles.
+    "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
+    "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%p), condition=%body, body=%step,"
+    ' backend_config={"known_trip_count":{"n":"5"}}',
+}
+PROGRAM = """HloModule m, is_scheduled=true
 
 %body (x: f32[8,128]) -> f32[8,128] {
   ROOT %x = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)
 }
+
+%step (p: f32[2048,128]) -> f32[2048,128] {
+STEP
+}
+
+ENTRY %main (p: f32[2048,128], q: f32[8,128]) -> f32[8,128] {
+  %p = f32[2048,128]{1,0:T(8,128)} parameter(0)
+  %q = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)
+MAIN
+}
 """
-START = (
-    "  %start.{n} = (f32[2048,128]{{1,0:T(8,128)S(1)}}, f32[2048,128]{{1,0:T(8,128)}},"
-    " u32[]{{:S(2)}}) copy-start(%p)\n"
-)
-DONE = "  %done.{n} = f32[2048,128]{{1,0:T(8,128)S(1)}} copy-done(%start.{n})\n"
-OP = "  %op.{n} = f32[8,128]{{1,0:T(8,128)S(1)}} fusion(%q), kind=kLoop, calls=%body\n"
-# A mebibyte: a quarter of the array.
-SLICE = (
-    "  %start.{n} = ((f32[8192,128]{{1,0:T(8,128)}}), f32[2048,128]{{1,0:T(8,128)S(1)}},"
-    " s32[]{{:S(2)}}) slice-start(%p), slice={{[0:2048], [0:128]}}\n"
-)
-SLICE_DONE = DONE.replace("copy-", "slice-")
-ONE = MIB / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of these copies
+ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of these copies
 
 
-def _waits(*lines: str, ops: float, text: str = HEAD) -> StepTime:
-    """Of a program of these lines; each op takes so many times `ONE`."""
-    entry = "".join(line.format(n=n) for n, line in _numbered(lines))
-    module = hlo.parse(
-        text + "\nENTRY %main (p: f32[2048,128], q: f32[8,128]) -> f32[8,128] {\n"
-        "  %p = f32[2048,128]{1,0:T(8,128)} parameter(0)\n"
-        "  %q = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)\n" + entry + "}\n"
-    )
-    code = {
-        op.name: Code(ops * ONE)
-        for instructions in module.computations.values()
-        for op in instructions
-        if op.opcode == "fusion"
-    }
-    return step_time(module, roofline.code_costs(module, costs.costs(module), code, V5E), V5E)
-
-
-def _numbered(lines: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Starts and their ends by order: the n-th end is that of the n-th start."""
-    seen: dict[str, int] = {}
-    for line in lines:
-        kind = line.strip().partition(".")[0]
-        seen[kind] = seen.get(kind, 0) + 1
-        yield seen[kind], line
+def _written(words: str) -> str:
+    """The lines of a program, numbered: the n-th end is that of the n-th start."""
+    seen: Counter[str] = Counter()
+    lines = []
+    for word in words.split():
+        seen[word] += 1
+        lines.append("  " + LINES[word].replace(".N", f".{seen[word]}"))
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize(
-    ("lines", "ops", "expected"),
+    ("words", "ops", "waiting"),
     [
-        ((START, OP, DONE), 2.0, 0.0),  # the op is long enough
-        ((START, OP, DONE), 0.25, 0.75),
-        ((START, DONE), 0.0, 1.0),
-        ((OP, START, DONE, OP), 5.0, 1.0),  # only what runs between counts
-        ((START, START, OP, DONE, DONE), 1.5, 0.5),  # one after the other
-        ((START, START, OP, DONE, OP, DONE), 1.0, 0.0),  # what is needed first goes first
-        ((SLICE, OP, SLICE_DONE), 0.25, 0.75),  # a slice moves what it makes
-        ((START, OP), 0.25, 0.0),  # nobody waits for it
+        ("start op done", 2.0, 0.0),  # the op is long enough
+        ("start op done", 0.25, 0.75),
+        ("start done", 0.0, 1.0),
+        ("op start done op", 5.0, 1.0),  # only what runs between counts
+        ("start start op done done", 1.5, 0.5),  # one after the other
+        ("start start op done op done", 1.0, 0.0),  # what is needed first goes first
+        ("slice op sliced", 0.25, 0.75),  # a slice moves what it makes
+        ("start op", 0.25, 0.0),  # nobody waits for it
+        ("start fill done", 1.0, 1.0),  # an op that fills HBM leaves no time
+        ("start fill done", 4.5, 0.5),
+        ("loop", 0.25, 5 * 0.75),  # loops wait in every trip
+        ("start loop done", 3.0, 0.0),  # what the loop leaves of HBM's time
     ],
 )
-def test_what_does_not_fit_between_start_and_end(lines, ops, expected):
-    result = _waits(*lines, ops=ops)
-    assert result.waiting == pytest.approx(expected * ONE)
-    copies = sum(line.startswith("  %start") for line in lines)
+def test_what_does_not_fit_between_start_and_end(words: str, ops: float, waiting: float) -> None:
+    """Copies in units of `ONE`; each op takes `ops` of them."""
+    step = _written("start op done")
+    module = hlo.parse(PROGRAM.replace("STEP", step).replace("MAIN", _written(words)))
+    code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}
+    result = step_time(module, roofline.code_costs(module, costs.costs(module), code, V5E), V5E)
+    assert result.waiting == pytest.approx(waiting * ONE)
+    copies = words.count("start") + words.count("slice ") + 5 * words.count("loop")
     assert result.copied == pytest.approx(copies * ONE)
-
-
-def test_an_op_that_fills_hbm_leaves_no_time():
-    op = "  %op.{n} = f32[8192,128]{{1,0:T(8,128)}} fusion(%q), kind=kLoop, calls=%body\n"
-    # It writes four mebibytes, in as many times `ONE`, whatever its bundles.
-    assert _waits(START, op, DONE, ops=1.0).waiting == pytest.approx(ONE)
-    assert _waits(START, op, DONE, ops=4.5).waiting == pytest.approx(0.5 * ONE)
-
-
-def test_loops_wait_in_every_trip():
-    inner = HEAD + (
-        "\n%step (t: f32[2048,128]) -> f32[2048,128] {\n"
-        "  %t = f32[2048,128]{1,0:T(8,128)} parameter(0)\n"
-        + START.format(n=9).replace("(%p)", "(%t)")
-        + OP.format(n=9).replace("(%q)", "()")
-        + DONE.format(n=9).replace("  %done", "  ROOT %done")
-        + "}\n"
-    )
-    loop = (
-        "  %op.{n} = f32[2048,128]{{1,0:T(8,128)}} while(%p), condition=%body, body=%step,"
-        ' backend_config={{"known_trip_count":{{"n":"5"}}}}\n'
-    )
-    result = _waits(loop, ops=0.25, text=inner)
-    assert result.waiting == pytest.approx(5 * 0.75 * ONE)
-    assert result.copied == pytest.approx(5 * ONE)
-    # What the loop leaves of HBM's time is for the copies around it.
-    around = _waits(START, loop, DONE, ops=3.0, text=inner)
-    assert around.waiting == 0

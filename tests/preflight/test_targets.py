@@ -33,12 +33,9 @@ def test_slices_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "printed"),
     [
-        ("v5ee:2x4", "did you mean 'v5e'.*chips: v2, v3, .*v7x"),
         ("2x4", "chips: v2, v3"),
         ("v5e", "such as v5e:2x2, .*v5e:8x8"),
-        ("v5e:", "such as v5e:2x2"),
         ("v5e:2-4", "such as v5e:2x2"),
-        ("v5e:3x5", "libtpu knows no such slice; such as v5e:2x2"),
         ("v7x:2x2x1", "does not know v7x, only v2, v3, v4, v5e, v5p, v6e: use a newer libtpu"),
     ],
 )
@@ -47,8 +44,3 @@ def test_a_slice_that_there_is_not(name: str, printed: str) -> None:
         targets.of_topologies([name], _count)
     assert str(caught.value).startswith(f"--topology {name}")
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_chip_names_the_nearest() -> None:
-    with pytest.raises(BadInput, match=r"--chip v5ee.*did you mean 'v5e'.*one of v2, v3"):
-        targets.of_chip("v5ee")

@@ -79,3 +79,12 @@ def test_what_workers_print_is_shown(capsys: pytest.CaptureFixture[str]) -> None
     with Workers(2, _start, ()) as workers:
         assert list(workers.map(_act, ["warn", "x"])) == ["warn", "x"]
     assert "a library's warning" in capsys.readouterr().err
+
+
+def _masked(task: int) -> set[int]:
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_ctrl_c_and_a_closed_terminal_are_not_for_workers() -> None:
+    with Workers(2, _start, ()) as workers:
+        assert list(workers.map(_masked, [0])) == [{signal.SIGINT, signal.SIGHUP}]

@@ -9,7 +9,7 @@ import ssl
 
 import pytest
 
-from bigbird_ja.process.errors import STATUS_OF_REASON, classify, of_reason, one_line, telling_line
+from bigbird_ja.process.errors import classify, one_line, telling_line
 
 PATH = "/data/東京.txt"
 
@@ -85,14 +85,6 @@ def test_a_message_of_tensorflow_is_one_readable_line() -> None:
         " File too large [Op:SaveV2]\n\t [[{{node save/SaveV2}}]]"
     )
     assert telling_line(RuntimeError(text)) == "/m/x; File too large [Op:SaveV2]"
-
-
-def test_a_reason_names_its_end() -> None:
-    for reason, status in STATUS_OF_REASON.items():
-        if reason != "finished":
-            end = of_reason(reason, "x")
-            assert (end.reason, end.status) == (reason, status)
-    assert of_reason("something else", "x").status == 1
 
 
 def test_a_path_of_any_length_and_bytes_fits_in_a_line() -> None:

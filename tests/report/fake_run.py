@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ from bigbird_ja.settings.values import config_to_yaml
 START = 1_700_000_000.0  # UNIX seconds
 STEP_SECONDS = 2.0
 EVERY = 50
+TOTAL = 10_000
 
 
-def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int = 0) -> Path:
+def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
     directory.mkdir(parents=True)
-    rng = random.Random(seed)
     config = complete_config(Config())
-    config.training.num_train_steps = total
+    config.training.num_train_steps = TOTAL
     config.training.learning_rate = 1e-4 * (1 + seed)
     (directory / "config.yaml").write_text(config_to_yaml(config))
     stops = [steps // 4, steps // 2, steps * 3 // 4, steps]
@@ -34,12 +33,12 @@ def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int 
         while step < stop:
             step += EVERY
             time += EVERY * STEP_SECONDS
-            loss = 9 * math.exp(-step / 2500) + 2 + rng.gauss(0, 0.12)
+            loss = 9 * math.exp(-step / 2500) + 2
             metrics.append(
                 {
                     "step": step, "loss": loss, "masked_lm_accuracy": 0.6 * (1 - loss / 11),
                     "learning_rate": 1e-4 * min(1, step / 1000),
-                    "tokens_per_second": 65_000 + rng.gauss(0, 1500),
+                    "tokens_per_second": 65_000.0,
                     "time": time, "train_seconds": step * STEP_SECONDS,
                 }
             )  # fmt: skip
@@ -52,7 +51,7 @@ def write(directory: Path, *, steps: int = 6000, total: int = 10_000, seed: int 
     heartbeat = {
         "run": directory.name, "global_step": step, "time": time, "state": "training",
         "reason": None, "tokens_per_second": 65_000.0, "host": "vm", "pid": 1,
-        "num_train_steps": total,
+        "num_train_steps": TOTAL,
     }  # fmt: skip
     (directory / "heartbeat.json").write_text(json.dumps(heartbeat))
     evaluations = [evaluation(step) for step in range(2000, steps + 1, 2000)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bigbird_ja.process.errors import BadInput
@@ -34,23 +32,23 @@ def test_a_silent_run_is_not_running(run_dir):
 
 def test_cost_and_eta_follow_the_pace_so_far(tmp_path):
     run_dir = fake_run.write(tmp_path / "r")
-    now = fake_run.end_of(run_dir)
-    run = collect.collect(str(run_dir), now)
+    run = collect.collect(str(run_dir), 0.0)
     assert run.eta_seconds == pytest.approx(4000 * fake_run.STEP_SECONDS)
     assert run.cost_usd is None
     with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
-        file.write(json.dumps({"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}) + "\n{half")
-    run = collect.collect(str(run_dir), now)
-    assert run.cost_usd == 12.5
+        file.write('{"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}\n{half')
+    assert collect.collect(str(run_dir), 0.0).cost_usd == 12.5
 
 
 def test_runs_are_named_by_where_they_differ(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
-    runs = [collect.collect(f"{place}/", 0.0) for place in dirs]
-    assert [run.name for run in runs] == ["model", "model"]
-    assert [run.name for run in collect.distinct(runs)] == ["a/model", "b/model"]
-    assert [run.name for run in collect.distinct(runs[:1])] == ["model"]
-    assert [run.name for run in collect.distinct([runs[0], runs[0]])] == ["model", "model"]
+    a, b = (collect.collect(f"{place}/", 0.0) for place in dirs)
+    for runs, names in (
+        ([a, b], ["a/model", "b/model"]),
+        ([a], ["model"]),
+        ([a, a], ["model"] * 2),
+    ):
+        assert [run.name for run in collect.distinct(runs)] == names
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

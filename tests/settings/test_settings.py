@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import option as options
-from bigbird_ja.settings.resolve import Override, complete_config, read_config, resolve_config
+from bigbird_ja.settings.resolve import complete_config, read_config, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config, TrainingConfig
 from bigbird_ja.settings.values import (
     config_fingerprint,
@@ -111,21 +111,6 @@ def test_the_original_run_has_the_settings_of_its_time() -> None:
         "make_data.masking": "static", "make_data.mask_unit": "subword", "make_data.nsp": True,
         "model.random_pattern": "independent", "training.dtype": "float32",
     }  # fmt: skip
-
-
-def test_the_last_override_wins(tmp_path: pathlib.Path) -> None:
-    path = write(tmp_path, "model: {num_layers: 2}\ntraining: {learning_rate: 1e-3}\n")
-    config, overrides = resolve_config(
-        path,
-        ["model.num_layers=4", "model.num_layers=6"],
-        [Override("training.num_train_steps", 7, "--num_train_steps")],
-    )
-    assert (config.model.num_layers, config.training.learning_rate) == (6, 1e-3)
-    assert echo_settings(config, overrides).splitlines() == [
-        "  model.num_layers = 6  (default 12; from --set)",
-        f"  training.learning_rate = 0.001  (default 0.0001; from {path})",
-        "  training.num_train_steps = 7  (default 1400000; from --num_train_steps)",
-    ]
 
 
 def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pathlib.Path) -> None:

@@ -42,7 +42,7 @@ def flash_attention(
     structure: list[Any] = []  # of what the backward pass needs
 
     def forward(interpret: bool, *arrays: Any) -> Any:
-        attend = _kernel(*(int(n) for n in query.shape[1:3]), reach, interpret)
+        attend = _kernel(int(query.shape[1]), int(query.shape[2]), reach, interpret)
         segment_ids = splash.SegmentIds(arrays[3], arrays[3])
         outputs, gradient = jax.vjp(
             lambda q, k, v: jax.vmap(attend)(q, k, v, segment_ids), *arrays[:3]
