@@ -138,6 +138,7 @@ def _prepare_and_train(
     from bigbird_ja.settings.values import check_mid_run, config_warnings
     from bigbird_ja.storage import outputs
     from bigbird_ja.train.run_dir import RunDir
+    from bigbird_ja.train.warm_start import adopted_settings
 
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
@@ -146,10 +147,11 @@ def _prepare_and_train(
     if args.config is None and run_dir.config is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = args["config"].value = run_dir.join("config.yaml")
-    config, overrides = command_flags.resolve(args)
+    manifest = verify.fast_check(args.data_dir)
+    adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
+    config, overrides = command_flags.resolve(args, adopted)
     changes = [o for o in overrides if o.source == "--continue_with"]
     check_mid_run(change.key for change in changes)
-    manifest = verify.fast_check(args.data_dir)
     config = complete_config(
         config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )

@@ -55,8 +55,9 @@ def resolve_config(
     flags: Iterable[Override] = (),
     uses: Sequence[str] = SECTIONS,
     changes: Iterable[str] = (),
+    adopted: Iterable[Override] = (),
 ) -> tuple[Config, list[Override]]:
-    """Builds the config from a file, `key=value` strings and flags; the last wins.
+    """Builds the config from a file, another model, `key=value` strings and flags; the last wins.
 
     Args:
         config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
@@ -66,6 +67,7 @@ def resolve_config(
         uses: sections, and single keys, that the command uses: `sets` of others are refused. A
             file may hold all sections.
         changes: `key=value` strings of `--continue_with`.
+        adopted: settings of the model that `--init_from` names.
 
     Returns:
         The config, not yet completed by a data set, and every override in order.
@@ -77,6 +79,7 @@ def resolve_config(
     overrides: list[Override] = []
     if config_path is not None:
         overrides += _read_file(*_locate(config_path))
+    overrides += adopted
     for text in sets:
         overrides.append(_read_set(text, uses))
     overrides += flags
@@ -162,7 +165,7 @@ def complete_config(
         set_value(config, key, value)
     model, data = config.model, config.make_data
     data.max_predictions_per_seq = predictions_of(data)
-    if manifest and model.vocab_size not in (None, config.tokenize.vocab_size):
+    if manifest and (model.vocab_size or config.tokenize.vocab_size) < config.tokenize.vocab_size:
         key = "model.vocab_size"
         source = last[key].source if key in last else "config"
         raise _disagrees(key, model.vocab_size, source, where, config.tokenize.vocab_size)

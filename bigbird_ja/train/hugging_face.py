@@ -74,6 +74,7 @@ class FolderConfig:
     """The keys of config.json that are read."""
 
     model_type: str = "unknown"
+    vocab_size: decode.Count | None = None
     hidden_size: decode.Count | None = None
     num_hidden_layers: decode.Count | None = None
     num_attention_heads: decode.Count | None = None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
@@ -37,6 +38,7 @@ from bigbird_ja.run.checkpoints import (
     slot_name,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
+from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
@@ -156,6 +158,29 @@ def load_initial(
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
     return taken, text + _warnings(model, config, lacking, len(specs))
+
+
+def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
+    """The settings of the model that a Hugging Face folder fixes; none of other sources.
+
+    Args:
+        source: of `--init_from`.
+        run: of a run that goes on, which has them already.
+        manifest: of the data set. The model keeps more embeddings than its tokenizer has pieces.
+
+    Raises:
+        BadInput: the folder's model is none that a run can start from.
+    """
+    if not hugging_face.is_folder(source):
+        return []
+    if run is not None:
+        known, where = dataclasses.asdict(run.model), "the run"
+    else:
+        theirs = hugging_face.read_config(source)
+        known, where = theirs.settings(), f"{source}/config.json"
+        if (theirs.vocab_size or 0) >= manifest.vocab_size:
+            known["vocab_size"] = theirs.vocab_size
+    return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 
 def _with_our_ids(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
