@@ -72,8 +72,8 @@ def test_the_judge_sees_damage_that_changes_results(judge: Judge) -> None:
         lines = (inputs / "corpus.jsonl").read_text("utf-8").splitlines(keepends=True)
         (inputs / "corpus.jsonl").write_text("".join(lines[:30]), "utf-8")
 
-    words = tuple(good_arguments("make-data"))
-    changed = Case("half a corpus", "make-data", words, frozenset({0}), fewer_documents)
+    words = tuple(good_arguments("tokenize"))
+    changed = Case("half a corpus", "tokenize", words, frozenset({0}), fewer_documents)
     assert judge.try_case(changed).problem is None
     verdict = judge.try_case(changed, same_result=True)
     assert "taken as if it were good" in (verdict.problem or "")

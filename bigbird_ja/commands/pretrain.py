@@ -142,7 +142,7 @@ def _prepare_and_train(
 
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
-    run_dir = RunDir.open(args.model_dir, args.overwrite)
+    run_dir = RunDir(args.model_dir, args.overwrite)
     settings_of_run = None
     if args.config is None and run_dir.config is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")

@@ -81,9 +81,8 @@ def check(job: Job) -> DataGuard:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    short = first_phase(config)
     try:
-        for phase in (config, short) if short else (config,):
+        for phase in filter(None, (config, first_phase(config))):
             pattern.is_full(phase, phase.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error

