@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +59,7 @@ _OTHER_NAMES = (
 _NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
+_LAYER = "bert/encoder/layer_"
 
 
 State = dict[str, np.ndarray]
@@ -266,14 +267,16 @@ def _check(
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Layers after the first in one line each: a table of 200 lines is not read."""
-    lines: dict[str, list[tuple[str, str, str]]] = {}
-    for row in rows:
-        later = re.match(r"bert/encoder/layer_[1-9]\d*/", row[0])
-        lines.setdefault(f"{later[0]}*" if later else row[0], []).append(row)
-    return [
-        (name, f"{len(group)} variables", "as layer_0") if name.endswith("*") else group[0]
-        for name, group in lines.items()
-    ]
+    shown: list[tuple[str, str, str]] = []
+    counts = Counter(name.split("/")[2] for name, *_ in rows if name.startswith(_LAYER))
+    for name, shape, how in rows:
+        layer = name.split("/")[2] if name.startswith(_LAYER) else "layer_0"
+        line = (f"bert/encoder/{layer}/*", f"{counts[layer]} variables", "as layer_0")
+        if layer == "layer_0":
+            shown.append((name, shape, how))
+        elif line != shown[-1]:
+            shown.append(line)
+    return shown
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
