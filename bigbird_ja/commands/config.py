@@ -40,6 +40,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.settings.option import is_used
     from bigbird_ja.settings.resolve import preset_names, resolve_config
     from bigbird_ja.settings.values import config_warnings, get_value
+    from bigbird_ja.storage.decode import FORMAT_VERSION
 
     uses = load_command(args.command).SETTINGS if args.command else SECTIONS
     config, overrides = resolve_config(args.config, args.set, uses=uses)
@@ -57,6 +58,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         if is_used(key, uses)
     }
     print(f"# Presets: {', '.join(preset_names())}.")
+    print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
     print(_as_yaml(settings))
     warnings = config_warnings(config)
     for warning in warnings:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.errors import (
-    STATUS_OF_REASON,
     BadInput,
     CommandError,
     Diverged,
@@ -20,10 +19,11 @@ from bigbird_ja.process.errors import (
     OutOfMemory,
     StorageError,
     classify,
+    of_reason,
     telling_line,
 )
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.process.streams import write_results
+from bigbird_ja.process.streams import leave
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import RunDir
@@ -111,11 +111,9 @@ class Ends:
         )
         recording.start()
         recording.join(_RECORDING_SECONDS)
-        with contextlib.suppress(OSError, ValueError):
-            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-        if self.job.json:
-            write_results({**self.results(reason), "error": message})
-        self.job.deps.leave(STATUS_OF_REASON[reason])
+        error = of_reason(reason, message)
+        error.results = self.results(reason)
+        leave(error, self.job.deps.leave)
 
     def _log_next_command(self) -> None:
         """Where the model is, its loss, and the command that comes next."""

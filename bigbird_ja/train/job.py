@@ -35,13 +35,13 @@ class Dependencies:
     `timer(seconds, act)` returns an object with `start` and `cancel`.
 
     `mark` is called with a phase at the instants where a kill is interesting: "start-up",
-    "compile", "input", "session", "step", "evaluate", "save", "between-files".
+    "compile", "input", "session", "step" (with its number), "evaluate", "save", "between-files".
     """
 
     log: Callable[[str], None] = console.log
     clock: Callable[[], float] = time.time  # UNIX seconds
     monotonic: Callable[[], float] = time.monotonic
-    mark: Callable[[str], None] = lambda phase: None
+    mark: Callable[..., None] = lambda phase, step=0: None
     leave: Callable[[int], Any] = os._exit
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
 
@@ -61,7 +61,6 @@ class Job:
     evaluates: bool = False  # --mode=train_and_eval
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
-    json: bool = False  # prints its results as JSON when a thread has to end the process
     deps: Dependencies = field(default_factory=Dependencies)
 
 

@@ -215,7 +215,7 @@ class Trainer:
         if self.evaluations.is_due(start) and not self._is_over(start):
             self._evaluate(start, self.engine.forward())
         self.recorder.began()
-        self.deps.mark("step")
+        self.deps.mark("step", start)
         while not self._is_over(step):
             result = self._advance(step)
             step = result.step
@@ -262,7 +262,7 @@ class Trainer:
         self.watchdog.tick()
         self.saver.poll()
         self.periodic.poll()
-        self.deps.mark("step")
+        self.deps.mark("step", step)
 
     def _log(self, result: StepResult) -> None:
         """Logs the steps that are due, and the last one of this process."""

@@ -39,7 +39,7 @@ ZONES = "us-central1-a,us-central1-b"
 def write_manifest(directory: str, masking: str = "dynamic") -> str:
     """A small data set; the fake trainer reads its manifest only."""
     synthetic.write(
-        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions=77, masking=masking,
+        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions_per_seq=77, masking=masking,
         mask_unit="subword", vocab_size=2000,
     )  # fmt: skip
     return directory

@@ -112,7 +112,7 @@ class Training:
             fingerprint = {"data_fingerprint": self.manifest.fingerprint}
             return {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, **fingerprint}
 
-        def mark(phase: str) -> None:
+        def mark(phase: str, step: int = 0) -> None:
             if stop_at is not None and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
