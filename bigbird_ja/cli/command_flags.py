@@ -7,7 +7,7 @@ flag that sets a setting is declared by the setting's key alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -253,7 +253,9 @@ def _near(args: flags.FlagValues, name: str) -> str:
     return suggestion(nearest)
 
 
-def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
+def resolve(
+    args: flags.FlagValues, adopted: Iterable[Override] = ()
+) -> tuple[Config, list[Override]]:
     """The config that a command's flags ask for; see `resolve_config`.
 
     Raises:
@@ -268,7 +270,7 @@ def resolve(args: flags.FlagValues) -> tuple[Config, list[Override]]:
     ]
     uses = declared(args["set"]).uses
     changes = args.continue_with if "continue_with" in args else ()
-    config, overrides = resolve_config(args.config, args.set, given, uses, changes)
+    config, overrides = resolve_config(args.config, args.set, given, uses, changes, adopted)
     for override in overrides:
         need = _settings()[override.key].needs_flag
         if override.source != "--set" or not need:

@@ -165,14 +165,16 @@ def _settings(
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import complete_config
     from bigbird_ja.settings.values import check_mid_run, config_warnings
+    from bigbird_ja.train.warm_start import adopted_settings
 
     settings_of_run = None
     if args.config is None and run_dir.config is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = args["config"].value = run_dir.join("config.yaml")
-    config, overrides = command_flags.resolve(args)
-    check_mid_run(o.key for o in overrides if o.source == "--continue_with")
     manifest = verify.fast_check(args.data_dir)
+    adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
+    config, overrides = command_flags.resolve(args, adopted)
+    check_mid_run(o.key for o in overrides if o.source == "--continue_with")
     config = complete_config(
         config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
-from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.heads import encode
 from bigbird_ja.settings.schema import Config
 
 
@@ -30,8 +30,7 @@ def padded_length(config: Config, num_tokens: int) -> int:
     """
     model = config.model
     assert model.max_position_embeddings is not None
-    is_full = model.attention_type == "original_full"
-    if is_full or num_tokens < pattern.shortest_sparse(model):
+    if not pattern.is_sparse(model) or num_tokens < pattern.shortest_sparse(model):
         return num_tokens
     tile = 2 * model.block_size
     return min(-(-num_tokens // tile) * tile, model.max_position_embeddings)

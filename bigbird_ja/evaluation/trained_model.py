@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model.params import hugging_face_name, is_transposed, parameter_specs
+from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
@@ -26,10 +27,19 @@ from bigbird_ja.text.tokenizer import Tokenizer
 
 OURS = "bigbird_ja"
 _CONFIG = "config.json"
-_MOST_WEIGHTS = 64 << 30  # bytes
+# By safetensors' names.
+_NUMPY_TYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
+}  # fmt: skip
+MOST_WEIGHTS = 64 << 30  # bytes
 # Hugging Face's names that are not ours; all other settings of the model have one name.
-_NAMES = {"num_hidden_layers": "num_layers"}
-_PATTERN = ("random_pattern", "pattern_seed", "attend_across_documents")
+_NAMES = {
+    "num_hidden_layers": "num_layers",
+    "hidden_activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "mlp_dropout": "hidden_dropout_prob",
+}
+_PATTERN = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 _ADVICE = "export again"
 
 
@@ -67,7 +77,7 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
     params = {
         name: np.ascontiguousarray(value.T if is_transposed(name) else value)
         for name in parameter_specs(config)
-        if (value := state.get(hugging_face_name(name))) is not None
+        if (value := state.get(hugging_face_name(config.model, name))) is not None
     }
     check_parameters(params, config, path, _ADVICE)
     tokenizer = tokenizer_lib.load(storage.join(folder, "spiece.model"))
@@ -123,18 +133,31 @@ def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
         BadInput: missing, damaged, of a type that NumPy lacks, or safetensors is not installed.
     """
     try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
+        from safetensors import SafetensorError, deserialize
     except ImportError as error:
         raise BadInput(
             f"{path} needs safetensors: pip install 'bigbird-ja[huggingface]'"
         ) from error
     try:
-        return dict(load(storage.read_bytes(path, _MOST_WEIGHTS)))
+        tensors = deserialize(storage.read_bytes(path, MOST_WEIGHTS))
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {advice}") from error
-    except (SafetensorError, KeyError) as error:
-        raise BadInput(f"{path}: not a safetensors file of numbers ({error}): {advice}") from error
+    except SafetensorError as error:
+        raise BadInput(f"{path}: not a safetensors file ({error}): {advice}") from error
+    state = {}
+    for name, tensor in tensors:
+        dtype, data = tensor["dtype"], tensor["data"]
+        if dtype not in _NUMPY_TYPES:
+            raise BadInput(f"{path}: {name} holds {dtype}, no plain numbers: {advice}")
+        is_bfloat16 = dtype == "BF16"
+        values = from_bfloat16(data) if is_bfloat16 else np.frombuffer(data, _NUMPY_TYPES[dtype])
+        state[name] = values.reshape(tensor["shape"])
+    return state
+
+
+def from_bfloat16(data: bytes) -> np.ndarray:
+    """The same numbers as float32, of which a bfloat16 is the first half."""
+    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
 
 def _read_config(folder: str) -> tuple[Config, int]:

@@ -15,6 +15,7 @@ from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
+from bigbird_ja.settings.schema import ModelConfig
 
 _WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
@@ -77,9 +78,30 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         data_names=_data(options.manifest, code),
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
+        **_shape(config.model),
         more_limits="".join(limits),
     )
     return card.rstrip() + "\n"
+
+
+def _shape(model: ModelConfig) -> dict[str, str]:
+    """What the card says of the architecture."""
+    if model.architecture == "modernbert":
+        every = model.global_attn_every_n_layers
+        return {
+            "tag": "modernbert",
+            "encoder": "ModernBERT encoder (Warner et al. 2024)",
+            "attends": f"all tokens in every {every}. layer, else {model.local_attention} nearby",
+            "loading": "",
+        }
+    blocks = f"blocks of {model.block_size}, {model.num_random_blocks} random blocks"
+    return {
+        "tag": "bigbird",
+        "encoder": "BigBird encoder (block-sparse attention, Zaheer et al. 2020)",
+        "attends": f"{model.attention_type}, {blocks} (`{model.random_pattern}`, seed"
+        f" {model.pattern_seed})",
+        "loading": ", add_pooling_layer=False",
+    }
 
 
 def language(model: TrainedModel, manifest: Manifest | None) -> str | None:
@@ -152,7 +174,7 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
     """The section about random blocks, which a model with full attention lacks."""
     settings = model.config.model
-    if settings.attention_type == "original_full":
+    if not pattern.is_sparse(settings):
         return ""
     if losses := report.get("masked_lm_loss"):
         measured = (

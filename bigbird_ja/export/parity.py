@@ -93,7 +93,7 @@ def _compare_scores(directory: str, model: TrainedModel, options: Options) -> di
     return {
         "sequences": len(batch["input_ids"]),
         "sequence_length": batch["input_ids"].shape[1],
-        "text": "held-out records" if options.manifest else "generated articles",
+        "text": "held-out records" if _takes_records(model, options) else "generated articles",
         "scores": {
             "predictions": int(counted.sum()),
             "largest_difference": float(gap.max()),
@@ -125,16 +125,19 @@ def their_scores(
 ) -> np.ndarray:
     """The same by the exported folder's code; `loading` goes to its `from_pretrained`."""
     import torch
+    import transformers
 
     from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
-    loaded = BigBirdJaForMaskedLM.from_pretrained(directory, **loading).eval()
+    is_bigbird = model.config.model.architecture == "bigbird"
+    kind = BigBirdJaForMaskedLM if is_bigbird else transformers.ModernBertForMaskedLM
+    loaded = kind.from_pretrained(directory, **loading).eval()
     special = model.tokenizer.special
     scores = []
     for row, places in zip(batch["input_ids"], batch["masked_lm_positions"], strict=True):
         ids = torch.from_numpy(row[None].astype(np.int64))
         mask = (ids != special.pad).long()
-        if not model.config.model.attend_across_documents:
+        if is_bigbird and not model.config.model.attend_across_documents:
             mask = document_numbers(ids, special.sep, special.pad)
         with torch.no_grad():
             logits = loaded(input_ids=ids, attention_mask=mask).logits[0, places.astype(np.int64)]
@@ -146,7 +149,7 @@ def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarra
     """`options.parity_sequences` masked records: held-out ones, or generated text with every eighth
     token masked."""
     count = options.parity_sequences
-    if options.manifest and options.data_dir:
+    if options.manifest and options.data_dir and _takes_records(model, options):
         from bigbird_ja.data import pipeline
 
         count = min(count, options.manifest.eval.sequences)
@@ -174,6 +177,14 @@ def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarra
     }
 
 
+def _takes_records(model: TrainedModel, options: Options) -> bool:
+    """Whether held-out records are compared; transformers' ModernBERT cannot keep the documents of
+    a packed one apart."""
+    settings = model.config.model
+    is_apart = settings.architecture == "modernbert" and not settings.attend_across_documents
+    return options.manifest is not None and not is_apart
+
+
 def as_markdown(report: dict[str, Any]) -> str:
     """The report for people."""
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items()) or "nothing"
@@ -191,7 +202,7 @@ def as_markdown(report: dict[str, Any]) -> str:
         verdict = "agree" if scores["agrees"] else "DO NOT AGREE"
         losses = report["masked_lm_loss"]
         lines += [
-            f"- Log-probabilities of `modeling_bigbird_ja.py` on {report['sequences']} sequences of"
+            f"- Log-probabilities in PyTorch on {report['sequences']} sequences of"
             f" {report['sequence_length']:,} tokens ({report['text']}): {verdict}, largest"
             f" difference {scores['largest_difference']:.2g}.",
             f"- Masked-LM loss there: {losses['bigbird_ja']:.4f} in training's code,"

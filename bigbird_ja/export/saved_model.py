@@ -17,7 +17,7 @@ import tensorflow as tf
 from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
-from bigbird_ja.model.encoder import encode
+from bigbird_ja.model.heads import encode
 from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.settings.schema import Config
 
@@ -111,7 +111,7 @@ def branch_lengths(config: Config) -> list[int]:
     most = model.max_position_embeddings
     assert most is not None
     full = pattern.shortest_sparse(model) - 1
-    if model.attention_type == "original_full" or most <= full:
+    if not pattern.is_sparse(model) or most <= full:
         full = most
     lengths, length = {full, most}, _SHORTEST
     while length < full:

@@ -30,17 +30,20 @@ def dense_attention(
     input_mask: tf.Tensor,
     document_ids: tf.Tensor | None,
     static_mask: np.ndarray | None,
+    query_documents: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Softmax attention over every key that the masks allow.
 
     Args:
-        query, key, value: [b, S, heads, size], float32 or bfloat16; not scaled.
+        query: [b, Q, heads, size], float32 or bfloat16; not scaled.
+        key, value: [b, S, heads, size].
         input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
-        static_mask: bool [heads, S, S] of queries by keys, or None: everything.
+        static_mask: bool [heads or 1, Q, S] of queries by keys, or None: everything.
+        query_documents: int32 [b, Q]; None: the same as the keys'.
 
     Returns:
-        Context [b, S, heads, size]; zero for a query that sees no key.
+        Context [b, Q, heads, size]; zero for a query that sees no key.
     """
     with tf.name_scope("attention/scores"):
         scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
@@ -49,7 +52,8 @@ def dense_attention(
         if static_mask is not None:
             visible = visible * tf.constant(static_mask[None], tf.float32)
         if document_ids is not None:
-            same = tf.equal(document_ids[:, None, :, None], document_ids[:, None, None, :])
+            queries = document_ids if query_documents is None else query_documents
+            same = tf.equal(queries[:, None, :, None], document_ids[:, None, None, :])
             visible = visible * tf.cast(same, tf.float32)
     with tf.name_scope("attention/softmax"):
         scores = tf.where(visible > 0, scores, HIDDEN)
@@ -59,6 +63,46 @@ def dense_attention(
         weights = weights / tf.where(total > 0, total, 1.0)
     with tf.name_scope("attention/context"):
         return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
+
+
+def banded_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    input_mask: tf.Tensor,
+    document_ids: tf.Tensor | None,
+    reach: int,
+) -> tf.Tensor:
+    """`dense_attention` to keys at most `reach` tokens away: three key blocks per query block.
+
+    Lengths that are no multiple of `reach`, or hold at most three blocks, go the dense way.
+    """
+    batch, length, heads, size = (int(n) for n in query.shape)
+    blocks = length // max(reach, 1)
+    if not reach or length % reach or blocks <= 3:
+        places = np.arange(length)
+        band = abs(places[:, None] - places[None, :]) <= reach
+        return dense_attention(query, key, value, input_mask, document_ids, band[None])
+
+    def beside(rows: tf.Tensor, beyond: float) -> tf.Tensor:
+        """[b, S, ...] -> [b * blocks, 3 * reach, ...]: each block between its neighbours."""
+        sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
+        split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
+        padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
+        joined = tf.concat([padded[:, :-2], padded[:, 1:-1], padded[:, 2:]], axis=2)
+        return tf.reshape(joined, [batch * blocks, 3 * reach, *rows.shape[2:]])
+
+    queries, keys = np.arange(reach)[:, None] + reach, np.arange(3 * reach)[None, :]
+    context = dense_attention(
+        tf.reshape(query, [-1, reach, heads, size]),
+        beside(key, 0.0),
+        beside(value, 0.0),
+        beside(input_mask, 0.0),
+        None if document_ids is None else beside(document_ids, -1),
+        (abs(queries - keys) <= reach)[None],
+        None if document_ids is None else tf.reshape(document_ids, [-1, reach]),
+    )
+    return tf.reshape(context, [batch, length, heads, size])
 
 
 def is_tiled(config: Config, length: int) -> bool:

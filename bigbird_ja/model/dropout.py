@@ -64,6 +64,11 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
         return apply(x, key)
 
 
+def drop_at(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
+    """`dropout` with the key of a place in the model below `key`."""
+    return x if key is None or rate <= 0.0 else dropout(x, rate, fold_in(key, place))
+
+
 def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     """bool of `shape`: True with probability 1 - rate."""
     rows = tf.constant(0, tf.uint32)

@@ -6,10 +6,17 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bigbird_ja.model.encoder import encode
+from bigbird_ja.model import bigbird, modernbert
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
+from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.schema import Config
+
+
+def encode(params: Parameters, config: Config, *inputs: tf.Tensor, **more: tf.Tensor) -> tf.Tensor:
+    """Hidden states by the encoder of `model.architecture`; see `bigbird.encode`."""
+    encoder = modernbert if config.model.architecture == "modernbert" else bigbird
+    return encoder.encode(params, config, *inputs, **more)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -75,7 +82,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
         rows = dense(params, "cls/predictions/transform", rows)
         rows = activate(config.model.hidden_act, rows, keeps_slope=keeps_slope(config))
         rows = layer_norm(params, "cls/predictions/transform", rows, config.model.layer_norm_eps)
-        embeddings = tf.cast(params["bert/embeddings/word_embeddings"], rows.dtype)
+        embeddings = tf.cast(params[WORDS], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)
         logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
         return tf.reshape(logits, [batch, predictions, int(embeddings.shape[0])])

@@ -87,18 +87,21 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
     """Tracing within, of a resolved config, is for that platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":
         return contextlib.nullcontext()
-    from bigbird_ja.model.kernels import kernel_attention
+    from bigbird_ja.model.kernels import carry
 
-    return kernel_attention.interpreted()
+    return carry.interpreted()
 
 
 def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
     """Why this cannot be computed by kernels; None where it can."""
     model = config.model
     length = config.make_data.seq_length
-    if model.random_pattern != "rolled":
+    is_modernbert = model.architecture == "modernbert"
+    if is_modernbert and length % 128:
+        return f"sequences of {length} tokens are no multiple of 128"
+    if not is_modernbert and model.random_pattern != "rolled":
         return f"model.random_pattern={model.random_pattern} has none"
-    if pattern.is_full(config, length):
+    if not is_modernbert and pattern.is_full(config, length):
         return f"sequences of {length} tokens get full attention"
     version = _version("jax")
     if version is None:
@@ -111,6 +114,8 @@ def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
+    if is_modernbert:
+        return None
     from bigbird_ja.model.kernels.tiles import Shape  # imports jax
 
     rows, heads = 2 * model.block_size, model.num_attention_heads

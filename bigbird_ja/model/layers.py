@@ -14,25 +14,31 @@ Parameters = Mapping[str, tf.Tensor]
 
 
 def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., in] times the kernel, plus the bias: [..., out], in the dtype of `inputs`."""
+    """`inputs` [..., in] times the kernel, plus a bias if there is one: [..., out], same dtype."""
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
     if len(inputs.shape) == 2:
         product = tf.matmul(inputs, kernel)
     else:  # not by way of two dimensions: the compiler would relay out what is next to a reshape
         letters = "abcd"[: len(inputs.shape) - 1]
         product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
-    return product + tf.cast(params[f"{scope}/bias"], inputs.dtype)
+    bias = params.get(f"{scope}/bias")
+    return product if bias is None else product + tf.cast(bias, inputs.dtype)
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalises the last axis; statistics in float32, the result in the dtype of `inputs`."""
+    """Normalises the last axis; statistics in float32, the result in the dtype of `inputs`.
+
+    Without a `beta` among the parameters nothing is added.
+    """
     with tf.name_scope("layer_norm"):
         values = tf.cast(inputs, tf.float32)
         mean = tf.reduce_mean(values, axis=-1, keepdims=True)
         centred = values - mean
         variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
         scaled = centred * tf.math.rsqrt(variance + epsilon)
-        return tf.cast(scaled * params[f"{scope}/gamma"] + params[f"{scope}/beta"], inputs.dtype)
+        scaled *= params[f"{scope}/gamma"]
+        beta = params.get(f"{scope}/beta")
+        return tf.cast(scaled if beta is None else scaled + beta, inputs.dtype)
 
 
 def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:

@@ -1,5 +1,5 @@
-"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, the names
-that Hugging Face's BigBird (PyTorch) gives them, and the FLOPs of a step.
+"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, and the
+FLOPs of a step. ModernBERT's have the same names where they are the same.
 
 Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
 kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
@@ -9,8 +9,7 @@ kernels; the numbers are the same after a reshape). `cls/seq_relationship/output
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +22,7 @@ from bigbird_ja.settings.values import train_predictions
 # The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
 PAD_ID = 0
 SEGMENTS = 2  # rows of the segment table: A and B
+WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
 
 
@@ -31,15 +31,54 @@ class ParameterSpec:
     """One parameter: its shape, its first values, and whether AdamW decays it."""
 
     shape: tuple[int, ...]
-    kind: str  # normal (truncated at two standard deviations) | zeros | ones
+    # normal (truncated at two deviations) | scaled (normal over sqrt(2 layers)) | zeros | ones
+    kind: str
     decay: bool  # False for biases and layer norms
 
 
 def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
-    """Every parameter in order of use, all float32.
+    """Every parameter in order of use, all float32."""
+    if config.model.architecture == "modernbert":
+        return _modernbert_specs(config)
+    return _bigbird_specs(config)
 
-    The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
-    """
+
+def layer_parameter_names(config: Config, layer: int) -> list[str]:
+    """The parameters of one layer, in order of use."""
+    scope = f"bert/encoder/layer_{layer}/"
+    return [name for name in parameter_specs(config) if name.startswith(scope)]
+
+
+def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
+    """As in transformers' class, first values too: no biases but the decoder's, one kernel for
+    query, key and value, and one for both halves of the gated MLP."""
+    model, hidden = config.model, config.model.hidden_size
+    specs: dict[str, ParameterSpec] = {}
+    assert model.vocab_size is not None
+
+    def add(name: str, shape: tuple[int, ...], kind: str) -> None:
+        specs[name] = ParameterSpec(shape, kind, decay=len(shape) > 1)
+
+    add(WORDS, (model.vocab_size, hidden), "normal")
+    add("bert/embeddings/LayerNorm/gamma", (hidden,), "ones")
+    for layer in range(model.num_layers):
+        scope = f"bert/encoder/layer_{layer}"
+        if layer:  # before the first stand the embeddings, which come normalised
+            add(f"{scope}/attention/LayerNorm/gamma", (hidden,), "ones")
+        add(f"{scope}/attention/Wqkv/kernel", (hidden, 3 * hidden), "normal")
+        add(f"{scope}/attention/Wo/kernel", (hidden, hidden), "scaled")
+        add(f"{scope}/mlp/LayerNorm/gamma", (hidden,), "ones")
+        add(f"{scope}/mlp/Wi/kernel", (hidden, 2 * model.intermediate_size), "normal")
+        add(f"{scope}/mlp/Wo/kernel", (model.intermediate_size, hidden), "scaled")
+    add("bert/final/LayerNorm/gamma", (hidden,), "ones")
+    add("cls/predictions/transform/kernel", (hidden, hidden), "scaled")
+    add("cls/predictions/transform/gamma", (hidden,), "ones")
+    add("cls/predictions/output_bias", (model.vocab_size,), "zeros")
+    return specs
+
+
+def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
+    """The pooler and `cls/seq_relationship` exist only with next-sentence prediction."""
     model = config.model
     hidden = model.hidden_size
     specs: dict[str, ParameterSpec] = {}
@@ -107,7 +146,11 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
     while outside.any():
         values[outside] = generator.standard_normal(int(outside.sum()), np.float32)
         outside = np.abs(values) > 2
-    return values * np.float32(config.model.initializer_range)
+    model = config.model
+    deviation = model.initializer_range
+    if spec.kind == "scaled":  # what is added to the residual stream, by depth
+        deviation /= math.sqrt(2 * model.num_layers)
+    return values * np.float32(deviation)
 
 
 # Tokens; the heads of the first layer take them in turn.
@@ -178,85 +221,41 @@ def count_parameters(config: Config) -> int:
 def model_flops(config: Config, batch_per_core: int) -> float:
     """FLOPs that one core's step needs: forward once, backward twice.
 
-    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP, that of the last layer
-    for the predicted tokens alone; 4 h per visible pair of query and key (scores and
-    context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP 2 x (h^2 + 2 h) per
-    sequence. Sparse attention counts the pairs that its pattern lets see each other, and nothing
-    else. Additions, softmax, norms and the optimiser count nothing.
+    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i where it is
+    gated), that of the last layer for the predicted tokens alone; 4 h per visible pair of query and
+    key (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP
+    2 x (h^2 + 2 h) per sequence. Sparse attention counts the pairs that its pattern lets see each
+    other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
     """
     model, data = config.model, config.make_data
     hidden, length = model.hidden_size, data.seq_length
     predictions = train_predictions(config)
-    attention = length * 2 * 4 * hidden**2 + 4 * hidden * visible_pairs(config)
+    is_gated = model.architecture == "modernbert"
+    projections = model.num_layers * length * 2 * 4 * hidden**2
+    pairs = sum(visible_pairs(config, layer) for layer in range(model.num_layers))
     tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
-    mlps = tokens * 2 * 2 * hidden * model.intermediate_size
+    mlps = tokens * 2 * (3 if is_gated else 2) * hidden * model.intermediate_size
     head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
     pooler = 2 * (hidden**2 + 2 * hidden) if data.nsp else 0
-    forward = model.num_layers * attention + mlps + head + pooler
+    forward = projections + 4 * hidden * pairs + mlps + head + pooler
     return 3.0 * batch_per_core * forward
 
 
-def visible_pairs(config: Config) -> int:
-    """Pairs of query and key that one head of one sequence lets see each other, padding aside.
+def visible_pairs(config: Config, layer: int) -> int:
+    """Pairs of query and key that one head of a layer lets see each other in a sequence, padding
+    aside.
 
     Raises:
         BadInput: a sequence length that the attention pattern cannot be laid over.
     """
-    length = config.make_data.seq_length
+    length, model = config.make_data.seq_length, config.model
+    if model.architecture == "modernbert" and not pattern.is_global(model, layer):
+        reach = min(model.local_attention // 2, length - 1)
+        return length * (2 * reach + 1) - reach * (reach + 1)
     try:
         if pattern.is_full(config, length):
             return length * length
         blocks = pattern.block_mask(config, 0, length)
     except ValueError as error:
         raise BadInput(str(error)) from error
-    return round(float(blocks.sum()) / len(blocks)) * config.model.block_size**2
-
-
-_EMBEDDINGS = re.compile(r"bert/embeddings/(\w+_embeddings)")
-_LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.+)/(kernel|bias|gamma|beta)")
-_PARTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
-_FIXED = {
-    "bert/encoder/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
-    "bert/encoder/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
-    "bert/pooler/dense/kernel": "bert.pooler.weight",
-    "bert/pooler/dense/bias": "bert.pooler.bias",
-    "cls/predictions/transform/kernel": "cls.predictions.transform.dense.weight",
-    "cls/predictions/transform/bias": "cls.predictions.transform.dense.bias",
-    "cls/predictions/transform/gamma": "cls.predictions.transform.LayerNorm.weight",
-    "cls/predictions/transform/beta": "cls.predictions.transform.LayerNorm.bias",
-    "cls/predictions/output_bias": "cls.predictions.bias",
-    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
-    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
-}
-
-
-def hugging_face_name(name: str) -> str:
-    """The name in the state dict of `BigBirdForPreTraining` or `BigBirdForMaskedLM`.
-
-    Raises:
-        KeyError: not a parameter of ours.
-    """
-    if name in _FIXED:
-        return _FIXED[name]
-    if match := _EMBEDDINGS.fullmatch(name):
-        return f"bert.embeddings.{match[1]}.weight"
-    if match := _LAYER.fullmatch(name):
-        return f"bert.encoder.layer.{match[1]}.{match[2].replace('/', '.')}.{_PARTS[match[3]]}"
-    raise KeyError(name)
-
-
-def is_transposed(name: str) -> bool:
-    """Whether PyTorch keeps this parameter the other way round: its linear layers are [out, in]."""
-    return name.endswith("/kernel")
-
-
-def to_hugging_face(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The weights as a state dict, without those that Hugging Face ties to others.
-
-    (`cls.predictions.decoder.weight` is the word embeddings, `cls.predictions.decoder.bias` is
-    `cls.predictions.bias`.)
-    """
-    return {
-        hugging_face_name(name): np.ascontiguousarray(value.T if is_transposed(name) else value)
-        for name, value in params.items()
-    }
+    return round(float(blocks.sum()) / len(blocks)) * model.block_size**2

@@ -39,7 +39,7 @@ def is_full(config: Config, seq_length: int) -> bool:
         ValueError: the length is neither short nor a multiple of two blocks.
     """
     model = config.model
-    if model.attention_type == "original_full":
+    if not is_sparse(model):
         return True
     if seq_length <= shortest_sparse(model) - 1:
         return True
@@ -52,6 +52,18 @@ def is_full(config: Config, seq_length: int) -> bool:
             " model.attention_type=original_full"
         )
     return False
+
+
+def is_sparse(model: ModelConfig) -> bool:
+    """Whether long sequences get BigBird's sparse pattern."""
+    # Exported code reads this too, with the settings that a BigBird has.
+    is_bigbird = getattr(model, "architecture", "bigbird") == "bigbird"
+    return is_bigbird and model.attention_type != "original_full"
+
+
+def is_global(model: ModelConfig, layer: int) -> bool:
+    """Whether a layer of ModernBERT's attends to all tokens, not to its neighbours alone."""
+    return layer % model.global_attn_every_n_layers == 0
 
 
 def shortest_sparse(model: ModelConfig) -> int:

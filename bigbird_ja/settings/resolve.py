@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import in_words, is_used, nearest, shortened
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
@@ -55,8 +56,9 @@ def resolve_config(
     flags: Iterable[Override] = (),
     uses: Sequence[str] = SECTIONS,
     changes: Iterable[str] = (),
+    adopted: Iterable[Override] = (),
 ) -> tuple[Config, list[Override]]:
-    """Builds the config from a file, `key=value` strings and flags; the last wins.
+    """Builds the config from a file, another model, `key=value` strings and flags; the last wins.
 
     Args:
         config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
@@ -66,6 +68,7 @@ def resolve_config(
         uses: sections, and single keys, that the command uses: `sets` of others are refused. A
             file may hold all sections.
         changes: `key=value` strings of `--continue_with`.
+        adopted: settings of the model that `--init_from` names.
 
     Returns:
         The config, not yet completed by a data set, and every override in order.
@@ -77,12 +80,13 @@ def resolve_config(
     overrides: list[Override] = []
     if config_path is not None:
         overrides += _read_file(*_locate(config_path))
+    overrides += adopted
     for text in sets:
         overrides.append(_read_set(text, uses))
     overrides += flags
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
-    overrides = _without_final_rate(list(map(_read, overrides)))
+    overrides = _of_architecture(_without_final_rate(list(map(_read, overrides))))
     for override in overrides:
         set_value(config, override.key, override.value)
     validate_config(config)
@@ -99,9 +103,38 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
+# Defaults that ModernBERT's shape has of its own.
+_MODERNBERT = {
+    "model.hidden_act": "gelu",
+    "model.layer_norm_eps": 1e-5,
+    "model.hidden_dropout_prob": 0.0,
+}
+
+
+def _of_architecture(overrides: list[Override]) -> list[Override]:
+    """The settings of a ModernBERT: its defaults, without what a preset says of a BigBird."""
+    key = "model.architecture"
+    architecture = next((o for o in reversed(overrides) if o.key == key), None)
+    if architecture is None or architecture.value == OPTIONS[key].default:
+        return overrides
+    source, is_presets = f"{key}={architecture.value}", architecture.is_of_preset
+    left = [o for o in overrides if o.is_of_preset and _is_of_bigbird(o.key) and not is_presets]
+    if left:
+        log(f"{source}: left out of {left[0].source}: {', '.join(o.key for o in left)}")
+    defaults = [Override(k, value, source) for k, value in _MODERNBERT.items()]
+    return defaults + [o for o in overrides if o not in left]
+
+
+def _is_of_bigbird(key: str) -> bool:
+    """Whether a setting has an effect on a BigBird alone, or another default for it."""
+    conditions = OPTIONS[key].conditions
+    return key in _MODERNBERT or ("model.architecture", ["bigbird"]) in conditions
+
+
 def _depends_on_data(key: str) -> bool:
     option = OPTIONS[key]
-    return option.section != "make_data" and option.only_with.partition("=")[0] in FIXED_BY_DATA
+    depends = any(other in FIXED_BY_DATA for other, _ in option.conditions)
+    return option.section != "make_data" and depends
 
 
 def complete_config(
@@ -131,11 +164,12 @@ def complete_config(
         set_value(config, key, value)
     model, data = config.model, config.make_data
     data.max_predictions_per_seq = predictions_of(data)
-    if manifest and model.vocab_size not in (None, config.tokenize.vocab_size):
-        key = "model.vocab_size"
-        source = last[key].source if key in last else "config"
-        raise _disagrees(key, model.vocab_size, source, where, config.tokenize.vocab_size)
-    model.vocab_size = model.vocab_size or config.tokenize.vocab_size
+    pieces = config.tokenize.vocab_size
+    rows = last.get("model.vocab_size", Override("", None, ""))
+    model.vocab_size = model.vocab_size or pieces
+    is_other = model.vocab_size != pieces and rows.is_explicit
+    if manifest and (is_other or model.vocab_size < pieces):  # an encoder may have rows to spare
+        raise _disagrees("model.vocab_size", model.vocab_size, rows.source, where, pieces)
     model.max_position_embeddings = model.max_position_embeddings or data.seq_length
     config.data.mask_unit = config.data.mask_unit or data.mask_unit
     _leave_rates_to_data(config, last)
@@ -165,17 +199,16 @@ def _leave_rates_to_data(config: Config, last: Mapping[str, Override]) -> None:
 def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
     """Refuses what the command line says and what has no effect with the other settings."""
     for override in overrides:
-        condition = OPTIONS[override.key].only_with
-        if not (condition and override.is_explicit):
+        if not override.is_explicit:
             continue
-        key, _, needed = condition.partition("=")
-        value = get_value(config, key)
-        if value not in needed.split("|"):
-            given = override.key if override.source == "--set" else override.source
-            raise BadInput(
-                f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
-                f" choose {condition}"
-            )
+        for key, needed in OPTIONS[override.key].conditions:
+            value = get_value(config, key)
+            if value not in needed:
+                given = override.key if override.source == "--set" else override.source
+                raise BadInput(
+                    f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
+                    f" choose {key}={'|'.join(needed)}"
+                )
 
 
 def read_config(path: str) -> Config:
@@ -337,6 +370,11 @@ def validate_on_data(config: Config) -> None:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
             f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and model.architecture == "modernbert":
+        raise BadInput(
+            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
+            " them (nsp): make the data without --nsp, or train a bigbird"
         )
     if data.nsp and not model.attend_across_documents:
         raise BadInput(

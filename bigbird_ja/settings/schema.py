@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
 _STEPS = LONGEST_RUN
-_IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
+_BIGBIRD = "model.architecture=bigbird"
+_MODERNBERT = "model.architecture=modernbert"
+_IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
 
 @dataclass
@@ -83,8 +85,14 @@ class MakeDataConfig:
 
 @dataclass
 class ModelConfig:
-    """The encoder: BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT."""
+    """The encoder: BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or
+    ModernBERT (Warner et al. 2024, arXiv:2412.13663)."""
 
+    architecture: str = option(
+        "bigbird", "Shape of the encoder. modernbert: pre-norm, rotary positions, gated MLPs, local"
+        " and global layers, by default with its exact gelu, layer norms (1e-5) and no dropout.",
+        choices=("bigbird", "modernbert"),
+    )  # fmt: skip
     vocab_size: int | None = option(
         None, "Rows of the embedding table.", unit="pieces", low=1, high=10_000_000,
         none="from the data set",
@@ -115,14 +123,14 @@ class ModelConfig:
     )  # fmt: skip
     initializer: str = option(
         "normal", "mimetic: attention sees neighbours from the first step.",
-        choices=("normal", "mimetic"),
+        choices=("normal", "mimetic"), only_with=_BIGBIRD,
     )  # fmt: skip
     layer_norm_eps: float = option(
         1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0,
     )  # fmt: skip
     attention_type: str = option(
         "block_sparse", "Block-sparse, full, or full under the sparse mask (for comparisons).",
-        choices=("block_sparse", "original_full", "simulated_sparse"),
+        choices=("block_sparse", "original_full", "simulated_sparse"), only_with=_BIGBIRD,
     )  # fmt: skip
     block_size: int = option(
         64, "Tokens of an attention block.", unit="tokens", low=1, high=4096, only_with=_IN_BLOCKS,
@@ -147,6 +155,21 @@ class ModelConfig:
     )  # fmt: skip
     attend_across_documents: bool = option(
         True, "Documents packed into one sequence see each other.",
+    )  # fmt: skip
+    local_attention: int = option(
+        128, "Window of a local layer: its tokens see half as many on each side.", unit="tokens",
+        low=2, high=1_000_000, only_with=_MODERNBERT,
+    )  # fmt: skip
+    global_attn_every_n_layers: int = option(
+        3, "Layers 0, n, 2n, ... see the whole sequence; the others are local.", unit="layers",
+        low=1, high=1000, only_with=_MODERNBERT,
+    )  # fmt: skip
+    global_rope_theta: float = option(
+        160_000.0, "Base of the rotary positions' wavelengths in global layers; 160,000 holds to"
+        " 8,192 tokens.", low=1.0, high=1e12, only_with=_MODERNBERT,
+    )  # fmt: skip
+    local_rope_theta: float = option(
+        10_000.0, "The same in local layers.", low=1.0, high=1e12, only_with=_MODERNBERT,
     )  # fmt: skip
 
 
@@ -351,7 +374,8 @@ STEP_SETTINGS: tuple[str, ...] = (
 PLAN_SETTINGS: tuple[str, ...] = (
     *_all_but(
         "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
-        "attention_implementation", "attend_across_documents",
+        "attention_implementation", "attend_across_documents", "global_rope_theta",
+        "local_rope_theta",
     ),
     *_all_but(
         "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",

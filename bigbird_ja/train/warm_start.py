@@ -1,18 +1,18 @@
 """The state with which training begins: a checkpoint's, a new run's, or another model's weights.
 
-`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder
-(`model.safetensors`) of a BigBird or a BERT, a MODEL_DIR of ours, and a TensorFlow checkpoint with
-the names of Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights
-are the same. Optimiser state is never taken: that is what resuming does. What a source lacks keeps
-its random first value; a table names the source of each variable, and a warning below it lists what
-stays random.
+`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
+ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hugging_face`), a MODEL_DIR of ours, and a
+TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
+end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
+does. What a source lacks keeps its random first value; a table names the source of each variable,
+and a warning below it lists what stays random.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +20,12 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.trained_model import read_safetensors
+from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
-    hugging_face_name,
     initial_parameters,
     initial_value,
-    is_transposed,
     parameter_specs,
 )
 from bigbird_ja.process.console import table
@@ -41,12 +39,12 @@ from bigbird_ja.run.checkpoints import (
     slot_name,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
+from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
+from bigbird_ja.train import hugging_face
 
-_WEIGHTS = "model.safetensors"
 _INITIAL = "random first value"
 _BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
@@ -61,6 +59,7 @@ _OTHER_NAMES = (
 _NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
+_LAYER = "bert/encoder/layer_"
 
 
 State = dict[str, np.ndarray]
@@ -147,7 +146,7 @@ def load_initial(
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    model = _with_our_ids(_read(source, specs), source, config, tokenizer_sha256)
+    model = _with_our_ids(_read(source, config, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -160,6 +159,29 @@ def load_initial(
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
     return taken, text + _warnings(model, config, lacking, len(specs))
+
+
+def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
+    """The settings of the model that a Hugging Face folder fixes; none of other sources.
+
+    Args:
+        source: of `--init_from`.
+        run: of a run that goes on, which has them already.
+        manifest: of the data set. The model keeps more embeddings than its tokenizer has pieces.
+
+    Raises:
+        BadInput: the folder's model is none that a run can start from.
+    """
+    if not hugging_face.is_folder(source):
+        return []
+    if run is not None:
+        known, where = dataclasses.asdict(run.model), "the run"
+    else:
+        theirs = hugging_face.read_config(source)
+        known, where = theirs.settings(), f"{source}/config.json"
+        if (theirs.vocab_size or 0) >= manifest.vocab_size:
+            known["vocab_size"] = theirs.vocab_size
+    return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 
 def _with_our_ids(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
@@ -245,81 +267,46 @@ def _check(
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Layers after the first in one line each: a table of 200 lines is not read."""
-    lines: dict[str, list[tuple[str, str, str]]] = {}
-    for row in rows:
-        later = re.match(r"bert/encoder/layer_[1-9]\d*/", row[0])
-        lines.setdefault(f"{later[0]}*" if later else row[0], []).append(row)
-    return [
-        (name, f"{len(group)} variables", "as layer_0") if name.endswith("*") else group[0]
-        for name, group in lines.items()
-    ]
+    shown: list[tuple[str, str, str]] = []
+    counts = Counter(name.split("/")[2] for name, *_ in rows if name.startswith(_LAYER))
+    for name, shape, how in rows:
+        layer = name.split("/")[2] if name.startswith(_LAYER) else "layer_0"
+        line = (f"bert/encoder/{layer}/*", f"{counts[layer]} variables", "as layer_0")
+        if layer == "layer_0":
+            shown.append((name, shape, how))
+        elif line != shown[-1]:
+            shown.append(line)
+    return shown
 
 
-def _read(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
-    if storage.exists(storage.join(source, _WEIGHTS)):
-        return _read_hugging_face(source, specs)
+def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
+    if hugging_face.is_folder(source):
+        return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
         return Source(f"a run of ours, step {meta.step:,}", params, {})
     prefix = _checkpoint_prefix(source)
     if prefix is not None:
         return _read_google(prefix, specs)
-    if storage.exists(storage.join(source, "pytorch_model.bin")):
-        raise BadInput(
-            f"--init_from {source}: pytorch_model.bin is a pickle, which is never opened: save the"
-            " model with safe_serialization=True, as model.safetensors"
-        )
     raise BadInput(
-        f"--init_from {source}: neither a Hugging Face folder ({_WEIGHTS}), nor a MODEL_DIR, nor a"
-        " TensorFlow checkpoint (give PREFIX of PREFIX.index)"
+        f"--init_from {source}: neither a Hugging Face folder (model.safetensors or"
+        " pytorch_model.bin), nor a MODEL_DIR, nor a TensorFlow checkpoint (give PREFIX of"
+        " PREFIX.index)"
     )
 
 
-@dataclass(frozen=True)
-class _HuggingFaceConfig:
-    """The keys of `config.json` that are read; no shape shows them."""
-
-    model_type: str = "unknown"
-    hidden_act: str | None = None
-    num_attention_heads: decode.Count | None = None
-    layer_norm_eps: float | None = None
-
-
-def _hugging_face_config(source: str) -> _HuggingFaceConfig:
-    path, advice = storage.join(source, "config.json"), "is this a Hugging Face folder?"
-    try:
-        return decode.read_json(path, _HuggingFaceConfig, advice)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {advice}") from error
-
-
-def _read_hugging_face(source: str, specs: Mapping[str, ParameterSpec]) -> Source:
-    state = read_safetensors(storage.join(source, _WEIGHTS), "save the model again")
-    config = _hugging_face_config(source)
-    if config.model_type not in ("big_bird", "bert"):
+def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
+    theirs = hugging_face.read_config(source)
+    settings = theirs.settings()
+    architecture = settings["architecture"]
+    if architecture != config.model.architecture:
         raise BadInput(
-            f"--init_from {source}: a {config.model_type} model; a big_bird or bert one is needed"
+            f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
+            f" model.architecture is {config.model.architecture}: leave it out"
         )
-    values, names = {}, {}
-    for name in specs:
-        usual = hugging_face_name(name)
-        names[name] = next((n for n in _hugging_face_names(usual) if n in state), usual)
-        if names[name] in state:
-            value = state[names[name]]
-            values[name] = value.T if is_transposed(name) else value
-    settings = dataclasses.asdict(config)
-    kind = settings.pop("model_type")
-    return Source(f"a Hugging Face folder, {kind}", values, names, settings)
-
-
-def _hugging_face_names(usual: str) -> list[str]:
-    """What a parameter may be called: BERT's pooler is a layer deeper, a model that was saved
-    without its heads has no `bert.`, and old ones have the layer norms' names of TensorFlow."""
-    names = [usual, usual.replace("bert.pooler.", "bert.pooler.dense.")]
-    if "LayerNorm" in usual:
-        stem, _, part = usual.rpartition(".")
-        names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
-    return [*names, *(name.removeprefix("bert.") for name in names)]
+    values, names = hugging_face.values_of(source, theirs, config.model, specs)
+    kind = f"a Hugging Face folder, {theirs.model_type}"
+    return Source(kind, values, names, settings)
 
 
 def _checkpoint_prefix(source: str) -> str | None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.dropout import make_key
-from bigbird_ja.model.encoder import encode
 from bigbird_ja.model.params import initial_parameters
 from tests.model.tiny import tiny_batch, tiny_config
 

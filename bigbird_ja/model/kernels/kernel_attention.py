@@ -2,38 +2,19 @@
 
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are kept between forward and backward.
-
-A kernel is written in Pallas. For a TPU, JAX lowers it to one custom call, whose text TensorFlow's
-graph can hold: it passes through TensorFlow's lowering untouched, and libtpu compiles it. On a CPU
-Pallas' interpreter is lowered instead, to ordinary operations: slow, the same numbers, for tests
-and comparisons.
 """
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-import jax
 import tensorflow as tf
-from jax import export
-from jaxlib.mlir import ir
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bigbird_ja.model.kernels.backward_kernel import backward
+from bigbird_ja.model.kernels.carry import call_jax
 from bigbird_ja.model.kernels.forward_kernel import forward
 from bigbird_ja.model.kernels.tiles import UNSEEN, Shape
 from bigbird_ja.model.tiling import RolledTiles
-
-_TARGET = "tpu_custom_call"
-# The version of Mosaic in which kernels are written. jax writes what the libtpu of its own month
-# reads; images pair it with older ones (Kaggle's jax 0.7.2 with libtpu 0.0.17, which reads up to
-# 4), and newer compilers read old versions: 0.0.52 makes the same code of 4 as of its own.
-_FORMAT = 4
-_interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
 
 def kernel_attention(
@@ -58,20 +39,18 @@ def kernel_attention(
     shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
     has_documents, dtype = document_ids is not None, query.dtype.name
     shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype)
-    sequence = (shape.sequence, shape.dtype)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, input_mask, document_ids)
 
         @tf.custom_gradient
         def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
-            results = [sequence, (shape.statistics, "float32")]
             make = functools.partial(forward, shape)
-            context, statistics = call_kernel(make, [query, key, value, *marks], results)
+            context, statistics = call_jax(make, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
                 with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
                     given = [query, key, value, context, upstream, statistics, *marks]
-                    return call_kernel(functools.partial(backward, shape), given, [sequence] * 3)
+                    return call_jax(functools.partial(backward, shape), given)
 
             return context, gradient
 
@@ -100,91 +79,3 @@ def marks_of(
     if document_ids is not None:
         marks.append(tf.reshape(document_ids, shape.query_marks))
     return marks
-
-
-@contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-    """Kernels traced within are for this machine's CPU, by Pallas' interpreter."""
-    token = _interpreted.set(True)
-    try:
-        yield
-    finally:
-        _interpreted.reset(token)
-
-
-def call_kernel(
-    make: Callable[[Any], Callable[..., Any]],
-    operands: Sequence[tf.Tensor],
-    results: Sequence[tuple[tuple[int, ...], str]],
-) -> list[tf.Tensor]:
-    """Calls a kernel on tensors.
-
-    Args:
-        make: gives the kernel, for a value of `pallas_call`'s `interpret`.
-        operands: of static shape.
-        results: shapes and names of the numpy types of what it returns.
-    """
-    shapes = [
-        jax.ShapeDtypeStruct(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
-        for tensor in operands
-    ]
-    types = [tf.as_dtype(dtype) for _, dtype in results]
-    sizes = [tf.TensorShape(size) for size, _ in results]
-    if _interpreted.get():
-        exported = export.export(jax.jit(make(True)), platforms=["cpu"])(*shapes)
-        outputs = gen_xla_ops.xla_call_module(
-            list(operands),
-            version=exported.calling_convention_version,
-            module=exported.mlir_module_serialized,
-            Sout=sizes,
-            Tout=types,
-            platforms=["CPU"],
-        )
-    else:
-        outputs = gen_xla_ops.xla_custom_call_v2(
-            operands=list(operands),
-            call_target_name=_TARGET,
-            backend_config=_text(make(False), shapes),
-            has_side_effect=False,
-            result_dtypes=types,
-            result_shapes=sizes,
-        )
-    return list(outputs)
-
-
-@contextlib.contextmanager
-def _in_format(version: int) -> Iterator[None]:
-    """Kernels lowered within are written in this version of Mosaic. jax has no setting for it;
-    a jax without the replaced function writes its own version."""
-    from jax._src import tpu_custom_call
-
-    name = "get_ir_version"
-    original = getattr(tpu_custom_call, name, None)
-    if original is None:
-        yield
-        return
-    setattr(tpu_custom_call, name, lambda *_: version)
-    try:
-        yield
-    finally:
-        setattr(tpu_custom_call, name, original)
-
-
-def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
-    """What JAX hands to libtpu for a kernel."""
-    with _in_format(_FORMAT):
-        lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
-    module = lowered.compiler_ir("stablehlo")
-    calls: list[str] = []
-
-    def look(op: Any) -> Any:
-        if op.name == "stablehlo.custom_call":
-            attributes = op.attributes
-            if attributes["call_target_name"].value == _TARGET:
-                calls.append(attributes["backend_config"].value)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    if len(calls) != 1:
-        raise ValueError(f"a kernel was lowered to {len(calls)} calls of {_TARGET}, not to one")
-    return calls[0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 from bigbird_ja.model.attention import attend, is_tiled
-from bigbird_ja.model.dropout import dropout, fold_in
+from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
-from bigbird_ja.model.params import PAD_ID, SEGMENTS
+from bigbird_ja.model.params import PAD_ID, SEGMENTS, WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
@@ -97,7 +97,7 @@ def embed(
     dtype = tf.as_dtype(config.training.dtype)
     batch, length = (int(size) for size in input_ids.shape)
     with tf.name_scope("embedding"):
-        words = tf.gather(params["bert/embeddings/word_embeddings"], input_ids)
+        words = tf.gather(params[WORDS], input_ids)
         # A handful of rows: a matmul is cheaper than a gather, and its gradient than a scatter.
         segments = tf.matmul(
             tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS),
@@ -108,7 +108,7 @@ def embed(
             positions = tf.concat([positions[-offset:], positions[:-offset]], axis=0)
         summed = words + positions + tf.reshape(segments, words.shape)
         hidden = tf.cast(tf.reshape(summed, [batch * length, model.hidden_size]), dtype)
-        hidden = _drop(config, hidden, dropout_key, _EMBEDDING_PLACE)
+        hidden = drop_at(hidden, model.hidden_dropout_prob, dropout_key, _EMBEDDING_PLACE)
         return layer_norm(params, "bert/encoder/LayerNorm", hidden, model.layer_norm_eps)
 
 
@@ -118,15 +118,15 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  #
     Where `places` are given, of all tokens of the batch, what comes after attention is for those.
     """
     scope = f"bert/encoder/layer_{layer}"
-    names = layer_parameter_names(scope)
-    model = config.model
+    names = layer_parameter_names(config, layer)
+    model, rate = config.model, config.model.hidden_dropout_prob
     place = 1 + layer * _PLACES_PER_LAYER
 
     def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
         params = dict(zip(names, weights, strict=True))
         output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
         with tf.name_scope("attention/output"):
-            output = _drop(config, output, dropout_key, place) + hidden
+            output = drop_at(output, rate, dropout_key, place) + hidden
             if places is not None:
                 rows = tf.reshape(output, [-1, model.hidden_size])
                 output = tf.gather(rows, tf.reshape(places, [-1]))
@@ -136,25 +136,7 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  #
             inner = dense(params, f"{scope}/intermediate/dense", hidden)
             inner = activate(model.hidden_act, inner, keeps_slope=keeps_slope(config))
             output = dense(params, f"{scope}/output/dense", inner)
-            output = _drop(config, output, dropout_key, place + 1) + hidden
+            output = drop_at(output, rate, dropout_key, place + 1) + hidden
         return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)
 
     return names, run
-
-
-def layer_parameter_names(scope: str) -> list[str]:
-    """The parameters of the layer at `scope`, in a fixed order."""
-    kernels = [f"attention/self/{name}" for name in ("query", "key", "value")]
-    kernels += ["attention/output/dense", "intermediate/dense", "output/dense"]
-    norms = ["attention/output/LayerNorm", "output/LayerNorm"]
-    return [
-        *(f"{scope}/{name}/{part}" for name in kernels for part in ("kernel", "bias")),
-        *(f"{scope}/{name}/{part}" for name in norms for part in ("gamma", "beta")),
-    ]
-
-
-def _drop(config: Config, values: tf.Tensor, key: tf.Tensor | None, place: int) -> tf.Tensor:
-    rate = config.model.hidden_dropout_prob
-    if key is None or rate == 0:
-        return values
-    return dropout(values, rate, fold_in(key, place))

@@ -1,0 +1,165 @@
+"""ModernBERT's encoder (Warner et al. 2024, arXiv:2412.13663): pre-norm, with rotary positions and
+gated MLPs.
+
+Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbours.
+Values and gradients are those of transformers' `ModernBertModel`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja.model import pattern
+from bigbird_ja.model.attention import banded_attention, dense_attention
+from bigbird_ja.model.dropout import drop_at
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
+from bigbird_ja.model.params import PAD_ID, WORDS, layer_parameter_names
+from bigbird_ja.settings.schema import Config
+
+
+@tf.autograph.experimental.do_not_convert
+def encode(
+    params: Parameters,
+    config: Config,
+    input_ids: tf.Tensor,
+    segment_ids: tf.Tensor | None = None,
+    document_ids: tf.Tensor | None = None,
+    *,
+    positions: tf.Tensor | None = None,
+    dropout_key: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Hidden states of every position, or of some; arguments and result as of `bigbird.encode`.
+
+    Segments are ignored: this shape has no embeddings of them.
+    """
+    batch, length = (int(size) for size in input_ids.shape)
+    documents = None if config.model.attend_across_documents else document_ids
+    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
+    places = None
+    if positions is not None:
+        places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
+    hidden = embed(params, config, input_ids, dropout_key)
+    for layer in range(config.model.num_layers):
+        last = layer == config.model.num_layers - 1
+        names, run = _layer(
+            config, layer, (batch, length), input_mask, documents, places if last else None,
+            dropout_key,
+        )  # fmt: skip
+        weights = [params[name] for name in names]
+        with tf.name_scope(f"layer_{layer}"):
+            if config.training.gradient_checkpointing and dropout_key is not None:
+                hidden = recompute(run, hidden, weights)
+            else:
+                hidden = run(hidden, *weights)
+    hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
+    return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+
+
+def embed(
+    params: Parameters, config: Config, input_ids: tf.Tensor, dropout_key: tf.Tensor | None
+) -> tf.Tensor:
+    """Word embeddings, normalised, dropped out: [b * S, hidden] in `training.dtype`."""
+    with tf.name_scope("embedding"):
+        words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
+        hidden = tf.cast(words, config.training.dtype)
+        scope = "bert/embeddings/LayerNorm"
+        hidden = layer_norm(params, scope, hidden, config.model.layer_norm_eps)
+        return drop_at(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
+
+
+def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
+    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
+
+    Where `places` are given, of all tokens of the batch, what comes after attention is for those.
+    """
+    scope = f"bert/encoder/layer_{layer}"
+    names = layer_parameter_names(config, layer)
+    model = config.model
+
+    def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
+        params = dict(zip(names, weights, strict=True))
+        inputs = hidden
+        if layer:  # the embeddings come normalised
+            norm = f"{scope}/attention/LayerNorm"
+            inputs = layer_norm(params, norm, hidden, model.layer_norm_eps)
+        output = _attend(params, config, layer, inputs, shape, input_mask, documents)
+        if places is not None:
+            hidden, output = tf.gather(hidden, places), tf.gather(output, places)
+        hidden += output
+        with tf.name_scope("mlp"):
+            inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
+            inner, gate = tf.split(dense(params, f"{scope}/mlp/Wi", inputs), 2, axis=-1)
+            inner = activate(model.hidden_act, inner) * gate
+            inner = drop_at(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
+            return hidden + dense(params, f"{scope}/mlp/Wo", inner)
+
+    return names, run
+
+
+def _attend(
+    params: Parameters,
+    config: Config,
+    layer: int,
+    inputs: tf.Tensor,
+    shape: tuple[int, int],
+    input_mask: tf.Tensor,
+    documents: tf.Tensor | None,
+) -> tf.Tensor:
+    """Projections, attention and output projection of one layer: [b * S, hidden].
+
+    Queries, keys and values are [b, heads, size, S]: tokens fill the TPU's lanes, which a head's 64
+    numbers would fill by half, and the projections write them so.
+    """
+    model, (batch, length) = config.model, shape
+    heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
+    scope = f"bert/encoder/layer_{layer}/attention"
+    everywhere = pattern.is_global(model, layer)
+    with tf.name_scope("attention/projections"):
+        kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
+        kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
+        tokens = tf.reshape(inputs, [batch, length, model.hidden_size])
+        query, key, value = tf.unstack(tf.einsum("bsi,ithd->tbhds", tokens, kernel))
+        theta = model.global_rope_theta if everywhere else model.local_rope_theta
+        query, key = rotated(query, theta), rotated(key, theta)
+    reach = None if everywhere else model.local_attention // 2
+    if model.attention_implementation == "kernel":
+        from bigbird_ja.model.kernels.flash import flash_attention  # imports jax
+
+        segments = tf.cast(input_mask, tf.int32) if documents is None else documents
+        context = flash_attention(query, key, value, segments, reach)
+    else:
+        query, key, value = (tf.transpose(each, [0, 3, 1, 2]) for each in (query, key, value))
+        if reach is None:
+            context = dense_attention(query, key, value, input_mask, documents, None)
+        else:
+            context = banded_attention(query, key, value, input_mask, documents, reach)
+        context = tf.transpose(context, [0, 2, 3, 1])
+    with tf.name_scope("attention/output"):
+        kernel = tf.cast(params[f"{scope}/Wo/kernel"], inputs.dtype)
+        kernel = tf.reshape(kernel, [heads, size, model.hidden_size])
+        output = tf.einsum("bhds,hdo->bso", context, kernel)
+        return tf.reshape(output, [batch * length, model.hidden_size])
+
+
+def rotated(values: tf.Tensor, theta: float) -> tf.Tensor:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, heads, size, S].
+
+    Number d of a head's first half and number d of its second are turned together, by
+    position * theta^(-2d / size) radians; computed in float32.
+    """
+    cosine, sine = _angles(int(values.shape[3]), int(values.shape[2]), theta)
+    low, high = tf.split(tf.cast(values, tf.float32), 2, axis=2)
+    turned = [low * cosine - high * sine, high * cosine + low * sine]
+    return tf.cast(tf.concat(turned, axis=2), values.dtype)
+
+
+@functools.lru_cache(maxsize=8)
+def _angles(length: int, size: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines, float32 [size / 2, S], of the angles that transformers takes."""
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
+    angles = rates[:, None] * np.arange(length, dtype=np.float32)
+    return np.cos(angles), np.sin(angles)

@@ -1,0 +1,160 @@
+"""Folders that transformers wrote: the model that starts from one computes the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.model.heads import encode, masked_lm_logits
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.train import hugging_face
+from bigbird_ja.train.warm_start import load_initial
+
+torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+pytestmark = pytest.mark.both
+
+_COMMON = {
+    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "intermediate_size": 48, "pad_token_id": 0,
+}  # fmt: skip
+_KINDS = {
+    "bert": ("BertConfig", "BertForMaskedLM", {"max_position_embeddings": 64}),
+    "roberta": (
+        "RobertaConfig", "RobertaForMaskedLM",
+        {"max_position_embeddings": 66, "type_vocab_size": 1},
+    ),
+    "modernbert": (
+        "ModernBertConfig", "ModernBertForMaskedLM",
+        {"max_position_embeddings": 64, "local_attention": 16, "cls_token_id": 1, "bos_token_id": 1,
+         "sep_token_id": 2, "eos_token_id": 2},
+    ),
+}  # fmt: skip
+
+
+def made(kind: str, folder, **saving):
+    """A model with none of its weights at a trivial first value, saved by transformers."""
+    config, model, sizes = _KINDS[kind]
+    theirs = getattr(transformers, model)(getattr(transformers, config)(**_COMMON, **sizes)).eval()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        if kind == "roberta":  # as in all that were trained: the padding's row is zero
+            theirs.roberta.embeddings.word_embeddings.weight[0] = 0
+    theirs.save_pretrained(folder, **saving)
+    return theirs
+
+
+def adopted(folder, length: int = 64):
+    """A config for records of that length with the folder's settings."""
+    settings = hugging_face.read_config(str(folder)).settings()
+    sets = {f"model.{key}": value for key, value in settings.items()} | {
+        "tokenize.vocab_size": 60, "make_data.seq_length": length, "training.dtype": "float32",
+    }  # fmt: skip
+    if settings["architecture"] == "bigbird":
+        sets["model.block_size"] = 8
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    return complete_config(config)
+
+
+def ours_and_theirs(folder, theirs, length: int = 64):
+    config = adopted(folder, length)
+    params, _ = load_initial(str(folder), config)
+    ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
+    mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
+    positions = {}
+    if theirs.config.model_type == "roberta":  # its own are counted from the padding on
+        positions["position_ids"] = torch.arange(2, length + 2)[None].expand(2, -1)
+    with torch.no_grad():
+        given = torch.from_numpy(ids.astype(np.int64))
+        expected = theirs(input_ids=given, **mask, **positions).logits.numpy()
+    hidden = encode(params, config, tf.constant(ids), tf.zeros_like(ids))
+    return masked_lm_logits(params, config, hidden).numpy(), expected
+
+
+@pytest.mark.parametrize("kind", list(_KINDS))
+def test_a_folder_computes_the_same_here(kind, tmp_path):
+    theirs = made(kind, tmp_path)
+    ours, expected = ours_and_theirs(tmp_path, theirs)
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    assert np.abs(expected).max() > 0.5
+
+
+def test_weights_in_several_files(tmp_path):
+    theirs = made("modernbert", tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
+    next(tmp_path.glob("model-00002*")).unlink()
+    with pytest.raises(BadInput, match=r"model-00002-of-.*missing"):
+        hugging_face.read_state(str(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_type_of_numbers_in_both_formats(form, dtype, tmp_path):
+    theirs = made("bert", tmp_path).to(getattr(torch, dtype))
+    theirs.save_pretrained(tmp_path)
+    if form == "pytorch_model.bin":
+        os.remove(tmp_path / "model.safetensors")
+        torch.save(theirs.state_dict(), tmp_path / form)
+    state = hugging_face.read_state(str(tmp_path))
+    for name, value in theirs.named_parameters():
+        np.testing.assert_array_equal(state[name].astype(np.float32), value.detach().float())
+
+
+class _Bad:
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps({"weight": _Bad()}))
+    with pytest.raises(BadInput, match=r"names posix\.mkdir, which is no tensor"):
+        hugging_face.read_state(str(tmp_path))
+    assert not (tmp_path / "executed").exists()
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Bad()}))
+    with pytest.raises(BadInput, match="not a state dict in PyTorch's zip format"):
+        hugging_face.read_state(str(tmp_path))
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"model_type": "t5"}, "a t5 model; a run can start from modernbert, bert"),
+        ({"hidden_activation": "silu"}, "the activation 'silu'"),
+        ({"norm_bias": True}, "norm_bias=True; only False"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights"),
+        ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, "every n-th"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'default'"),
+    ],
+)
+def test_what_is_not_supported_is_named(changed, message, tmp_path):
+    content = {"model_type": "modernbert", "hidden_size": 32, **changed}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=message):
+        hugging_face.read_config(str(tmp_path))
+
+
+def test_another_architecture_missing_and_surplus_tensors(tmp_path):
+    made("modernbert", tmp_path)
+    config = adopted(tmp_path)
+    config.model.num_layers = 2
+    with pytest.raises(BadInput, match="tensors of its encoder have no place"):
+        load_initial(str(tmp_path), config)
+    config.model.num_layers = 4
+    with pytest.raises(BadInput, match="not in the source"):
+        load_initial(str(tmp_path), config)
+    config.model.architecture = "bigbird"
+    with pytest.raises(BadInput, match="a modernbert model becomes a modernbert"):
+        load_initial(str(tmp_path), config)
