@@ -51,16 +51,18 @@ def _inputs(seq_length: int, width: int = 32) -> dict[str, np.ndarray]:
     }
 
 
-def _interpret(interpret, make, operands, results):
-    """In place of `call_kernel`: by one of Pallas' interpreters, outside any graph."""
+def _interpret(interpret, make, operands):
+    """In place of `call_jax`: by one of Pallas' interpreters, outside any graph."""
+    import jax
+
     outputs = make(interpret)(*(operand.numpy() for operand in operands))
-    return [tf.constant(np.asarray(output)) for output in outputs]
+    return [tf.constant(np.asarray(output)) for output in jax.tree_util.tree_leaves(outputs)]
 
 
 def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=True):
     """Output [b, S, width], and gradients by the hidden states and the weights.
 
-    Block-sparse layers run on sequences rotated by one block (see `encoder.encode`).
+    Block-sparse layers run on sequences rotated by one block (see `bigbird.encode`).
 
     Args:
         interpret: for kernels, a value of `pallas_call`'s `interpret`.
@@ -87,7 +89,7 @@ def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=T
             # Where libtpu is installed, jax would look for a TPU first: minutes, on some networks.
             pytest.importorskip("jax").config.update("jax_platforms", "cpu")
             call = functools.partial(_interpret, interpret)
-            path = "bigbird_ja.model.kernels.kernel_attention.call_kernel"
+            path = "bigbird_ja.model.kernels.kernel_attention.call_jax"
             stack.enter_context(mock.patch(path, call))
         output, by_hidden, *by_params = attended(*rotated)
     results = {
