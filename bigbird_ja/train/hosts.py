@@ -104,7 +104,7 @@ def joined(
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
             # At once: XLA may wait for ever for who is gone, and the interpreter for XLA.
-            pod.leave(known)
+            leave(known)
         raise
     finally:
         pod.detach()
