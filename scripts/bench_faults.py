@@ -56,7 +56,7 @@ def _end_of(case: Case, number: int, fake: FakeGcs, scratch: str) -> str:
     try:
         run_case(case, fake, f"gs://{name}/d", scratch)
     except WrongEndError as error:
-        console.log(str(error))
+        console.log(f"{case.name}: {error}")
         return "wrong"
     return "ended" if case.ends else "survived"
 

@@ -39,8 +39,10 @@ def wrong(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
         at = ".".join(map(str, path)) or "the whole"
         for value in _wrong_values(node):
             yield f"{at} is {value!r}", changed(sample, path, value)
-        for field in _required(node):
-            yield f"without {at}.{field}", changed(sample, (*path, field), GONE)
+        for field in node.fields if isinstance(node, _OBJECTS) else ():
+            if field.required and field.default is NODEFAULT:
+                name = field.encode_name
+                yield f"without {at}.{name}", changed(sample, (*path, name), GONE)
 
 
 def utmost(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
@@ -114,14 +116,6 @@ def _utmost_values(node: Any) -> Iterator[Any]:
         yield []
     if isinstance(inner, inspect.DictType):
         yield {}
-
-
-def _required(node: Any) -> list[str]:
-    if not isinstance(node, _OBJECTS):
-        return []
-    return [
-        field.encode_name for field in node.fields if field.required and field.default is NODEFAULT
-    ]
 
 
 def _without_none(node: Any) -> Any:

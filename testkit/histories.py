@@ -48,10 +48,6 @@ class Trouble:
     p: float
     kind: Kind
 
-    def meets(self, act: str, zone: str, now: float) -> bool:
-        """Whether this act may fail now."""
-        return act == self.act and self.zone in ("", zone) and self.start <= now < self.end
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -129,8 +125,8 @@ class History:
             self.cloud.foreign[where], self._foreign_at = labels, math.inf
         if act == "beat" and self._is_overtaken:
             raise LeaseLost("taken over")
-        for one in self.troubles:
-            if not one.meets(act, zone, self.cloud.now) or self._rng.random() >= one.p:
+        for one in self._meets(act, zone):
+            if self._rng.random() >= one.p:
                 continue
             if act in SERVICE_ACTS:
                 raise ServiceFault(one.kind, f"no {act}")
@@ -151,7 +147,9 @@ class History:
                 break
             last = self.cloud.events[-1]["event"] if self.cloud.events else ""
             if state is not None and last == "ended":
-                self._littered += sum(map(self._answers, self.cloud.leftovers))
+                # What lies, unbilled, in a zone that cannot be listed now, `down` finds later.
+                listed = {zone for zone in self.cloud.leftovers if not self._meets("list", zone)}
+                self._littered += len(listed)
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
             if state is not None and not state.billing:
@@ -161,9 +159,12 @@ class History:
         self.cloud.advance(self.cloud.now + longest)
         return self.verdict(unending)
 
-    def _answers(self, zone: str) -> bool:
-        """Whether a zone can be listed now: what another holds, unbilled, `down` finds later."""
-        return not any(one.meets("list", zone, self.cloud.now) for one in self.troubles)
+    def _meets(self, act: str, zone: str) -> list[Trouble]:
+        """The troubles in which an act may fail now."""
+        return [
+            one for one in self.troubles
+            if act == one.act and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
+        ]  # fmt: skip
 
     def _session(self, may_sleep: bool = True) -> RunState | None:
         """One supervisor, to its end, or until it is killed or detached; None then."""

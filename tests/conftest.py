@@ -16,6 +16,7 @@ import pytest
 from bigbird_ja.text import articles
 from testkit import command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
+from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
 
 
@@ -67,6 +68,14 @@ def bucket(fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     fake_gcs.log(clear=True)
     yield f"gs://{name}"
     fake_gcs.clear()
+
+
+@pytest.fixture
+def fake_tpu(tmp_path: Path) -> Iterator[FakeTpu]:
+    """The Cloud TPU API, whose machines run their scripts; the package is installed once on the
+    disk that they share."""
+    with FakeTpu(f"{tmp_path}/vms", dict(os.environ), keep_disk=True) as fake:
+        yield fake
 
 
 @pytest.fixture(scope="session")

@@ -179,9 +179,10 @@ class CheckpointStore:
             BadInput: another version wrote it.
         """
         meta = self.read_meta(step)
-        missing = {f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES} - meta.files.keys()
-        if missing:
-            raise Damaged(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
+        names = {f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES}
+        if meta.files.keys() != names:
+            listed = ", ".join(sorted(meta.files))
+            raise Damaged(f"{self._path(_sidecar(step))}: damaged: lists {listed or 'no files'}")
         for name, expected in meta.files.items():
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from testkit.fakes.machines import Answer, Machine, Service, error, in_background, kill, lookup, now
+from testkit.fakes.service import Answer, Machine, Service, error, in_background, kill, lookup, now
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
@@ -124,8 +124,8 @@ class FakeCompute(Service):
     def is_ready(self, name: str) -> bool:
         """Whether a VM, or every host of a slice, is running."""
         with self._lock:
-            groups = [group for key, group in self.slices.groups.items() if key[1] == name]
-            wanted = [host for group in groups for host in group.hosts] or [name]
+            groups = {key[1]: group for key, group in self.slices.groups.items()}
+            wanted = groups[name].hosts if name in groups else [name]
             running = [key[1] for key, vm in self.vms.items() if vm.resource["status"] == "RUNNING"]
             return set(wanted) <= set(running)
 

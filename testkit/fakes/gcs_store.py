@@ -18,7 +18,7 @@ from typing import Any
 
 import google_crc32c
 
-from testkit.fakes.machines import now
+from testkit.fakes.service import now
 
 KEPT_MULTIPLE = 256 << 10  # of a broken upload, whole multiples of this survive
 PAGE = 100  # names in a listing; the real one: 1000

@@ -62,40 +62,34 @@ def run_case(case: Case, fake: FakeGcs, base: str, scratch: str) -> None:
     for rule in case.rules:
         fake.fault(**rule)
     try:
-        act(fake, base, scratch)
+        act(base, scratch)
     except Exception as error:
-        if case.ends is None or not isinstance(error, case.ends):
-            raise WrongEndError(f"{case.name}: {error!r}") from error
-        if base not in str(error) and base not in str(getattr(error, "filename", "")):
-            raise WrongEndError(f"{case.name}: does not name the object: {error}") from error
+        _expect(case.ends is not None and isinstance(error, case.ends), repr(error))
+        place = f"{error} {getattr(error, 'filename', '')}"
+        _expect(base in place, f"does not name the object: {error}")
     else:
-        if case.ends is not None:
-            raise WrongEndError(f"{case.name}: went through, {case.ends.__name__} was due")
+        _expect(case.ends is None, f"went through, {case.ends} was due")
         fake.clear()
         names = fake.names(base.split("/")[2], base.split("/", 3)[3] + "/")
         _expect((fake.get(f"{base}/f") if names else None) == after)
     finally:
         fake.clear()
-    if any(name.startswith(storage.TEMPORARY_PREFIX) for name in os.listdir(scratch)):
-        raise WrongEndError(f"{case.name}: left a temporary file")
+    left = [name for name in os.listdir(scratch) if name.startswith(storage.TEMPORARY_PREFIX)]
+    _expect(not left, "left a temporary file")
 
 
-def _expect(condition: bool) -> None:
+def _expect(condition: bool, otherwise: str = "the data differ") -> None:
     if not condition:
-        raise WrongEndError("the data differ")
+        raise WrongEndError(otherwise)
 
 
-def _write(base: str, data: bytes) -> None:
-    storage.write_bytes(f"{base}/f", data)
-
-
-def _upload(fake: FakeGcs, base: str, scratch: str) -> None:
+def _upload(base: str, scratch: str) -> None:
     source = os.path.join(scratch, "source")
     storage.write_bytes(source, LARGE)
     storage.upload(source, f"{base}/f")
 
 
-def _download(fake: FakeGcs, base: str, scratch: str) -> None:
+def _download(base: str, scratch: str) -> None:
     target = os.path.join(scratch, "target")
     storage.delete(target)
     try:
@@ -106,37 +100,37 @@ def _download(fake: FakeGcs, base: str, scratch: str) -> None:
     _expect(storage.read_bytes(target) == LARGE)
 
 
-def _stream(fake: FakeGcs, base: str, scratch: str) -> None:
+def _stream(base: str, scratch: str) -> None:
     with storage.open_read(f"{base}/f") as file:
         _expect(file.read() == LARGE)
 
 
-def _delete_if(fake: FakeGcs, base: str, scratch: str) -> None:
+def _delete_if(base: str, scratch: str) -> None:
     _expect(storage.delete_if(f"{base}/f", storage.stat(f"{base}/f").token))
 
 
-def _create(fake: FakeGcs, base: str, scratch: str) -> None:
+def _create(base: str, scratch: str) -> None:
     _expect(storage.create_exclusive(f"{base}/f", SMALL))
     _expect(not storage.create_exclusive(f"{base}/f", SMALL))
 
 
-def _swap(fake: FakeGcs, base: str, scratch: str) -> None:
+def _swap(base: str, scratch: str) -> None:
     token = storage.stat(f"{base}/f").token
     _expect(storage.replace_if(f"{base}/f", b"new", token) is not None)
     _expect(storage.replace_if(f"{base}/f", b"newer", token) is None)
 
 
 # Operation -> the object before, the object after (None: none), what it does and checks.
-OPERATIONS: dict[str, tuple[bytes | None, bytes | None, Callable[[FakeGcs, str, str], None]]] = {
-    "write small": (None, SMALL, lambda fake, base, scratch: _write(base, SMALL)),
-    "write large": (None, LARGE, lambda fake, base, scratch: _write(base, LARGE)),
+OPERATIONS: dict[str, tuple[bytes | None, bytes | None, Callable[[str, str], None]]] = {
+    "write small": (None, SMALL, lambda base, s: storage.write_bytes(f"{base}/f", SMALL)),
+    "write large": (None, LARGE, lambda base, s: storage.write_bytes(f"{base}/f", LARGE)),
     "upload": (None, LARGE, _upload),
     "download": (LARGE, LARGE, _download),
     "stream": (LARGE, LARGE, _stream),
-    "read": (SMALL, SMALL, lambda f, base, s: _expect(storage.read_bytes(f"{base}/f") == SMALL)),
-    "list": (SMALL, SMALL, lambda f, base, s: _expect(storage.list_files(base) == ["f"])),
-    "exists": (SMALL, SMALL, lambda f, base, s: _expect(storage.exists(f"{base}/f"))),
-    "delete": (SMALL, None, lambda f, base, s: storage.delete(f"{base}/f")),
+    "read": (SMALL, SMALL, lambda base, s: _expect(storage.read_bytes(f"{base}/f") == SMALL)),
+    "list": (SMALL, SMALL, lambda base, s: _expect(storage.list_files(base) == ["f"])),
+    "exists": (SMALL, SMALL, lambda base, s: _expect(storage.exists(f"{base}/f"))),
+    "delete": (SMALL, None, lambda base, s: storage.delete(f"{base}/f")),
     "delete if": (SMALL, None, _delete_if),
     "create": (None, SMALL, _create),
     "swap": (SMALL, b"new", _swap),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testkit.fakes.machines import Answer, Machine, Service, error, kill, lookup, now
+from testkit.fakes.service import Answer, Machine, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import time
+from pathlib import Path
 
 import yaml
 
@@ -21,17 +21,16 @@ SAVE_EVERY = 25  # steps
 
 def python(directory: str) -> str:
     """Path of the stand-in."""
-    path = os.path.join(directory, "python-of-the-vm")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            "#!/bin/bash\n"
-            'if [[ "$1 $2 ${3:-}" == "-m bigbird_ja pretrain" ]]; then\n'
-            f'  exec {sys.executable} {os.path.abspath(__file__)} "${{@:4}}"\n'
-            "fi\n"
-            f'exec {sys.executable} "$@"\n'
-        )
-    os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
-    return path
+    path = Path(directory, "python-of-the-vm")
+    path.write_text(
+        "#!/bin/bash\n"
+        'if [[ "$1 $2 ${3:-}" == "-m bigbird_ja pretrain" ]]; then\n'
+        f'  exec {sys.executable} {os.path.abspath(__file__)} "${{@:4}}"\n'
+        "fi\n"
+        f'exec {sys.executable} "$@"\n'
+    )
+    path.chmod(0o755)
+    return str(path)
 
 
 def main(arguments: list[str]) -> int:

@@ -69,12 +69,6 @@ def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent() -> None
     assert TABLE.usual_zones("v4-8", "spot") == ("us-central2-b",)
 
 
-def test_a_table_older_than_a_year_warns() -> None:
-    day = datetime.timedelta(days=1)
-    assert "warning" not in TABLE.describe_age(TABLE.as_of + 365 * day)
-    assert "366 days old, warning: more" in TABLE.describe_age(TABLE.as_of + 366 * day)
-
-
 def test_prices_can_be_overridden_in_part(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"

@@ -58,6 +58,7 @@ def test_what_others_made_is_left_alone(command, tmp_path, check_refused):
     (tmp_path / "folder").mkdir()
     for thesis in ("thesis", "folder/thesis"):
         (tmp_path / thesis).write_text("years of work")
+    (tmp_path / "folder/export.json").write_text("{}")  # a record alone proves nothing
     (tmp_path / "link").symlink_to("thesis")
     (tmp_path / "nowhere").symlink_to("none")
     # Once, a title or a word in the file's head was enough.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,7 @@ from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeTpu]:
-    with FakeTpu(f"{tmp_path}/vms") as server:
-        yield server
-
-
-def test_runs_and_their_tpus(tmp_path: Path, fake: FakeTpu) -> None:
+def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
     bucket = f"{tmp_path}/bucket"
     training = support.make_run(
         bucket, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
@@ -29,11 +22,11 @@ def test_runs_and_their_tpus(tmp_path: Path, fake: FakeTpu) -> None:
     )  # fmt: skip
     trainer.beat(training.model_dir, 400, "training")
     support.make_run(bucket, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP)
-    tpus = support.client(fake)
+    tpus = support.client(fake_tpu)
     tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
     tpus.create(TpuSpec("stray", "v3-8", "i", "id-x"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={bucket}", "--project=p"]
-    status, result = support.run(flags, fake)
+    status, result = support.run(flags, fake_tpu)
     assert status == 0
     first, second = result["runs"]
     assert (first["name"], first["state"], first["step"]) == ("a", "training", 400)
@@ -43,8 +36,8 @@ def test_runs_and_their_tpus(tmp_path: Path, fake: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-def test_api_that_is_off(fake: FakeTpu) -> None:
-    fake.list_script.append("disabled")
-    status, result = support.run(["status", "--project=p"], fake)
+def test_api_that_is_off(fake_tpu: FakeTpu) -> None:
+    fake_tpu.list_script.append("disabled")
+    status, result = support.run(["status", "--project=p"], fake_tpu)
     assert status == 2
     assert "gcloud services enable" in result["error"]

@@ -84,17 +84,6 @@ def test_what_a_user_changed_or_added_is_kept(target, capsys):
         assert _text(target, name) == name
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_folders_of_others_are_refused(target, overwrite):
-    """A record of ours alone proves nothing: anybody may have copied it there."""
-    for name in ("thesis.txt", "export.json", "model.safetensors"):
-        where = f"{target}/{name}"
-        _write(f"{where}/{name}", "{}")
-        with pytest.raises(BadInput, match=r"--output_dir .* holds"):
-            _export(where, 1, "one", overwrite)
-        assert storage.list_tree(where) == [name]
-
-
 def test_what_came_meanwhile_stays(target):
     def fill(directory: str) -> None:
         _write(f"{target}/notes.txt", "mine")

@@ -122,8 +122,8 @@ def wait_for_step(root: str, step: int) -> None:
 
 def events_of(root: str) -> list[dict[str, Any]]:
     """The run's events."""
-    with open(f"{root}/bucket/run-1/model/events.jsonl", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    lines = Path(root, "bucket/run-1/model/events.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def make_run(bucket: str, name: str, **state: object) -> Run:

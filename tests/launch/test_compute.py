@@ -15,9 +15,8 @@ from bigbird_ja.accelerators import hardware
 from bigbird_ja.launch import backends, compute, slices
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.services import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, Tpus, TpuSpec
-from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
-from testkit.fakes.machines import error
+from testkit.fakes.service import error
 from tests.launch import support
 
 ZONE = "us-central1-b"
@@ -74,11 +73,6 @@ def test_what_a_type_consists_of(name: str, machine: str, links: str, hosts: int
     assert ("slice of" in warning) == (hosts > 1)
 
 
-def test_a_size_that_there_is_not_is_refused() -> None:
-    with pytest.raises(BadInput, match="no TPU of that size"):
-        backends.check_rentable("v6e-12")
-
-
 def test_a_request_states_when_the_machine_ends() -> None:
     ((method, body),) = compute.creations("p", VM, ZONE, 1, {"startup-script": "true"}, 7200.9)
     assert method == "instances.insert"
@@ -111,8 +105,6 @@ def test_requests_state_what_a_slice_consists_of(fake: FakeCompute, service: Tpu
     assert group.resource["instanceTemplate"].endswith(template["name"])
     host = template["properties"]
     assert host["machineType"] == "ct6e-standard-4t"
-    assert host["labels"]["bigbird-ja-run"] == "run-1"
-    assert host["metadata"]["items"][0]["key"] in METADATA
     scheduling = host["scheduling"]
     assert scheduling["instanceTerminationAction"] == "DELETE"
     assert scheduling["provisioningModel"] == "SPOT"
@@ -123,16 +115,14 @@ def test_requests_state_what_a_slice_consists_of(fake: FakeCompute, service: Tpu
 
 
 def test_a_lost_host_is_replaced_by_the_group(fake: FakeCompute, service: Tpus) -> None:
-    created, before = ready(service).created, fake.hosts("run-1")
+    created = ready(service).created
     fake.slices.repairs = False
-    fake.preempt(before[2])
+    fake.preempt(fake.hosts("run-1")[2])
     tpu = only(service)
     assert (tpu.presence, tpu.state) == (Presence.PENDING, "3/4 RUNNING")
     assert tpu.is_partly_up and tpu.fault is None
     fake.slices.repairs = True
     assert ready(service).created == created
-    after = fake.hosts("run-1")
-    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +191,7 @@ def test_an_unwatched_machine_is_deleted_at_the_end_of_its_lease(tmp_path: Path)
         process.communicate()
         support.wait_until(lambda: fake.node_names() == [])
         assert any(request.startswith("DELETE zones/us-central1-a") for request in fake.requests)
+        assert support.read(root, "supervisor/exit.json", "reason") == "lease_over"
 
 
 @pytest.mark.nightly

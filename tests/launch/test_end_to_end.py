@@ -8,7 +8,6 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
+from testkit.runs import SmallRun
 from tests.launch import support
 
 SETTINGS = (
@@ -23,19 +23,6 @@ SETTINGS = (
     "--set=checkpoints.save_every_steps=20", "--set=training.log_every_steps=5",
     "--set=training.global_batch_size=4",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def data_dir(sample_corpus: str, tokenizer_path: str, once: Callable[..., Path]) -> str:
-    def make(folder: Path) -> None:
-        ended = run_cli(
-            "make-data", "--config=tiny-cpu", f"--input={sample_corpus}",
-            f"--tokenizer={tokenizer_path}", f"--output_dir={folder}/data", "--seq_length=128",
-            "--max_predictions_per_seq=20",
-        )  # fmt: skip
-        assert ended.status == 0, ended.stderr
-
-    return f"{once('launched-data', make)}/data"
 
 
 def weights(model_dir: str, steps: int) -> dict[str, bytes]:
@@ -46,49 +33,50 @@ def weights(model_dir: str, steps: int) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in parameters.items()}
 
 
-def wait_for_a_write(root: str, kind: str) -> None:
-    """Until another step was made, or another file of a checkpoint written, or all is over."""
-
-    def trace() -> object:
-        if kind == "training":
-            return support.read(root, "model/heartbeat.json", "global_step")
-        return sorted(path.name for path in Path(root, "bucket/run-1/model").glob("*ckpt*"))
-
-    before = trace()
-    support.wait_until(lambda: trace() != before or has_ended(root), 120)
-
-
 def has_ended(root: str) -> bool:
     return bool(support.read(root, "model/heartbeat.json", "state") == "stopped")
 
 
 def preempt_often(root: str, fake: support.Fake, times: int) -> None:
-    """Kills at random: while booting, before the first step, in a save, and well into training.
+    """Kills at random: while booting, before the first step, in a save, and soon after one.
 
     What is taken away before the supervisor has seen it, it cannot count.
     """
+
+    def is_running() -> bool:
+        phase = support.read(root, "supervisor/state.json", "phase")
+        return fake.is_ready("run-1") and phase == "running"
+
+    def checkpoint_files() -> list[str]:
+        return sorted(path.name for path in Path(root, "bucket/run-1/model").glob("*ckpt*"))
+
     rng, done = random.Random(11), 0
-    pauses = {"booting": (0.0, 1.0), "starting": (1.5, 4.0), "saving": (0.0, 0.1)}
     while done < times:
-        support.wait_until(
-            lambda: (
-                fake.is_ready("run-1")
-                and support.read(root, "supervisor/state.json", "phase") == "running"
-            ),
-            120,
-        )
-        kind = ("booting", "starting", "saving", "training")[done % 4]
-        if kind in ("saving", "training"):
-            wait_for_a_write(root, kind)
-        time.sleep(rng.uniform(*pauses.get(kind, (0.0, 0.4))))
+        support.wait_until(is_running, 120)
+        before = checkpoint_files()
+        if done % 4 > 1:
+            support.wait_until(lambda: checkpoint_files() != before or has_ended(root), 120)  # noqa: B023
+        time.sleep(rng.uniform(0.0, (1.0, 4.0, 0.1, 1.0)[done % 4]))
         if fake.is_ready("run-1") and not has_ended(root):
             fake.preempt("run-1", grace=rng.choice([0.0, 0.0, 1.0]))
             done += 1
 
 
-def check(kind: type[support.Fake], root: str, data_dir: str, times: int, steps: int) -> None:
-    reference = f"{root}/undisturbed"
-    same = ("--config=tiny-cpu", f"--data_dir={data_dir}", f"--num_train_steps={steps}", *SETTINGS)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("kind", "times", "steps"),
+    [
+        (FakeTpu, 2, 40),  # while it boots, and before its first step
+        pytest.param(FakeTpu, 20, 1000, marks=pytest.mark.nightly),
+        pytest.param(FakeCompute, 20, 1000, marks=pytest.mark.nightly),
+    ],
+)
+def test_preempted_again_and_again_same_weights(
+    tmp_path: Path, small_run: SmallRun, kind: type[support.Fake], times: int, steps: int
+) -> None:
+    root, reference = str(tmp_path), f"{tmp_path}/undisturbed"
+    data = f"--data_dir={small_run.data_dir}"
+    same = ("--config=tiny-cpu", data, f"--num_train_steps={steps}", *SETTINGS)
     ended = run_cli("pretrain", f"--model_dir={reference}", *same)
     assert ended.status == 0, ended.stderr
     more = [*same, f"--vm_python={sys.executable}"]
@@ -106,17 +94,3 @@ def check(kind: type[support.Fake], root: str, data_dir: str, times: int, steps:
     with open(f"{result['model_dir']}/metrics.jsonl", encoding="utf-8") as file:
         logged = [json.loads(line)["step"] for line in file]
     assert logged == sorted(set(logged)) and logged[-1] == steps
-
-
-@pytest.mark.parametrize("kind", [FakeTpu, FakeCompute])
-@pytest.mark.nightly
-def test_preempted_twenty_times_same_weights(
-    tmp_path: Path, data_dir: str, kind: type[support.Fake]
-) -> None:
-    check(kind, str(tmp_path), data_dir, times=20, steps=1000)
-
-
-@pytest.mark.timeout(600)
-def test_preempted_twice_same_weights(tmp_path: Path, data_dir: str) -> None:
-    """While it boots, and before its first step."""
-    check(FakeTpu, str(tmp_path), data_dir, times=2, steps=40)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 from tests.launch.support import wait_until
 
+NODE = "/v2/projects/p/locations/z/nodes/run-1"
 TERMS = Terms(3, 1000.0, 300.0, 120.0, 200.0, 10.0, "gs://b/r/supervisor", "gs://b/r/model")
 
 
@@ -77,34 +77,35 @@ def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
     assert Notes([str(tmp_path / "none" / "x")]).load() == Counters()
 
 
-def test_bucket_and_metadata_server(bucket: str, fake_gcs: FakeGcs, tmp_path: Path) -> None:
-    with FakeTpu(str(tmp_path / "vms")) as fake:
-        terms = replace(
-            TERMS,
-            supervisor_dir=f"{bucket}/run 1/supervisor",
-            model_dir=f"{bucket}/run 1/model",
-            metadata=fake.url,
-            storage=fake_gcs.url,
-        )
-        machine = Machine(terms, str(tmp_path))
-        assert machine.look() == Seen()
-        storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
-        storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
-        assert machine.look() == Seen(step=40)  # that lease is of another machine
-        storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
-        (tmp_path / "ended").touch()
-        assert machine.look() == Seen(40, "5", True)
-        (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
-        machine.tell()
-        log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
-        assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
-        machine.report(71)
-        report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
-        assert (report["attempt"], report["status"]) == (3, 71)
-        machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
-        assert json.loads((tmp_path / "copy").read_text()) == report
-        fake_gcs.fault("heartbeat", "status", code=403, times=-1)
-        assert machine.look().step is None
+def test_bucket_and_metadata_server(
+    bucket: str, fake_gcs: FakeGcs, fake_tpu: FakeTpu, tmp_path: Path
+) -> None:
+    terms = replace(
+        TERMS,
+        supervisor_dir=f"{bucket}/run 1/supervisor",
+        model_dir=f"{bucket}/run 1/model",
+        metadata=fake_tpu.url,
+        storage=fake_gcs.url,
+    )
+    machine = Machine(terms, str(tmp_path))
+    assert machine.look() == Seen()
+    storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
+    storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
+    assert machine.look() == Seen(step=40)  # that lease is of another machine
+    storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
+    (tmp_path / "ended").touch()
+    assert machine.look() == Seen(40, "5", True)
+    (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
+    machine.tell()
+    log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
+    assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
+    machine.report(71)
+    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
+    assert (report["attempt"], report["status"]) == (3, 71)
+    machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
+    assert json.loads((tmp_path / "copy").read_text()) == report
+    fake_gcs.fault("heartbeat", "status", code=403, times=-1)
+    assert machine.look().step is None
 
 
 class Hosts(Machine):
@@ -132,10 +133,6 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path: Path) -> None:
     assert (tmp_path / "supervisor/training.log").exists()
 
 
-class _Done(Exception):
-    """Ends a watch."""
-
-
 @pytest.mark.parametrize(("hosts", "left"), [(1, 300.0), (4, watcher.REPLACED_SECONDS)])
 def test_a_replaced_host_waits_shorter_for_a_renewal(
     tmp_path: Path, hosts: int, left: float
@@ -150,10 +147,9 @@ def test_a_replaced_host_waits_shorter_for_a_renewal(
     turns = iter(range(2))
 
     def sleep(seconds: float) -> None:
-        if next(turns, None) is None:
-            raise _Done
+        next(turns)  # StopIteration ends the watch
 
-    with pytest.raises(_Done):
+    with pytest.raises(StopIteration):
         watcher.watch(machine._terms, machine, notes, lambda: 0.0, sleep, "boot")
     assert lease - notes.load().unrenewed == pytest.approx(left - 10.0)
 
@@ -169,11 +165,10 @@ class Vm:
         for name in ("disk", "memory", "supervisor", "model"):
             (root / name).mkdir(parents=True)
         support.client(fake).create(TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0)
-        self.address = f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"
         values = asdict(TERMS) | {
             "attempt": 1, "limit": 1e6, "lease": 1e6, "ended": 1e6, "stalled": 1e6, "poll": 0.1,
             "supervisor_dir": str(root / "supervisor"), "model_dir": str(root / "model"),
-            "delete": [self.address], "metadata": fake.url, **terms,
+            "delete": [f"{fake.url}{NODE}"], "metadata": fake.url, **terms,
         }  # fmt: skip
         self.terms = json.dumps(values)
 
@@ -204,44 +199,22 @@ class Vm:
         return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeTpu]:
-    with FakeTpu(str(tmp_path / "vms")) as server:
-        yield server
-
-
-def test_nobody_watches_and_it_is_deleted_at_the_end_of_its_lease(
-    tmp_path: Path, fake: FakeTpu
-) -> None:
-    """A healthy trainer, and no supervisor: it used to be billed for ever."""
-    vm, steps = Vm(tmp_path, fake, lease=1.0), itertools.count()
-    heartbeat = tmp_path / "model" / "heartbeat.json"
-
-    def beats_until_gone() -> bool:
-        (tmp_path / "beat").write_text(json.dumps({"global_step": next(steps)}))
-        os.replace(tmp_path / "beat", heartbeat)
-        return vm.is_gone()
-
-    with vm.watched():
-        wait_until(beats_until_gone)
-    report = json.loads((tmp_path / "supervisor" / "exit.json").read_text())
-    assert (report["status"], report["reason"]) == (76, "lease_over")
-
-
-def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake: FakeTpu) -> None:
+def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake_tpu: FakeTpu) -> None:
     """Whose creation took long has less left; clocks that differ take half an hour at most."""
-    vm = Vm(tmp_path / "slow", fake, limit=1000.0, asked=time.time() - 999.5)
+    vm = Vm(tmp_path / "slow", fake_tpu, limit=1000.0, asked=time.time() - 999.5)
     with vm.watched():
         wait_until(vm.is_gone)
-    vm = Vm(tmp_path / "wrong clock", fake, limit=1e6, asked=1.0)
+    vm = Vm(tmp_path / "wrong clock", fake_tpu, limit=1e6, asked=1.0)
     with vm.watched():
         wait_until(lambda: vm.age() > 0)
     assert watcher.CREATION_SECONDS <= vm.age() < 1.1 * watcher.CREATION_SECONDS
 
 
-def test_a_watcher_that_is_started_again_continues_to_count(tmp_path: Path, fake: FakeTpu) -> None:
+def test_a_watcher_that_is_started_again_continues_to_count(
+    tmp_path: Path, fake_tpu: FakeTpu
+) -> None:
     """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
-    vm, last = Vm(tmp_path, fake, limit=1.0), 0.0
+    vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
     for _ in range(40):
         with vm.watched():
             wait_until(lambda: vm.age() > last or vm.is_gone())  # noqa: B023
@@ -254,10 +227,10 @@ def test_a_watcher_that_is_started_again_continues_to_count(tmp_path: Path, fake
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(
-    tmp_path: Path, fake: FakeTpu
+    tmp_path: Path, fake_tpu: FakeTpu
 ) -> None:
     """With nothing that can be written, and nothing that answers but service and metadata."""
-    vm = Vm(tmp_path, fake, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
+    vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
     for tool in ("gcloud", "gsutil", "curl"):
         support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
     (tmp_path / "disk" / "training.log").symlink_to("/dev/full")
@@ -267,13 +240,15 @@ def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(
         wait_until(vm.is_gone)
 
 
-def test_a_deletion_is_asked_of_all_addresses_and_repeated(tmp_path: Path, fake: FakeTpu) -> None:
-    addresses = [f"{fake.url}/v2/nowhere", f"{fake.url}/v2/projects/p/locations/z/nodes/run-1"]
-    vm = Vm(tmp_path, fake, limit=0.1, delete=addresses)
-    fake.http_script += [503, 500, 403]
+def test_a_deletion_is_asked_of_all_addresses_and_repeated(
+    tmp_path: Path, fake_tpu: FakeTpu
+) -> None:
+    addresses = [f"{fake_tpu.url}/v2/nowhere", f"{fake_tpu.url}{NODE}"]
+    vm = Vm(tmp_path, fake_tpu, limit=0.1, delete=addresses)
+    fake_tpu.http_script += [503, 500, 403]
     with vm.watched():
         wait_until(vm.is_gone)
-    assert fake.http_script == []
+    assert fake_tpu.http_script == []
 
 
 def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) -> None:

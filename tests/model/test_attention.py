@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,60 +14,82 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.attention import attend, dense_attention, is_tiled
 from tests.model.tiny import tiny_config
 
-PATTERNS = ("independent", "rolled")
+WAYS = ("independent", "rolled", pytest.param("kernels", marks=pytest.mark.nightly))
 SCOPE = "layer"
 LAYER = 1
 
 
-def _config(attention_type: str, random_pattern: str, seq_length: int, **model):
+def _config(attention_type: str, way: str, seq_length: int, **model):
+    """A config; `way` is a random pattern, or the rolled one with its attention in kernels."""
+    random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
+    if way == "kernels" and attention_type == "block_sparse":
+        sets["attention_implementation"] = "kernel"
     return tiny_config(seq_length=seq_length, **{f"model.{k}": v for k, v in sets.items()})
 
 
-def _params(scale: float = 0.4) -> dict[str, tf.Tensor]:
+def _params(scale: float = 0.4, width: int = 32) -> dict[str, tf.Tensor]:
     random = np.random.default_rng(1)
     params = {}
     for name in ("self/query", "self/key", "self/value", "output/dense"):
-        kernel, bias = scale * random.standard_normal((32, 32)), random.standard_normal(32)
+        kernel, bias = scale * random.standard_normal((width, width)), random.standard_normal(width)
         params[f"{SCOPE}/attention/{name}/kernel"] = tf.constant(kernel, tf.float32)
         params[f"{SCOPE}/attention/{name}/bias"] = tf.constant(bias, tf.float32)
     return params
 
 
-def _inputs(seq_length: int) -> dict[str, np.ndarray]:
+def _inputs(seq_length: int, width: int = 32) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     input_mask = np.ones((2, seq_length), np.float32)
     input_mask[0, seq_length * 2 // 3 - 3 :] = 0  # ends inside a block; the last blocks are empty
     documents = 1 + np.sort(random.integers(0, 4, (2, seq_length)), axis=1)
     return {
-        "hidden": random.standard_normal((2, seq_length, 32)).astype(np.float32),
-        "upstream": random.standard_normal((2, seq_length, 32)).astype(np.float32),
+        "hidden": random.standard_normal((2, seq_length, width)).astype(np.float32),
+        "upstream": random.standard_normal((2, seq_length, width)).astype(np.float32),
         "input_mask": input_mask,
         "document_ids": np.where(input_mask > 0, documents, 0).astype(np.int32),
     }
 
 
-def _run(config, inputs, *, documents=False, jit=False, params=None):
+def _interpret(interpret, make, operands, results):
+    """In place of `call_kernel`: by one of Pallas' interpreters, outside any graph."""
+    outputs = make(interpret)(*(operand.numpy() for operand in operands))
+    return [tf.constant(np.asarray(output)) for output in outputs]
+
+
+def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=True):
     """Output [b, S, width], and gradients by the hidden states and the weights.
 
     Block-sparse layers run on sequences rotated by one block (see `encoder.encode`).
+
+    Args:
+        interpret: for kernels, a value of `pallas_call`'s `interpret`.
     """
-    params = params or _params()
-    length = inputs["hidden"].shape[1]
+    length, width = inputs["hidden"].shape[1:]
+    params = params or _params(width=width)
     offset = config.model.block_size if is_tiled(config, length) else 0
 
-    @tf.function(jit_compile=jit, autograph=False)
-    def run(hidden, upstream, input_mask, document_ids):
+    def attended(hidden, upstream, input_mask, document_ids):
         sources = [hidden, *params.values()]
         with tf.GradientTape() as tape:
             tape.watch(sources)
-            rows = tf.cast(tf.reshape(hidden, [-1, 32]), config.training.dtype)
+            rows = tf.cast(tf.reshape(hidden, [-1, width]), config.training.dtype)
             ids = document_ids if documents else None
             output = attend(params, config, SCOPE, rows, (2, length), input_mask, ids, LAYER)
             output = tf.reshape(tf.cast(output, tf.float32), hidden.shape)
         return output, *tape.gradient(output, sources, output_gradients=upstream)
 
-    output, by_hidden, *by_params = run(*(np.roll(value, offset, 1) for value in inputs.values()))
+    if jit:
+        attended = tf.function(attended, jit_compile=True, autograph=False)
+    rotated = [tf.constant(np.roll(value, offset, 1)) for value in inputs.values()]
+    with contextlib.ExitStack() as stack:
+        if config.model.attention_implementation == "kernel":
+            # Where libtpu is installed, jax would look for a TPU first: minutes, on some networks.
+            pytest.importorskip("jax").config.update("jax_platforms", "cpu")
+            call = functools.partial(_interpret, interpret)
+            path = "bigbird_ja.model.kernels.kernel_attention.call_kernel"
+            stack.enter_context(mock.patch(path, call))
+        output, by_hidden, *by_params = attended(*rotated)
     results = {
         name: np.roll(value, -offset, 1)
         for name, value in (("output", output), ("hidden", by_hidden))
@@ -81,34 +107,68 @@ def _assert_equal(sparse, dense, tolerance=2e-5) -> None:
         np.testing.assert_allclose(sparse[name], expected, rtol=0, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("random_pattern", PATTERNS)
+def _check(way, shape, documents, heads=2, size=16, **how):
+    """A block-sparse layer equals the dense reference; `shape`: block size, blocks, random ones."""
+    length, width = shape[0] * shape[1], heads * size
+    sets = {"block_size": shape[0], "num_random_blocks": shape[2], "hidden_size": width}
+    sets["num_attention_heads"] = heads
+    config = _config("block_sparse", way, length, **sets)
+    assert not pattern.is_full(config, length)
+    inputs = _inputs(length, width)
+    sparse = _run(config, inputs, documents=documents, **how)
+    config = _config("simulated_sparse", way, length, **sets)
+    _assert_equal(sparse, _run(config, inputs, documents=documents))
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("block_size", "num_blocks", "num_random_blocks", "documents", "jit"),
+    ("shape", "documents", "jit"),
     [
-        (4, 12, 3, False, False),
-        (4, 12, 3, True, False),
-        (8, 16, 3, True, True),
-        (4, 22, 2, True, False),
-        (4, 10, 1, True, False),
-        (4, 8, 0, True, False),
-        (4, 24, 5, True, False),
+        ((4, 12, 3), False, False),
+        ((4, 12, 3), True, False),
+        ((8, 16, 3), True, True),
+        ((4, 22, 2), True, False),
+        ((4, 10, 1), True, False),
+        ((4, 8, 0), True, False),
+        ((4, 24, 5), True, False),
+        ((4, 34, 3), True, False),  # kernels: one tile alone, then three at a time
     ],
 )
-def test_values_and_gradients_equal_the_dense_reference(
-    random_pattern, block_size, num_blocks, num_random_blocks, documents, jit
-):
-    length = block_size * num_blocks
-    sets = {"block_size": block_size, "num_random_blocks": num_random_blocks}
-    config = _config("block_sparse", random_pattern, length, **sets)
-    assert not pattern.is_full(config, length)
-    sparse = _run(config, _inputs(length), documents=documents, jit=jit)
-    config = _config("simulated_sparse", random_pattern, length, **sets)
-    _assert_equal(sparse, _run(config, _inputs(length), documents=documents))
+def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):
+    _check(way, shape, documents, jit=jit and way != "kernels")
 
 
-@pytest.mark.parametrize("random_pattern", PATTERNS)
-def test_padding_gets_no_probability_at_all(random_pattern):
-    config = _config("block_sparse", random_pattern, 96)
+@pytest.mark.parametrize(
+    ("shape", "heads", "documents"),
+    [
+        ((8, 10, 1), 2, True),  # two heads of 64 share one step
+        pytest.param((8, 10, 1), 2, False, marks=pytest.mark.nightly),
+        pytest.param((4, 24, 5), 4, False, marks=pytest.mark.nightly),
+        pytest.param((4, 24, 5), 4, True, marks=pytest.mark.nightly),
+    ],
+)
+def test_kernels_equal_the_dense_reference(shape, heads, documents):
+    _check("kernels", shape, documents, heads, size=64)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "documents"),
+    [
+        ((4, 8, 0), 16, True),
+        pytest.param((8, 10, 1), 64, False, marks=pytest.mark.nightly),
+        pytest.param((8, 10, 1), 64, True, marks=pytest.mark.nightly),
+    ],
+)
+def test_kernels_by_the_interpreter_of_a_tpus_memories_do_too(shape, size, documents):
+    tpu = pytest.importorskip("jax.experimental.pallas.tpu")
+    if not hasattr(tpu, "InterpretParams"):
+        pytest.skip("this jax has no such interpreter")
+    _check("kernels", shape, documents, size=size, interpret=tpu.InterpretParams())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_padding_gets_no_probability_at_all(way):
+    config = _config("block_sparse", way, 96)
     inputs = _inputs(96)
     padded = inputs["input_mask"] == 0
     inputs["upstream"][padded] = 0
@@ -122,10 +182,10 @@ def test_padding_gets_no_probability_at_all(random_pattern):
             np.testing.assert_allclose(after[name], before[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("random_pattern", PATTERNS)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
-def test_a_sequence_of_nothing_but_padding_is_finite(random_pattern, attention_type):
-    config = _config(attention_type, random_pattern, 96)
+def test_a_sequence_of_nothing_but_padding_is_finite(way, attention_type):
+    config = _config(attention_type, way, 96)
     inputs = _inputs(96)
     inputs["input_mask"][0] = 0
     results = _run(config, inputs)
@@ -136,25 +196,25 @@ def test_a_sequence_of_nothing_but_padding_is_finite(random_pattern, attention_t
     assert not results["hidden"][0].any() and results["hidden"][1].any()
 
 
-@pytest.mark.parametrize("random_pattern", PATTERNS)
-def test_large_scores_stay_exact(random_pattern):
+@pytest.mark.parametrize("way", WAYS)
+def test_large_scores_stay_exact(way):
     params = _params(scale=8.0)  # scores in the thousands: nearly all rows look at one key alone
     sparse, dense = (
-        _run(_config(kind, random_pattern, 96), _inputs(96), params=params)
+        _run(_config(kind, way, 96), _inputs(96), params=params)
         for kind in ("block_sparse", "simulated_sparse")
     )
     np.testing.assert_allclose(sparse["output"], dense["output"], rtol=1e-3, atol=1)
 
 
-@pytest.mark.parametrize("random_pattern", PATTERNS)
-def test_bfloat16_is_near_float32(random_pattern):
-    config = _config("block_sparse", random_pattern, 96)
+@pytest.mark.parametrize("way", WAYS)
+def test_bfloat16_is_near_float32(way):
+    config = _config("block_sparse", way, 96)
     exact = _run(config, _inputs(96))
     config.training.dtype = "bfloat16"
     # Compiled, as a train step is. TensorFlow's own kernels round after every operation, and add in
     # bfloat16 on processors without instructions for it: up to 0.06 here, 0.035 compiled. Most of
     # it is the scores, up to 20 here: rounded to eight bits they move a weight by some percent.
-    for name, got in _run(config, _inputs(96), jit=True).items():
+    for name, got in _run(config, _inputs(96), jit=way != "kernels").items():
         if not name.endswith("key/bias"):
             expected = np.asarray(exact[name])
             error = np.abs(np.asarray(got) - expected).mean()

@@ -59,16 +59,6 @@ def test_some_positions_are_those_of_all(attention_type, checkpointing):
     np.testing.assert_allclose(some, expected, atol=1e-5)
 
 
-def test_dropout_only_with_a_key_and_differently_for_each():
-    config = tiny_config(96)
-    batch = tiny_batch(config)
-    keys = [None, make_key(1, 0), make_key(1, 0), make_key(1, 1), make_key(2, 0)]
-    plain, first, again, other_step, other_seed = (_encode(config, batch, key) for key in keys)
-    np.testing.assert_array_equal(first, again)
-    for a, b in ((plain, first), (first, other_step), (first, other_seed)):
-        assert np.abs(a - b).mean() > 0.01
-
-
 def test_the_shortest_sequences():
     for length in (8, 16):
         config = tiny_config(length)

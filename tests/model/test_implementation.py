@@ -81,37 +81,26 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
 
 
 @pytest.mark.parametrize(
-    ("settings", "platform", "chip", "why"),
+    ("settings", "platform", "chip", "installed", "why"),
     [
-        (["model.random_pattern=independent"], "tpu", "v5e", "random_pattern=independent"),
-        (["make_data.seq_length=512"], "tpu", "v5e", "512 tokens get full attention"),
-        (["model.block_size=32"], "tpu", "v5e", "two blocks of a multiple of 128"),
-        (["make_data.seq_length=65536"], "tpu", "v5e", "do not fit the vector memory of a TPU v5e"),
-        ([], "tpu", "v3", "it is for TPUs v4, v5e"),
-        ([], "cuda", None, "it is for TPUs"),
+        (["model.random_pattern=independent"], "tpu", "v5e", {}, "random_pattern=independent"),
+        (["make_data.seq_length=512"], "tpu", "v5e", {}, "512 tokens get full attention"),
+        (["model.block_size=32"], "tpu", "v5e", {}, "two blocks of a multiple of 128"),
+        (["make_data.seq_length=65536"], "tpu", "v5e", {}, "the vector memory of a TPU v5e"),
+        ([], "tpu", "v3", {}, "it is for TPUs v4, v5e"),
+        ([], "cuda", None, {}, "it is for TPUs"),
+        ([], "tpu", "v5e", {"jax": None}, "needs jax, which is not installed"),
+        ([], "tpu", "v5e", {"jax": (0, 4)}, "needs jax 0.7 or later"),
+        ([], "cpu", "v5e", {"tensorflow": (2, 15)}, "needs TensorFlow 2.20"),
     ],
 )
 def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
-    versions, settings, platform, chip, why
+    versions, settings, platform, chip, installed, why
 ) -> None:
+    versions.update(installed)
     assert _resolved(_config(*settings), platform, chip) == "xla"
     with pytest.raises(BadInput, match=f"^{KEY}=kernel: .*{why}.*: leave it at auto$"):
         _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)
-
-
-@pytest.mark.parametrize(
-    ("package", "version", "platform", "why"),
-    [
-        ("jax", None, "tpu", "needs jax, which is not installed"),
-        ("jax", (0, 4), "tpu", "needs jax 0.7 or later"),
-        ("tensorflow", (2, 15), "cpu", "needs TensorFlow 2.20"),
-    ],
-)
-def test_packages_that_are_missing_or_too_old(versions, package, version, platform, why) -> None:
-    versions[package] = version
-    assert _resolved(_config(), platform, "v5e") == "xla"
-    with pytest.raises(BadInput, match=why):
-        _resolved(_config(f"{KEY}=kernel"), platform, "v5e")
 
 
 def test_no_fingerprint_and_no_run_depends_on_it() -> None:

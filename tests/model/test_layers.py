@@ -1,4 +1,4 @@
-"""Activations against TensorFlow's; recomputation: values, gradients, how often it runs."""
+"""Activations and heads against TensorFlow's or plain formulas; recomputation of a layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.model import heads
 from bigbird_ja.model.layers import activate, recompute
+from bigbird_ja.model.params import initial_parameters
+from tests.model.tiny import tiny_config
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -26,6 +29,8 @@ def test_gelu_new_and_its_gradient(keeps_slope: bool, jit_compile: bool) -> None
     values, gradient = computed(x)
     np.testing.assert_allclose(values, theirs, atol=2e-6)
     np.testing.assert_allclose(gradient, tape.gradient(theirs, x), atol=1e-5)
+    far_out, _ = computed(tf.constant([-1e30, -1e4, 0.0, 1e4]))
+    assert np.isfinite(far_out).all()
 
 
 @pytest.mark.parametrize("keeps_slope", [False, True])
@@ -42,12 +47,6 @@ def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope: bool) -> None:
     np.testing.assert_allclose(
         tf.cast(gradient, tf.float32), tape.gradient(theirs, exact), rtol=2**-7, atol=1e-4
     )
-
-
-@pytest.mark.parametrize("keeps_slope", [False, True])
-def test_far_out_it_stays_finite(keeps_slope: bool) -> None:
-    x = tf.constant([-1e30, -1e4, 0.0, 1e4], tf.float32)
-    assert np.isfinite(activate("gelu_new", x, keeps_slope=keeps_slope).numpy()).all()
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
@@ -73,3 +72,42 @@ def test_same_values_and_gradients_with_the_function_run_twice(mode):
     assert (counted, len(calls)) == (1, 1 + 2)
     for result, wanted in zip(recomputed, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-12)
+
+
+def _random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def test_cross_entropy_and_its_gradient_are_those_of_tensorflow():
+    logits, upstream = tf.constant(5 * _random(2, 3, 11)), tf.constant(_random(2, 3, seed=1))
+    ids = tf.constant([[0, 10, 3], [3, 3, 7]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(logits)
+        ours = heads.cross_entropy(logits, ids)
+        theirs = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    gradients = (tape.gradient(losses, logits, upstream) for losses in (ours, theirs))
+    np.testing.assert_allclose(*gradients, atol=1e-5)
+
+
+def test_cross_entropy_is_finite_for_extreme_scores_and_sums_bfloat16_in_float32():
+    logits = tf.constant([[1e4, 0.0, -1e4]] * 2)
+    assert heads.cross_entropy(logits, tf.constant([0, 2])).numpy().tolist() == [0.0, 2e4]
+    loss = heads.cross_entropy(tf.zeros([1, 32000], tf.bfloat16), tf.constant([5]))
+    assert loss.dtype == tf.float32
+    np.testing.assert_allclose(loss, [np.log(32000)], rtol=1e-5)
+
+
+def test_masked_lm_scores_are_tied_to_the_word_embeddings():
+    config = tiny_config(32, **{"model.hidden_act": "relu"})
+    params = initial_parameters(config, seed=0)
+    params["cls/predictions/output_bias"] = _random(60, seed=2)
+    hidden = _random(2, 3, 32)
+    logits = heads.masked_lm_logits(params, config, tf.constant(hidden))
+    rows = np.maximum(hidden @ params["cls/predictions/transform/kernel"], 0)
+    rows = (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True)
+    expected = rows @ params["bert/embeddings/word_embeddings"].T + _random(60, seed=2)
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+    ids = tf.constant(expected.argmax(-1).astype(np.int32))
+    _, correct = heads.masked_lm_losses(params, config, tf.constant(hidden), ids)
+    assert (correct.numpy() == 1).all()

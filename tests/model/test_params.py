@@ -14,7 +14,6 @@ from bigbird_ja.model.params import (
 )
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.settings.schema import Config
 from tests.model.tiny import tiny_config
 
 
@@ -116,11 +115,6 @@ def test_an_odd_hidden_size_is_refused():
         resolve_config(None, sets)
 
 
-def _default(*sets: str) -> Config:
-    config, _ = resolve_config(None, sets)
-    return complete_config(config)
-
-
 def test_model_flops_of_full_attention_by_hand() -> None:
     sets = {"hidden_size": 8, "intermediate_size": 32, "num_layers": 3}
     sets = {f"model.{name}": size for name, size in sets.items()}
@@ -135,13 +129,8 @@ def test_model_flops_of_full_attention_by_hand() -> None:
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
 def test_sparse_attention_counts_what_its_pattern_lets_see(pattern: str, per_row: int) -> None:
-    config = _default(f"model.random_pattern={pattern}")
+    config = complete_config(resolve_config(None, [f"model.random_pattern={pattern}"])[0])
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
     assert visible_pairs(config) == by_hand * 64 * 64
-
-
-def test_a_length_that_the_pattern_refuses_is_bad_input() -> None:
-    with pytest.raises(BadInput, match=r"multiple of two attention blocks .*: use 4096 or 4224"):
-        visible_pairs(_default("make_data.seq_length=4100"))

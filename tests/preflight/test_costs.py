@@ -1,4 +1,4 @@
-"""Priced cycles and FLOPs of hand-written HLO: loops, branches, collectives, what is free."""
+"""Hand-written HLO: its parser; priced cycles and FLOPs of loops, branches and collectives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bigbird_ja.preflight import costs, hlo
 
 NESTED = """HloModule nested
 
-%inner_condition (p: (s32[], f32[8,128])) -> pred[] {
+%condition (p: (s32[], f32[8,128])) -> pred[] {
   %p = (s32[], f32[8,128]{1,0}) parameter(0)
   %end = s32[] constant(7)
   %i = s32[] get-tuple-element((s32[], f32[8,128]{1,0}) %p), index=0
@@ -19,25 +19,18 @@ NESTED = """HloModule nested
   %work = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"100"}
 }
 
-%outer_condition (r: (s32[], f32[8,128])) -> pred[] {
-  %r = (s32[], f32[8,128]{1,0}) parameter(0)
-  %last = s32[] constant(3)
-  %j = s32[] get-tuple-element((s32[], f32[8,128]{1,0}) %r), index=0
-  ROOT %less = pred[] compare(s32[] %j, s32[] %last), direction=LT
-}
-
 %outer_body (s: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
   %once = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"10"}
   %two = s32[] constant(2)
   %pair = (s32[], f32[8,128]{1,0}) tuple(s32[] %two, f32[8,128]{1,0} %once)
-  %loop = (s32[], f32[8,128]{1,0}) while(%pair), condition=%inner_condition, body=%inner_body
+  %loop = (s32[], f32[8,128]{1,0}) while(%pair), condition=%condition, body=%inner_body
 }
 
 ENTRY %main (x: f32[8,128]) -> f32[8,128] {
   %zero = s32[] constant(0)
   %start = s32[] copy(s32[] %zero)
   %first = (s32[], f32[8,128]{1,0}) tuple(s32[] %start, f32[8,128]{1,0} %x)
-  %while = (s32[], f32[8,128]{1,0}) while(%first), condition=%outer_condition, body=%outer_body
+  %while = (s32[], f32[8,128]{1,0}) while(%first), condition=%condition, body=%outer_body
 }
 """
 
@@ -48,10 +41,10 @@ def _by_name(text: str) -> dict[str, costs.Cost]:
 
 def test_nested_loops_multiply() -> None:
     result = _by_name(NESTED)
-    assert (result["work"].trips, result["work"].estimated) == (15, 1500.0)
-    assert (result["once"].trips, result["once"].estimated) == (3, 30.0)
+    assert (result["work"].trips, result["work"].estimated) == (35, 3500.0)
+    assert (result["once"].trips, result["once"].estimated) == (7, 70.0)
     assert all(cost.trips_known for cost in result.values())
-    later_trips = (14 + 2) * 8 * 128 * 4
+    later_trips = (34 + 6) * 8 * 128 * 4
     assert costs.looped_work(hlo.parse(NESTED), result.values()) == (0, later_trips)
 
 
@@ -61,9 +54,9 @@ NOTE = 'body=%inner_body, backend_config={"known_trip_count":{"n":"40"}}'
 @pytest.mark.parametrize(
     ("old", "new", "trips", "known"),
     [
-        ("direction=LT", "direction=LE", 4 * 6, True),
+        ("direction=LT", "direction=LE", 8 * 6, True),
         ("direction=LT", "direction=NE", 1, False),  # unknown: counted once
-        ("body=%inner_body", NOTE, 3 * 40, True),  # the compiler's note wins
+        ("body=%inner_body", NOTE, 7 * 40, True),  # the compiler's note wins
     ],
 )
 def test_trip_counts(old: str, new: str, trips: int, known: bool) -> None:
@@ -72,6 +65,22 @@ def test_trip_counts(old: str, new: str, trips: int, known: bool) -> None:
 
 
 FORMS = """HloModule m
+
+%of_all (j: f32[1024,128]) -> f32[1024,128] {
+  %j = f32[1024,128]{1,0} parameter(0)
+  ROOT %k = f32[1024,128]{1,0} all-reduce(%j), to_apply=%add
+}
+
+%of_some (l: f32[1024,128]) -> f32[1024,128] {
+  %l = f32[1024,128]{1,0} parameter(0)
+  ROOT %r = f32[1024,128]{1,0} gather(%l, %l)
+}
+
+%on_a_sparse_core (g: f32[1024,128]) -> f32[1024,128] {
+  %g = f32[1024,128]{1,0} parameter(0)
+  %s = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, u32[]{:S(8)}) call-start(%g), to_apply=%of_all
+  ROOT %z = f32[1024,128]{1,0} call-done(%s)
+}
 
 %scattering (a: f32[1024,128]) -> f32[128,128] {
   %a = f32[1024,128]{1,0} parameter(0)
@@ -125,6 +134,9 @@ ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
   %joined = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="ConcatBitcast"
   %sorted = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="Sort"
   %pasted = f32[8,128]{1,0} custom-call(%part, %done), custom_call_target="ConcatBitcast"
+  %core = ((), (), (s32[16384]{0:T(1024)}, s32[0]{0})) custom-call-start(), called_computations={%on_a_sparse_core}
+  %v = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, (s32[16384]{0})) custom-call-update(%core, %x)
+  %d = f32[1024,128]{1,0} custom-call-done(%v)
   %either = f32[8]{0} conditional(s32[] %i, f32[8] %x, f32[8] %x), branch_computations={%cheap, %dear}
   ROOT %relaid = bf16[4096,64]{1,0} gather(%x, %i)
 }
@@ -137,7 +149,7 @@ def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes() -> None:
     """A collective by its larger side; of branches the dearest counts."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
-    moving |= {"gather": "all-gather-start", "called": "all-gather"}
+    moving |= {"gather": "all-gather-start", "called": "all-gather", "core": "all-reduce"}
     priced = dict.fromkeys(moving, WHOLE)
     priced |= {"picked": 128 * 128 * 4 + TILE, "sorted": TILE, "pasted": TILE}
     priced |= {"relaid": 4096 * 128 * 2}
@@ -156,39 +168,12 @@ def test_bytes_on_links(opcode: str, carried: float) -> None:
     assert costs.link_bytes(opcode, 800, 8) == pytest.approx(carried * 800)
 
 
-OFFLOADED = """HloModule m
-
-%of_all (a: f32[1024,128]) -> f32[1024,128] {
-  %a = f32[1024,128]{1,0} parameter(0)
-  ROOT %t = f32[1024,128]{1,0} all-reduce(%a), to_apply=%add
-}
-
-%beside (b: f32[1024,128]) -> f32[1024,128] {
-  %b = f32[1024,128]{1,0} parameter(0)
-  %s = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, u32[]{:S(8)}) call-start(%b), to_apply=%WORK
-  ROOT %e = f32[1024,128]{1,0} call-done(%s)
-}
-
-%picking (p: f32[1024,128]) -> f32[1024,128] {
-  %p = f32[1024,128]{1,0} parameter(0)
-  ROOT %u = f32[1024,128]{1,0} gather(%p, %p)
-}
-
-ENTRY %main (x: f32[1024,128]) -> f32[1024,128] {
-  %x = f32[1024,128]{1,0} parameter(0)
-  %c = ((), (), (s32[16384]{0:T(1024)}, s32[0]{0})) custom-call-start(), called_computations={%beside}
-  %v = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, (s32[16384]{0})) custom-call-update(%c, %x)
-  ROOT %d = f32[1024,128]{1,0} custom-call-done(%v)
-}
-"""  # noqa: E501
-
-
-@pytest.mark.parametrize(("work", "collective"), [("of_all", "all-reduce"), ("picking", None)])
-def test_work_on_a_sparse_core_is_priced_once(work: str, collective: str | None) -> None:
-    (cost,) = costs.costs(hlo.parse(OFFLOADED.replace("WORK", work)))
-    assert (cost.instruction.name, cost.collective) == ("c", collective)
-    assert cost.priced == costs.price(WHOLE)
-    assert cost.moved_bytes == (WHOLE if collective else 0)
+def test_work_on_a_sparse_core_is_priced_once() -> None:
+    """By what is in it: a collective in the test before this, here another op."""
+    result = _by_name(FORMS.replace("to_apply=%of_all", "to_apply=%of_some"))
+    assert result.keys() == _by_name(FORMS).keys()
+    cost = result["core"]
+    assert (cost.priced, cost.collective, cost.moved_bytes) == (costs.price(WHOLE), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -214,3 +199,39 @@ def test_matmuls_that_the_compiler_writes_as_convolutions(
     ops["c"] = f"f32[{output}] {product}"
     beside = {name: hlo.parse_instruction(f"  %{name} = {text}") for name, text in ops.items()}
     assert costs.instruction_flops(hlo.Module("", {}), beside["c"], beside) == expected
+
+
+FUSION = (
+    "  %fusion.20 = (bf16[1024]{0:T(1024)(128)(2,1)}, bf16[1024,768]{0,1:T(8,128)(2,1)}) "
+    "fusion(f32[768,768]{1,0:T(8,128)} %a, /*index=1*/f32[1024,768]{1,0:T(8,128)} %b), "
+    'kind=kOutput, calls=%fused.20, metadata={op_name="layer_0/mlp/MatMul" source_line=7}, '
+    'backend_config={"window_config":{"estimated_cycles":"11953","iteration_bounds":[]}}'
+)
+
+
+def test_an_instruction_with_a_tuple_layouts_and_comments() -> None:
+    op = hlo.parse_instruction(FUSION)
+    assert (op.name, op.opcode) == ("fusion.20", "fusion")
+    assert [shape.dimensions for shape in op.shapes] == [(1024,), (1024, 768)]
+    assert op.shapes[1].minor_to_major == (0, 1)
+    assert op.operands == ("a", "b")
+    assert op.called == ("fused.20",)
+    assert op.estimated_cycles == 11953
+    unknown = FUSION.replace("11953", "9223372036854775807")  # the compiler's mark for it
+    assert hlo.parse_instruction(unknown).estimated_cycles is None
+    assert op.op_name == "layer_0/mlp/MatMul"
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("bf16[24,4096,64]{2,1,0}", 24 * 4096 * 128 * 2),  # 64 lanes padded to 128
+        ("bf16[24,4096,64]{1,2,0}", 24 * 64 * 4096 * 2),  # rows minor: nothing to pad
+        ("f32[100]{0}", 128 * 4),
+        ("f32[]", 4),
+        ("(f32[3,100]{1,0}, pred[8,128]{1,0:T(8,128)})", 8 * 128 * 4 + 8 * 128),
+        ("token[]", 0),
+    ],
+)
+def test_padded_bytes(shape: str, expected: int) -> None:
+    assert hlo.parse_instruction(f"  %x = {shape} custom-call(%y)").padded_bytes == expected

@@ -1,4 +1,4 @@
-"""libtpu's listings: where there are any, and how often each bundle of them runs."""
+"""libtpu's listings: how often each bundle of them runs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,6 @@ MATMUL, VALU, VLOAD
 4 0 3
 0 2 0
 """
-
-
-@pytest.mark.parametrize(
-    ("chip", "libtpu", "there"),
-    [
-        ("v6e", "0.0.42.1", True),
-        ("v7x", "0.1.0", True),
-        ("v5e", "0.0.17", False),
-        ("v3", "0.0.52", False),
-    ],
-)
-def test_asked_for_only_where_it_is(chip: str, libtpu: str, there: bool) -> None:
-    assert machine_code.is_available(chip, libtpu) is there
 
 
 def test_fullness_goes_by_how_often_bundles_run() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bigbird_ja.preflight import figures
 from testkit import ROOT
 from tests.preflight import small_steps
 
@@ -44,7 +45,7 @@ def _check(name: str, measured: dict[str, Any], keys: Sequence[str]) -> None:
     reason="this libtpu lists no code, and the kernels need jax 0.7",
 )
 @pytest.mark.parametrize("name", [small_steps.BY_CODE, small_steps.KERNEL_BY_CODE])
-def test_cycles_by_machine_code_stay_within_the_record(name: str) -> None:
+def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name: str) -> None:
     """Kernels compile on Kaggle's image too, whose libtpu lists no code."""
     result = small_steps.measure_by_code(name)
     is_kernel = name == small_steps.KERNEL_BY_CODE
@@ -55,6 +56,21 @@ def test_cycles_by_machine_code_stay_within_the_record(name: str) -> None:
     assert all(op["bound_by"] for op in result["top_ops"] if op["bundle_cycles"])
     assert {"HBM", "loads", "vector unit"} <= result["code_bound_by"].keys()
     _check(name, result, small_steps.CODE_KEYS)
+    text = figures.describe(result)
+    assert f"({result['code_coverage']:.1%} counted)" in text
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    ends = {kind: f" {cycles / 1e6:.1f}" for kind, cycles in result["code_by_kind"].items()}
+    ends |= {
+        op["op"][-70:]: f" {op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
+        for op in result["top_ops"]
+        if op["bundle_cycles"]
+    }
+    for start, end in ends.items():
+        assert [row for row in rows if row.startswith(f"{start} ") and row.endswith(end)], start
+    phase = result | {"step_ms": 3 * result["step_ms"], "code_cycles": 1.5 * result["code_cycles"]}
+    assert "(1.50 x by machine code)" in figures.describe(result | {"first_phase": phase})
+    phase["code_cycles"] = None
+    assert "(3.00 x)" in figures.describe(result | {"first_phase": phase})
 
 
 @pytest.mark.nightly

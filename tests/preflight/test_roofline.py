@@ -1,7 +1,8 @@
-"""An op's bytes, products and bundles; ops that are alike; sums over a step."""
+"""An op's bytes, products and bundles; ops that are alike; sums over a step, by kind."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -62,18 +63,13 @@ def _by_name(code: dict[str, Code]) -> dict[str, roofline.CodeCost]:
     return {each.cost.instruction.name: each for each in result}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("f.1", 2 * MB2),  # one operand lies in the core's memory
-        ("e", 3 * MB2),
-        ("g", 2 * 8 * 128 * 4),  # a slice is read, and written
-        ("h", 2 * 8 * 128 * 4),  # updated in place
-    ],
-)
-def test_bytes_in_hbm(name: str, size: int) -> None:
-    cycles_each = size / V5E.hbm_bytes_per_second * V5E.clock_hz
-    assert _by_name(CODE)[name].hbm_cycles == pytest.approx(cycles_each)
+def test_bytes_in_hbm() -> None:
+    """One operand of f.1 lies in the core's memory; g reads a slice, h updates one in place."""
+    sizes = {"f.1": 2 * MB2, "e": 3 * MB2, "g": 2 * 8 * 128 * 4, "h": 2 * 8 * 128 * 4}
+    result = _by_name(CODE)
+    for name, size in sizes.items():
+        cycles = size / V5E.hbm_bytes_per_second * V5E.clock_hz
+        assert result[name].hbm_cycles == pytest.approx(cycles), name
 
 
 def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
@@ -85,9 +81,7 @@ def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
     assert result["g"].cycles == 100  # 15 cycles of HBM
     assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM").cycles == 300
-
-
-def test_code_of_unknown_length_does_not_count() -> None:
+    # Code of unknown length does not count.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100
@@ -189,3 +183,44 @@ def test_what_does_not_fit_between_start_and_end(words: str, ops: float, waiting
     assert result.waiting == pytest.approx(waiting * ONE)
     copies = words.count("start") + words.count("slice ") + 5 * words.count("loop")
     assert result.copied == pytest.approx(copies * ONE)
+
+
+def _cost(
+    op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str = "f.1"
+) -> costs.Cost:
+    text = f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
+    return costs.Cost(hlo.parse_instruction(text), 1, cycles, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "kind"),
+    [
+        ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
+        ("layer_3/attention/softmax/Exp", "softmax"),
+        ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
+        ("layer_3/attention/output/MatMul", "projections"),
+        ("layer_3/attention/output/dropout/SelectV2", "dropout"),
+        ("layer_3/mlp/MatMul_1", "MLP"),
+        ("embedding/GatherV2", "embedding"),
+        ("mlm_head/layer_norm/Mean", "layer norm"),
+        ("optimizer/SelectV2_3", "optimiser"),
+        ("pooler/MatMul", "NSP head"),
+        ("", "other"),
+    ],
+)
+def test_kinds(op_name: str, kind: str) -> None:
+    assert breakdown.kind_of(_cost(op_name)) == kind
+    assert kind in breakdown.KINDS
+
+
+def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from() -> None:
+    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
+    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
+    cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
+    assert breakdown.kind_of(cost) == "between devices"
+
+
+def test_the_same_op_of_all_layers_is_one_line() -> None:
+    same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
+    (top,) = breakdown.top_ops(same)
+    assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)

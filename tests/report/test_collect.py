@@ -8,7 +8,7 @@ from bigbird_ja.report import collect
 from tests.report import fake_run
 
 
-def test_sessions_end_as_the_events_say(tmp_path):
+def test_sessions_end_as_the_events_say_and_cost_and_eta_follow_the_pace(tmp_path):
     run_dir = fake_run.write(tmp_path / "base")
     now = fake_run.end_of(run_dir) + 10
     run = collect.collect(str(run_dir), now)
@@ -20,16 +20,11 @@ def test_sessions_end_as_the_events_say(tmp_path):
     silent = collect.collect(str(run_dir), now + 3600)
     assert not silent.is_running and silent.sessions[-1].ending == "killed"
     assert silent.sessions[-1].end == fake_run.end_of(run_dir)
-
-
-def test_cost_and_eta_follow_the_pace_so_far(tmp_path):
-    run_dir = fake_run.write(tmp_path / "r")
-    run = collect.collect(str(run_dir), 0.0)
     assert run.eta_seconds == pytest.approx(4000 * fake_run.STEP_SECONDS)
     assert run.cost_usd is None
     with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
         file.write('{"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}\n{half')
-    assert collect.collect(str(run_dir), 0.0).cost_usd == 12.5
+    assert collect.collect(str(run_dir), now).cost_usd == 12.5
 
 
 def test_runs_are_named_by_where_they_differ(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import (
     SUFFIXES,
     CheckpointStore,
@@ -24,149 +24,132 @@ from bigbird_ja.run.checkpoints import (
     to_remove,
     write_variables,
 )
-from bigbird_ja.run.model import read_checkpoint
 from bigbird_ja.storage.ownership import MARK, Made, Owned
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "bucket":
-        return f"{request.getfixturevalue('bucket')}/run"
-    (tmp_path / "run").mkdir()
-    return str(tmp_path / "run")
 
 
 class Killed(BaseException):
     """Stands for SIGKILL between two files."""
 
 
-def make(place: str, tmp_path: Path) -> tuple[CheckpointStore, list[tuple[str, int, str]]]:
-    """The store, and what it reports."""
-    reports: list[tuple[str, int, str]] = []
-    scratch = tmp_path / "scratch"
-    scratch.mkdir(exist_ok=True)
+class Run:
+    """A MODEL_DIR, its store, and what that reports."""
 
-    def report(event: str, step: int, text: str) -> None:
-        reports.append((event, step, text))
+    def __init__(self, place: str, scratch: Path) -> None:
+        self.place, self.scratch = place, scratch
+        self.reports: list[tuple[str, int, str]] = []
 
-    store = CheckpointStore(place, str(scratch), report, owned=Owned.create(place, "run"))
-    return store, reports
+        def report(event: str, step: int, text: str) -> None:
+            self.reports.append((event, step, text))
+
+        owned = Owned.create(place, "run")
+        self.store = CheckpointStore(place, str(scratch), report, owned=owned)
+
+    def save(self, step: int, keep_last: int = 3, keep_every: int = 0) -> Meta:
+        prefix = str(self.scratch / f"model.ckpt-{step}")
+        values = {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)}
+        write_variables(prefix, values)
+        meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
+        return self.store.publish(prefix, meta, keep_last, keep_every)
+
+    def latest(self) -> int:
+        """The step of the newest good checkpoint."""
+        newest = self.store.latest_good()
+        assert newest is not None
+        return newest.meta.step
+
+    def names(self, start: str = "") -> list[str]:
+        return [n for n in storage.list_files(self.place) if n.startswith(start)]
+
+    def read(self, name: str) -> bytes:
+        return storage.read_bytes(storage.join(self.place, name))
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        storage.write_bytes(storage.join(self.place, name), data)
+
+    def delete(self, name: str) -> None:
+        storage.delete(storage.join(self.place, name))
+
+    def flip(self, name: str) -> None:
+        data = bytearray(self.read(name))
+        data[len(data) // 2] ^= 1
+        self.overwrite(name, bytes(data))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        text = self.read(name).decode()
+        assert old in text
+        self.overwrite(name, text.replace(old, new, 1).encode())
 
 
-def save(
-    store: CheckpointStore, tmp_path: Path, step: int, keep_last: int = 3, keep_every: int = 0
-) -> Meta:
-    prefix = str(tmp_path / "scratch" / f"model.ckpt-{step}")
-    write_variables(prefix, {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)})
-    meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
-    return store.publish(prefix, meta, keep_last, keep_every)
+@pytest.fixture(params=["disk", "bucket"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    (tmp_path / "scratch").mkdir()
+    if request.param == "bucket":
+        return Run(f"{request.getfixturevalue('bucket')}/run", tmp_path / "scratch")
+    (tmp_path / "run").mkdir()
+    return Run(str(tmp_path / "run"), tmp_path / "scratch")
 
 
-def flip(place: str, name: str) -> None:
-    path = storage.join(place, name)
-    data = bytearray(storage.read_bytes(path))
-    data[len(data) // 2] ^= 1
-    storage.write_bytes(path, bytes(data))
-
-
-def test_what_is_saved_is_read_back(place: str, tmp_path: Path) -> None:
-    store, reports = make(place, tmp_path)
-    assert store.latest_good() is None
-    save(store, tmp_path, 10)
-    saved = save(store, tmp_path, 20)
-    newest = store.latest_good()
-    assert newest is not None and newest.meta == saved and store.steps() == [10, 20]
+def test_what_is_saved_is_read_back(run: Run) -> None:
+    assert run.store.latest_good() is None
+    run.save(10)
+    saved = run.save(20)
+    newest = run.store.latest_good()
+    assert newest is not None and newest.meta == saved and run.store.steps() == [10, 20]
     values = read_variables(newest.prefix)
     assert values["global_step"] == 20 and (values["a/b"] == 20).all()
-    state = storage.read_text(storage.join(place, "checkpoint")).splitlines()
+    state = run.read("checkpoint").decode().splitlines()
     assert state[0] == 'model_checkpoint_path: "model.ckpt-20"' and len(state) == 3
-    assert not reports
-
-
-def _change_sidecar(place: str, old: str, new: str) -> None:
-    path = storage.join(place, "model.ckpt-20.json")
-    text = storage.read_text(path)
-    assert old in text
-    storage.write_bytes(path, text.replace(old, new).encode())
+    assert not run.reports
 
 
 DATA, INDEX, SIDECAR = (f"model.ckpt-20{end}" for end in (*SUFFIXES, ".json"))
+FILES = '"files": {'
+OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "how", "words"),
     [
-        (lambda place: flip(place, INDEX), r"-20\.index: its checksum is not"),
-        (lambda place: flip(place, DATA), r"-20\.data-00000-of-00001: its checksum is not"),
-        (
-            lambda place: storage.write_bytes(storage.join(place, INDEX), b"x"),
-            r"-20\.index: 1 bytes instead of \d+",
-        ),
-        (
-            lambda place: storage.delete(storage.join(place, DATA)),
-            r"-20\.data-00000-of-00001: missing",
-        ),
-        (
-            lambda place: _change_sidecar(place, INDEX, "../passwd"),
-            r"-20\.json: damaged: does not list model\.ckpt-20\.index",
-        ),
-        (lambda place: _change_sidecar(place, '"step": 20', '"step": 10'), "is of step 10"),
-        (
-            lambda place: storage.write_bytes(storage.join(place, SIDECAR), b"{"),
-            r"-20\.json: damaged",
-        ),
-        (
-            lambda place: storage.write_bytes(storage.join(place, SIDECAR), b"{}"),
-            r"-20\.json: damaged: step is missing",
-        ),
-        (
-            lambda place: _change_sidecar(place, '"time": 0.0', '"time": "x"'),
-            r"json: damaged.*time",
-        ),
-        (
-            lambda place: storage.delete(storage.join(place, SIDECAR)),
-            "its sidecar is missing",
-        ),
+        (Run.flip, [INDEX], r"-20\.index: its checksum is not"),
+        (Run.flip, [DATA], r"-20\.data-00000-of-00001: its checksum is not"),
+        (Run.overwrite, [INDEX, b"x"], r"-20\.index: 1 bytes instead of \d+"),
+        (Run.delete, [DATA], r"-20\.data-00000-of-00001: missing"),
+        (Run.edit, [SIDECAR, INDEX, "../passwd"], r"-20\.json: damaged: lists \.\./passwd, model"),
+        (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
+        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
+        (Run.overwrite, [SIDECAR, b"{"], r"-20\.json: damaged"),
+        (Run.overwrite, [SIDECAR, b"{}"], r"-20\.json: damaged: step is missing"),
+        (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
+        (Run.delete, [SIDECAR], "its sidecar is missing"),
     ],
 )
 def test_damage_is_found_named_and_set_aside(
-    place: str, tmp_path: Path, change: Callable[[str], None], words: str
+    run: Run, change: Callable[..., None], how: list, words: str
 ) -> None:
-    store, reports = make(place, tmp_path)
-    save(store, tmp_path, 10)
-    save(store, tmp_path, 20)
-    change(place)
-    there = [name for name in (DATA, INDEX, SIDECAR) if name in storage.list_files(place)]
-    newest = store.latest_good()
-    assert newest is not None and newest.meta.step == 10 and store.steps() == [10]
-    ((event, step, text),) = reports
+    run.save(10)
+    run.save(20)
+    change(run, *how)
+    there = [name for name in (DATA, INDEX, SIDECAR) if name in run.names()]
+    assert run.latest() == 10 and run.store.steps() == [10]
+    ((event, step, text),) = run.reports
     assert (event, step) == ("set_aside", 20)
     start = r"checkpoint 20 is damaged and was set aside as damaged-model\.ckpt-20\.\*: .*"
     assert re.match(start + words, text)
-    assert {f"damaged-{name}" for name in there} <= set(storage.list_files(place))
+    assert {f"damaged-{name}" for name in there} <= set(run.names())
     # What is read by others lists what is left.
-    state = storage.read_text(storage.join(place, "checkpoint"))
-    assert "ckpt-10" in state and "ckpt-20" not in state
-    assert store.latest_good() is not None and len(reports) == 1
+    state = run.read("checkpoint")
+    assert b"ckpt-10" in state and b"ckpt-20" not in state
+    assert run.latest() == 10 and len(run.reports) == 1
 
 
-def test_what_cannot_be_fetched_is_named(place: str, tmp_path: Path) -> None:
-    store, _ = make(place, tmp_path)
+def test_what_cannot_be_fetched_is_named(run: Run) -> None:
     with pytest.raises(Damaged, match=r"model\.ckpt-99\.json: no such checkpoint"):
-        store.fetch(99)
-    save(store, tmp_path, 20)
-    _change_sidecar(place, '"format_version": "0.1.0"', '"format_version": ""')
-    with pytest.raises(BadInput, match=r"model\.ckpt-20\.json.*train again") as caught:
-        store.latest_good()
-    assert not isinstance(caught.value, Damaged) and store.steps() == [20], "left as it is"
+        run.store.fetch(99)
 
 
-def test_a_failed_save_leaves_nothing_of_itself(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10)
-    before = sorted(storage.list_files(place))
+def test_a_failed_save_leaves_nothing_of_itself(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.save(10)
+    before = sorted(run.names())
     write = storage.write_bytes
 
     def fail(path: str, data: bytes) -> object:
@@ -176,24 +159,22 @@ def test_a_failed_save_leaves_nothing_of_itself(
 
     monkeypatch.setattr(storage, "write_bytes", fail)
     with pytest.raises(StorageError, match="full"):
-        save(store, tmp_path, 20)
-    assert sorted(storage.list_files(place)) == before
+        run.save(20)
+    assert sorted(run.names()) == before
 
 
-def test_saving_removes_all_but_the_last_and_one_per_window(place: str, tmp_path: Path) -> None:
-    store, _ = make(place, tmp_path)
+def test_saving_removes_all_but_the_last_and_one_per_window(run: Run) -> None:
     for step in (5, 10, 20, 25, 45, 50):
-        save(store, tmp_path, step, keep_last=1, keep_every=20)
-    assert store.steps() == [20, 45, 50]
+        run.save(step, keep_last=1, keep_every=20)
+    assert run.store.steps() == [20, 45, 50]
 
 
 def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10)
-    save(store, tmp_path, 20)
-    flip(place, "model.ckpt-20.index")
+    run.save(10)
+    run.save(20)
+    run.flip("model.ckpt-20.index")
     rename, renamed = storage.rename, []
 
     def once(old: str, new: str) -> None:
@@ -204,43 +185,33 @@ def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
 
     monkeypatch.setattr(storage, "rename", once)
     with pytest.raises(Killed):
-        store.latest_good()
-    assert store.steps() == [10]
+        run.store.latest_good()
+    assert run.store.steps() == [10]
 
 
-def test_a_state_file_that_is_no_text_is_written_anew(place: str, tmp_path: Path) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10)
-    state = storage.join(place, "checkpoint")
-    storage.write_bytes(state, b"\xff\xfe")
-    assert store.latest_good() is not None
-    assert 'all_model_checkpoint_paths: "model.ckpt-10"' in storage.read_text(state)
+def test_a_state_file_that_is_no_text_is_written_anew(run: Run) -> None:
+    run.save(10)
+    run.overwrite("checkpoint", b"\xff\xfe")
+    assert run.latest() == 10
+    assert b'all_model_checkpoint_paths: "model.ckpt-10"' in run.read("checkpoint")
 
 
 @pytest.mark.parametrize("lost", ["state", "files", "files set aside"])
-def test_what_was_there_once_is_never_taken_for_a_start(
-    place: str, tmp_path: Path, lost: str
-) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10)
-    flip(place, "model.ckpt-10.index")
+def test_what_was_there_once_is_never_taken_for_a_start(run: Run, lost: str) -> None:
+    run.save(10)
+    run.flip("model.ckpt-10.index")
     if lost == "files":
-        for name in storage.list_files(place):
-            if name != "checkpoint":
-                storage.delete(storage.join(place, name))
-    with pytest.raises(
-        StorageError, match=r"no good checkpoint is left .*another --model_dir"
-    ) as e:
-        store.latest_good()
-    assert ("its checksum" in str(e.value)) == (lost != "files")
+        for name in run.names("model.ckpt-"):
+            run.delete(name)
+    words = r"no good checkpoint is left .*another --model_dir"
+    with pytest.raises(StorageError, match=words) as caught:
+        run.store.latest_good()
+    assert ("its checksum" in str(caught.value)) == (lost != "files")
     if lost != "files":
-        names = storage.list_files(place)
-        gone = "checkpoint" if lost == "state" else "damaged-"
-        for name in names:
-            if name.startswith(gone):
-                storage.delete(storage.join(place, name))
+        for name in run.names("checkpoint" if lost == "state" else "damaged-"):
+            run.delete(name)
         with pytest.raises(StorageError, match=r"is left \(see damaged-\*\)"):
-            store.latest_good()
+            run.store.latest_good()
 
 
 def test_parameters_are_what_is_no_slot_and_no_step() -> None:
@@ -262,102 +233,56 @@ def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> N
         write_variables(str(tmp_path / "file" / "x"), {"a": np.zeros(1)})
 
 
-def test_a_kill_between_any_two_files_leaves_the_one_before(place: str, tmp_path: Path) -> None:
-    for number in range(1, 5):
-        here = storage.join(place, str(number))
-        storage.make_directory(here)
-        store, _ = make(here, tmp_path)
-        for step in (10, 20):
-            save(store, tmp_path, step, keep_last=2)
-        marks = 0
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_kill_between_any_two_files_leaves_the_one_before(run: Run, number: int) -> None:
+    for step in (10, 20):
+        run.save(step, keep_last=2)
+    marks = 0
 
-        def mark(phase: str, stop_at: int = number) -> None:
-            nonlocal marks
-            marks += 1
-            if marks == stop_at:
-                raise Killed
+    def mark(phase: str) -> None:
+        nonlocal marks
+        marks += 1
+        if marks == number:
+            raise Killed
 
-        owned = Owned.create(here, "run")
-        dying = CheckpointStore(here, str(tmp_path / "scratch"), mark=mark, owned=owned)
-        with (
-            pytest.raises(Killed),
-            # A killed process tidies nothing up on its way out.
-            mock.patch.object(Owned, "remove", side_effect=Killed),
-        ):
-            save(dying, tmp_path, 30, keep_last=2)
-        after, _ = make(here, tmp_path)
-        newest = after.latest_good()
-        assert newest is not None and newest.meta.step == (20 if number < 3 else 30)
-        save(after, tmp_path, 40, keep_last=2)
-        assert after.latest_good().meta.step == 40  # type: ignore[union-attr]
-        assert len(after.steps()) == 2
-        assert len([n for n in storage.list_files(here) if "model.ckpt-" in n]) == 6
+    run.store.mark = mark
+    # A killed process tidies nothing up on its way out.
+    with pytest.raises(Killed), mock.patch.object(Owned, "remove", side_effect=Killed):
+        run.save(30, keep_last=2)
+    after = Run(run.place, run.scratch)
+    assert after.latest() == (20 if number < 3 else 30)
+    after.save(40, keep_last=2)
+    assert after.latest() == 40
+    assert len(after.store.steps()) == 2 and len(after.names("model.ckpt-")) == 6
 
 
-def test_only_what_we_wrote_is_cleaned_up_after_a_kill(place: str, tmp_path: Path) -> None:
+def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run: Run) -> None:
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
     for name in (theirs, ours):
-        storage.write_bytes(storage.join(place, name), b"x")
-    Owned.create(place, "run").note({ours: Made.of(b"x")})
-    store, reports = make(place, tmp_path)
-    assert store.latest_good() is None
-    assert [report[:2] for report in reports] == [("cleaned", 6)]
-    assert [n for n in storage.list_files(place) if n != MARK] == [theirs]
+        run.overwrite(name, b"x")
+    Owned.create(run.place, "run").note({ours: Made.of(b"x")})
+    after = Run(run.place, run.scratch)
+    assert after.store.latest_good() is None
+    assert [report[:2] for report in after.reports] == [("cleaned", 6)]
+    assert [n for n in run.names() if n != MARK] == [theirs]
 
 
-def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(
-    place: str, tmp_path: Path
-) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10, keep_last=1)
-    storage.write_bytes(storage.join(place, "model.ckpt-10.json"), b"the user's")
-    save(store, tmp_path, 20, keep_last=1)
-    assert storage.read_bytes(storage.join(place, "model.ckpt-10.json")) == b"the user's"
-    assert storage.exists(storage.join(place, "model.ckpt-10.index"))
+def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run: Run) -> None:
+    run.save(10, keep_last=1)
+    run.overwrite("model.ckpt-10.json", b"the user's")
+    run.save(20, keep_last=1)
+    assert run.read("model.ckpt-10.json") == b"the user's"
+    assert "model.ckpt-10.index" in run.names()
 
 
-def test_a_second_damaged_checkpoint_does_not_replace_the_first(place: str, tmp_path: Path) -> None:
-    store, _ = make(place, tmp_path)
-    save(store, tmp_path, 10)
+def test_a_second_damaged_checkpoint_does_not_replace_the_first(run: Run) -> None:
+    run.save(10)
     for _ in range(2):
-        save(store, tmp_path, 20)
-        storage.write_bytes(storage.join(place, "model.ckpt-20.json"), b"{}")
-        assert store.latest_good().meta.step == 10  # type: ignore[union-attr]
-    names = [n for n in storage.list_files(place) if n.startswith("damaged-")]
+        run.save(20)
+        run.overwrite(SIDECAR, b"{}")
+        assert run.latest() == 10
+    names = run.names("damaged-")
     assert len(names) == 6 and "damaged-2-model.ckpt-20.json" in names
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"w": np.full([3], np.nan, np.float32)}, "w holds text, NaN"),
-        ({"w": np.array(["text"], object)}, "w holds text"),
-        ({"global_step": np.int64(9)}, "global_step is 9 and its sidecar states 10"),
-    ],
-)
-def test_wrong_variables_under_a_right_sidecar_are_refused(
-    tmp_path: Path, values: dict, words: str
-) -> None:
-    store, _ = make(str(tmp_path), tmp_path)
-    prefix = str(tmp_path / "scratch" / "model.ckpt-10")
-    write_variables(prefix, {"w": np.zeros(3), "global_step": np.int64(10), **values})
-    store.publish(prefix, Meta(10, "config", "data", 1.5, 100, 0, 0.0, 10, 4), 3, 0)
-    with pytest.raises(Damaged, match=words):
-        read_checkpoint(store.fetch(10))
-
-
-def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
-    bucket: str, fake_gcs: object, tmp_path: Path
-) -> None:
-    store, _ = make(f"{bucket}/run", tmp_path)
-    save(store, tmp_path, 10)
-    fake_gcs.fault(".*", "status", code=403, times=-1)  # type: ignore[attr-defined]
-    with pytest.raises(PermissionError):
-        store.latest_good()
-    fake_gcs.clear()  # type: ignore[attr-defined]
-    fake_gcs.fault(".*", "status", code=503, times=-1)  # type: ignore[attr-defined]
-    with pytest.raises(StorageError):
-        store.latest_good()
 
 
 @given(
@@ -369,15 +294,10 @@ def test_retention_keeps_the_last_and_one_per_window(
     steps: list[int], keep_last: int, every: int
 ) -> None:
     kept: list[int] = []
-    for i in range(1, len(steps) + 1):  # as saving goes: one more each time
-        kept = [*kept, steps[i - 1]]
-        kept = [step for step in kept if step not in to_remove(kept, keep_last, every)]
-    assert kept[-keep_last:] == steps[-keep_last:]
-    if every:
-        windows = {}
-        for step in steps:
-            windows.setdefault(step // every, step)
-        firsts = {step for window, step in windows.items() if window}
-        assert set(kept) == firsts | set(steps[-keep_last:])
-    else:
-        assert len(kept) == min(keep_last, len(steps))
+    firsts: dict[int, int] = {}
+    for step in steps:  # as saving goes: one more each time
+        kept = [*kept, step]
+        kept = [old for old in kept if old not in to_remove(kept, keep_last, every)]
+        if every and step // every:
+            firsts.setdefault(step // every, step)
+    assert set(kept) == {*firsts.values(), *steps[-keep_last:]}

@@ -71,15 +71,6 @@ def test_each_rule_trains_as_its_reference_does(rule):
         assert np.abs(value - start[name]).max() > 0.005
 
 
-def test_global_norm_and_clipping():
-    gradients = {"a": tf.constant([3.0, 0.0]), "b": tf.constant([[4.0]])}
-    norm = optimizer.global_norm(gradients)
-    assert float(norm) == pytest.approx(5.0)
-    assert float(optimizer.clip_factor(norm, 1.0)) == pytest.approx(0.2)
-    assert float(optimizer.clip_factor(norm, 10.0)) == 1.0
-    assert float(optimizer.clip_factor(norm, 0.0)) == 1.0
-
-
 def _curve(steps=100, beyond=0, **training):
     sets = {"num_train_steps": steps, "learning_rate": 0.5, "warmup_steps": 10, **training}
     section = tiny_config(**{f"training.{key}": value for key, value in sets.items()}).training

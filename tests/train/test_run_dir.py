@@ -44,13 +44,6 @@ def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
     RunDir(str(tmp_path)).check_settings(config("training.seed=1"))
 
 
-def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
-    run = start(tmp_path)
-    run.check_settings(config("training.num_train_steps=7"))
-    with pytest.raises(BadInput, match=r"dtype: bfloat16 -> float32; training\.seed: 12345 -> 1"):
-        run.check_settings(config("training.seed=1", "training.dtype=float32"))
-
-
 def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
     for number in (1, 2):
         start(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""When saves are due, and what a save in the background may and may not do."""
+"""The threads beside the steps: saves, the watchdog, periodic tasks; and when saves are due."""
 
 from __future__ import annotations
 
@@ -13,34 +13,28 @@ import pytest
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.settings.schema import CheckpointsConfig
+from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 
-def test_by_minutes_and_by_steps() -> None:
+def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off() -> None:
     now = [0.0]
     config = CheckpointsConfig(save_every_minutes=10, save_every_steps=100)
     schedule = SaveSchedule(config, 90, lambda: now[0])
     assert not schedule.is_due(99) and schedule.is_due(100) and schedule.is_due(117)
+    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
     schedule.saved(117)  # device loops end where they end
     assert not schedule.is_due(199) and schedule.is_due(200)
     now[0] = 600.0
     assert schedule.is_due(118) and not schedule.is_due(117)
-
-
-def test_zero_is_off() -> None:
-    now = [0.0]
-    config = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
-    schedule = SaveSchedule(config, 0, lambda: now[0])
+    off = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
+    schedule = SaveSchedule(off, 0, lambda: now[0])
     now[0] = 1e9
     assert not schedule.is_due(10**9) and schedule.next_due(10**9) > 10**12
-
-
-def test_the_next_step_that_is_due_by_steps() -> None:
-    schedule = SaveSchedule(CheckpointsConfig(save_every_steps=100), 90)
-    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
 
 
 def make(
@@ -84,3 +78,54 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path: Pat
     saver.poll()
     assert store.steps() == saved == []
     assert list((tmp_path / ".scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "at", "silences"), [(60.0, 59.0, []), (60.0, 61.0, [61.0]), (0.0, 1e9, [])]
+)
+def test_the_watchdog_acts_after_its_limit_and_zero_is_off(
+    limit: float, at: float, silences: list[float]
+) -> None:
+    now, called = [0.0], threading.Event()
+    seen: list[float] = []
+
+    def on_stall(silence: float) -> None:
+        seen.append(silence)
+        called.set()
+
+    with Watchdog(limit, on_stall, clock=lambda: now[0], poll=0.01) as watchdog:
+        now[0] = at
+        called.wait(10 if silences else 0.1)
+        watchdog.tick()
+    assert seen == silences
+
+
+def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried() -> None:
+    now, done, logged = [0.0], [], []
+
+    def fail() -> None:
+        done.append("b")
+        raise OSError("503")
+
+    tasks = [Task("a", 10.0, lambda: done.append("a"), 10.0), Task("b", 25.0, fail, 25.0)]
+    periodic = Periodic(tasks, logged.append, lambda: now[0])
+    for now[0] in range(0, 51, 5):
+        periodic.run_due()
+        periodic.poll()
+    assert (done.count("a"), done.count("b")) == (5, 2)
+    assert logged == ["b failed, will be tried again: 503"]
+
+
+def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written() -> None:
+    now, beats = [0.0], []
+
+    def lose() -> None:
+        raise LeaseLost("gone")
+
+    tasks = [Task("lock", 1.0, lose), Task("heartbeat", 1.0, lambda: beats.append(now[0]))]
+    periodic = Periodic(tasks, print, lambda: now[0])
+    for now[0] in range(5):
+        periodic.run_due()
+    assert beats == []
+    with pytest.raises(LeaseLost):
+        periodic.poll()

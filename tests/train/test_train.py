@@ -201,12 +201,6 @@ def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(
     assert files and not [path for path in files if b"swordfish" in path.read_bytes()]
 
 
-def test_a_request_before_the_first_step_saves_nothing(training: Training) -> None:
-    with pytest.raises(Interrupted, match="no step was made"):
-        training.run(stop_at=0)
-    assert training.saved == []
-
-
 def test_each_batch_of_an_evaluation_ticks_the_watchdog(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,26 +251,3 @@ def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
         run_log.append_eval(training.model_dir, line)
     training.run(evaluates=True)
     assert training.evaluated[len(before) :] == expected
-
-
-def test_a_resume_reads_each_file_of_model_dir_once_or_twice(
-    training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once before the lock, and what another process may have changed once more behind it."""
-    with pytest.raises(Interrupted):
-        training.run(stop_at=9)
-    reads: dict[str, int] = {}
-    for function in ("read_bytes", "list_stats"):
-        original = getattr(storage, function)
-
-        def counting(path: str, *args: Any, original: Any = original) -> Any:
-            if path.startswith(training.model_dir):
-                name = path.rpartition("/")[2]
-                reads[name] = reads.get(name, 0) + 1
-            return original(path, *args)
-
-        monkeypatch.setattr(storage, function, counting)
-    training.run()
-    lists = reads.pop("model") - 5 * (30 // 7 - 1)  # saving lists too, to remove the oldest
-    assert reads["config.yaml"] == 1 and reads["events.jsonl"] == 2, reads
-    assert reads["metrics.jsonl"] == 1 and lists <= 3, (reads, lists)

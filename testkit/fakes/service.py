@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 TOKEN = "token-of-the-vm"
@@ -111,8 +112,7 @@ class Service:
             return None
         directory = os.path.join(self.work_dir, f"vm-{len(self._processes)}")
         os.makedirs(directory)
-        with open(f"{directory}/startup-script", "w", encoding="utf-8") as file:
-            file.write(script)
+        Path(directory, "startup-script").write_text(script, "utf-8")
         disk = os.path.join(self.work_dir if self._keep_disk else directory, disk_name)
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
         with open(f"{directory}/console.log", "wb") as output:
