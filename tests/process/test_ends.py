@@ -184,7 +184,11 @@ def test_ctrl_c_at_any_time(
             "evaluate": [model, data, "--max_batches=3"],
             "export": [model, f"--output_dir={out}/export", "--format=saved_model"],
             "check-data": [data],
-            "tokenize": [f"--input={small_run.corpus}", f"--output_prefix={out}/new/x"],
+            "tokenize": [
+                f"--input={small_run.corpus}",
+                f"--output_prefix={out}/new/x",
+                "--vocab_size=1200",
+            ],
         }[command]
         running = zygote.start(command, *words, "--json")
         time.sleep(seconds)
