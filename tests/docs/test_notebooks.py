@@ -105,6 +105,7 @@ def test_the_notebooks_share_their_cells() -> None:
 
 CONFIG = {
     **killing.CONFIG,
+    "tpu": {"num_cores": 1},
     "tokenize": {"vocab_size": 1200},
     "make_data": {"seq_length": 128, "max_predictions_per_seq": 20, "mask_unit": "subword",
                   "eval_fraction": 0.05, "num_shards": 2},
