@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from bigbird_ja.commands.fill_mask import encode_with_masks
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
@@ -68,7 +67,7 @@ def test_some_of_the_real_text(theirs, ours, real_text_path):
 
 def test_masks_stand_where_tokens_stood(theirs, ours):
     for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
-        assert _ids(theirs, [text])[0] == encode_with_masks(text, ours)
+        assert _ids(theirs, [text])[0] == ours.encode_with_masks(text)
 
 
 def _trained(run_cli, corpus, folder, *flags):
@@ -85,7 +84,7 @@ def test_bpe_models_too(sample_corpus, tmp_path, run_cli):
     tokenizer, theirs = _trained(run_cli, sample_corpus, tmp_path, *flags)
     texts = list(open_corpus([sample_corpus]).texts())[:20]
     assert _ids(theirs, texts) == tokenizer.encode_batch(texts)
-    assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == encode_with_masks("_NEWLINE_[MASK]", tokenizer)
+    assert _ids(theirs, ["_NEWLINE_[MASK]"])[0] == tokenizer.encode_with_masks("_NEWLINE_[MASK]")
 
 
 @pytest.mark.nightly

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer, words
 
 has_mecab = importlib.util.find_spec("fugashi") is not None
-
-
-def script_boundaries(text):
-    """int64: offsets where `ScriptMarker` sees words start if every character is a piece."""
-    pieces = sorted(set(text))
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    characters = SimpleNamespace(
-        pieces=pieces, vocab_size=len(pieces), is_text_piece=np.ones(len(pieces), bool)
-    )
-    (starts,) = words.ScriptMarker(characters)([text], [np.array([ids[c] for c in text], int)])
-    return np.flatnonzero(starts)
 
 
 def cut(text, offsets):
@@ -51,7 +38,7 @@ def cut(text, offsets):
 )
 def test_script_boundaries(expected: list[str]) -> None:
     text = "".join(expected)
-    assert cut(text, script_boundaries(text)) == expected
+    assert cut(text, words.script_boundaries(text)) == expected
 
 
 @pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
@@ -93,7 +80,9 @@ def test_script_marks_of_tokens_agree_with_those_of_text(tokenizer_path, sample_
     total = differing = 0
     for text, x, starts in zip(texts, ids, marker(texts, ids), strict=True):
         assert starts.dtype == bool and len(starts) == len(x)
-        by_text = words.starts_at(script_boundaries(tok.surface(text)), tok.token_offsets(text, x))
+        by_text = words.starts_at(
+            words.script_boundaries(tok.surface(text)), tok.token_offsets(text, x)
+        )
         symbols = ~tok.is_text_piece[x]
         by_text |= symbols
         by_text[1:] |= symbols[:-1]
