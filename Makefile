@@ -16,7 +16,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs clean \
 	probe soak plan-plot size \
 	bench-data bench-step bench-code bench-length bench-checkpoint bench-faults bench-export-memory bench-tokenize \
-	bench-bad-input bench-leaks bench-engine $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ bench-length: $(ALL) ## cost against sequence length, block-sparse and full; dra
 bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
 	@$(BIN)/python -m scripts.bench_engine --only loop,restart
 	@.venv-estimator/bin/python -m scripts.bench_engine --only engines
+
+bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
+	@$(BIN)/python -m scripts.bench_engine --rev $(REV)
 
 bench-recipe: $(ALL) ## mask rates, first values, schedules, ...: what learns better at equal tokens and equal price (hours)
 	@$(BIN)/python -m scripts.learn recipe --priced

@@ -16,6 +16,7 @@ import contextlib
 import os
 import queue
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from testkit import command_line, runs
 from testkit.hostile import files, folders
 from testkit.hostile import world as world_lib
 from testkit.hostile.case import Case, sample_of
-from testkit.hostile.judge import Judge, Verdict
+from testkit.hostile.judge import Judge
 from testkit.zygote import Zygote
 
 _KINDS = ("files", "folders")
@@ -69,14 +70,14 @@ def _try_generated(place: Path, inputs: Path) -> list[Row]:
         progress = stack.enter_context(console.Progress(len(cases), "cases"))
 
         def one(kind: str, case: Case) -> Row:
-            judge = judges.get()
+            judge, start = judges.get(), time.monotonic()
             try:
-                verdict: Verdict = judge.try_case(case, same_result=kind == "files")
+                problem = judge.try_case(case, same_result=kind == "files")
             finally:
                 judges.put(judge)
-            _say(f"{case.command} {case.name}", verdict.problem)
+            _say(f"{case.command} {case.name}", problem)
             progress.update()
-            return kind, case.command, verdict.problem, verdict.seconds
+            return kind, case.command, problem, time.monotonic() - start
 
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(_JOBS.value))
         return list(pool.map(lambda pair: one(*pair), cases))

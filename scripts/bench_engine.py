@@ -1,6 +1,6 @@
 """What an engine costs beside the step, and how soon it trains again: `make bench-engine`.
 
-    python -m scripts.bench_engine [--only loop,engines,restart]
+    python -m scripts.bench_engine [--only loop,engines,restart] [--rev COMMIT]
 
 On a CPU and on random records, by `pretrain` itself in processes of its own, in turns:
 
@@ -9,6 +9,9 @@ On a CPU and on random records, by `pretrain` itself in processes of its own, in
 - engines: seconds per step under the engines pjrt and estimator (where TensorFlow is 2.15).
 - restart: from the start of the process to its first new step, with the programs kept beside the
   run and without, after a SIGKILL (jax from 0.7 on; older ones keep no CPU programs).
+
+With `--rev` only the start-up is timed, against that commit's, in pairs: `--help`, and `pretrain`
+of the preset tiny-cpu to its first step, each on data that its own commands made.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, table
+from scripts import revisions
 from testkit import synthetic
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,17 +143,52 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
+def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
+    """Rows of `revisions.HEADER`: how long commands take to start, now and at an earlier commit."""
+    program = [sys.executable, "-m", "bigbird_ja"]
+
+    def pretrain(place: str) -> list[str]:
+        data = work / place.rstrip("0123456789") / "data"
+        return [
+            *program, "pretrain", "--config=tiny-cpu", "--engine=pjrt", f"--data_dir={data}",
+            f"--model_dir={work / place}-model", "--num_train_steps=1",
+            "--set=training.warmup_steps=0",
+        ]  # fmt: skip
+
+    commands = {"--help": lambda _: [*program, "--help"], "pretrain, one step": pretrain}
+    with revisions.tree_of(revision) as before:
+        for side, tree in (("before", before), ("now", str(ROOT))):
+            made = work / side
+            made.mkdir()
+            for line in (
+                ["sample", f"--output={made}/text.jsonl", "--documents=300"],
+                ["tokenize", "--config=tiny-cpu", f"--input={made}/text.jsonl",
+                 f"--output_prefix={made}/ja"],
+                ["make-data", "--config=tiny-cpu", f"--input={made}/text.jsonl",
+                 f"--tokenizer={made}/ja.model", f"--output_dir={made}/data"],
+            ):  # fmt: skip
+                revisions.timed([*program, *line], tree)
+        return [
+            revisions.compare(name, before, rounds, command).row()
+            for name, command in commands.items()
+        ]
+
+
 def main() -> None:
     """Measures, and prints a line each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(PARTS), help="of: " + ", ".join(PARTS))
     parser.add_argument("--steps", type=int, default=20, help="of a run")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rev", help="time the start-up against this commit's instead")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         work = Path(name)
+        if options.rev:
+            print(table(startup_rows(work, options.rev, options.rounds), revisions.HEADER))
+            return
         synthetic.write(
-            work / "data", (256,) * 4, seq_length=SEQ_LENGTH, max_predictions=PREDICTIONS,
+            work / "data", (256,) * 4, seq_length=SEQ_LENGTH, max_predictions_per_seq=PREDICTIONS,
             vocab_size=PIECES,
         )  # fmt: skip
         (work / "data" / "tokenizer.model").write_bytes(b"not read by training")

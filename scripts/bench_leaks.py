@@ -38,7 +38,7 @@ def main() -> int:
             row = total(verdicts)
             print(f"{service:8}", ", ".join(f"{name} {count:,}" for name, count in row.items()))
             for (seed, _), verdict in zip(what, verdicts, strict=True):
-                if not verdict.is_clean:
+                if verdict != Verdict():
                     print(f"  seed {seed}: {verdict}")
                     clean = False
     return 0 if clean else 1

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 
@@ -15,50 +17,44 @@ class Limits:
     """Time limits that are over when the test says so."""
 
     def __init__(self) -> None:
-        self._acts: list[Callable[[], None]] = []
+        self._timers: list[threading.Timer] = []
 
-    def timer(self, seconds: float, act: Callable[[], None]) -> Limit:
+    def timer(self, seconds: float, act: Callable[[], None]) -> threading.Timer:
         """In the place of `Dependencies.timer`."""
-        return Limit(self._acts, act)
+        timer = threading.Timer(threading.TIMEOUT_MAX, act)
+        timer.daemon = True
+        self._timers.append(timer)
+        return timer
 
     def end(self) -> None:
         """Ends those that run."""
-        for act in self._acts:
-            act()
+        for timer in self._timers:
+            if not timer.finished.is_set():
+                timer.function()
 
+    def give_to_pretrain(self, mark: Callable[..., None]) -> None:
+        """From here on `pretrain` has these limits, and calls `mark` with its phases and steps."""
+        from bigbird_ja.commands import pretrain
+        from bigbird_ja.train.job import Dependencies
 
-class Limit:
-    """One of them."""
-
-    def __init__(self, running: list[Callable[[], None]], act: Callable[[], None]) -> None:
-        self._running, self._act = running, act
-
-    def start(self) -> None:
-        """The limit holds from here on."""
-        self._running.append(self._act)
-
-    def cancel(self) -> None:
-        """And no longer."""
-        self._running.remove(self._act)
+        deps = Dependencies(mark=mark, timer=self.timer)
+        pretrain.run = functools.partial(pretrain.run, deps=deps)
 
 
 def main() -> None:
     """Runs the command of this process's arguments."""
     from bigbird_ja.cli import main as cli
-    from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.job import Dependencies
 
     limits, marks = Limits(), 0
 
-    def mark(phase: str) -> None:
+    def mark(phase: str, step: int = 0) -> None:
         nonlocal marks
         marks += phase == "step"
         if marks == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step
             limits.end()
 
     if "ENDS_AT_STEP" in os.environ:
-        deps = Dependencies(mark=mark, timer=limits.timer)
-        pretrain.run = lambda args: pretrain.run_with(args, deps)
+        limits.give_to_pretrain(mark)
     cli.main(sys.argv[1:])
 
 

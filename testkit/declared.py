@@ -59,7 +59,7 @@ def changed(value: Any, path: Path, new: Any) -> Any:
     if path[1:]:
         copy[path[0]] = changed(copy[path[0]], path[1:], new)
     elif new is GONE:
-        copy.pop(path[0], None)
+        del copy[path[0]]
     else:
         copy[path[0]] = new
     return copy

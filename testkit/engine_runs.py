@@ -20,7 +20,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from testkit import ROOT, pods, synthetic
+
 TINY = (
     "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
     "model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1",
@@ -38,8 +39,8 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     Args:
         devices: virtual CPU devices.
         cases: each with `settings` (added to `TINY`), and what `synthetic.write` takes as `data`;
-            with `restart`, the number of devices of the second half, divided state is compared
-            with a run whose state is whole, without a restart.
+            `then=[2]` is the number of devices after a restart in the middle;
+            `reference="estimator"` compares with that engine, in place of TensorFlow alone.
 
     Returns:
         For each case `losses` and `weights`: the largest relative differences; `first`, `last`:
@@ -58,10 +59,8 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 def environment(devices: int) -> dict[str, str]:
     """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    flags += " --xla_llvm_disable_expensive_passes=true"
     return {
-        **os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
+        **os.environ, **pods.environ(devices), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": str(ROOT),
     }  # fmt: skip
 
@@ -87,11 +86,9 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
-
     from bigbird_ja.settings.resolve import complete_config, resolve_config
     from bigbird_ja.train import phases
     from bigbird_ja.train.warm_start import first_state
-    from testkit import synthetic
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
     config = resolve_config(None, _settings(case))[0]
@@ -103,39 +100,26 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
             num_hosts=count, host_index=host,
         )  # fmt: skip
 
-    def first() -> Any:
-        return first_state(config, None, None)
-
     steps = config.training.num_train_steps
-    if "restart" in case:
-        return _restarted(case, config, batches, devices)
-    ours, our_losses = run_engine(_pjrt(config, first, batches, devices), steps)
-    if devices == 1 and case.get("reference") == "estimator":
+    ours = theirs = first_state(config, None, None)
+    our_losses: list[float] = []
+    their_losses: list[float] = []
+    if case.get("reference") == "estimator":
         from bigbird_ja.train.engines.estimator import EstimatorEngine
 
-        engine = EstimatorEngine(config, first, batches, 1, str(directory), use_tpu=False)
+        first = theirs
+        engine = EstimatorEngine(config, lambda: first, batches, 1, str(directory), use_tpu=False)
         theirs, their_losses = run_engine(engine, steps)
-    else:
-        reference = deepcopy(config)
-        reference.model.attention_implementation = "xla"
-        theirs, their_losses = _replicas(reference, first(), batches(0, 1), devices, steps)
+    counts = [devices, *case.get("then", [])]
+    for number, count in enumerate(counts):
+        begin, end = steps * number // len(counts), steps * (number + 1) // len(counts)
+        read = functools.partial(batches, start_step=begin)
+        ours, losses = run_engine(_pjrt(config, ours, read, count), end)
+        our_losses += losses
+        if "reference" not in case:
+            theirs, losses = _replicas(config, theirs, read(0, 1), count, range(begin, end))
+            their_losses += losses
     return _difference((ours, our_losses), (theirs, their_losses))
-
-
-def _restarted(case: Mapping[str, Any], config: Any, batches: Any, devices: int) -> dict[str, Any]:
-    """Divided state, resumed after half of the steps on `case["restart"]` devices, against state
-    that is whole and not interrupted."""
-    from bigbird_ja.train.warm_start import first_state
-
-    steps, start = config.training.num_train_steps, first_state(config, None, None)
-    half, after = steps // 2, functools.partial(batches, start_step=steps // 2)
-    state, losses = run_engine(_pjrt(config, lambda: start, batches, devices), half)
-    engine = _pjrt(config, lambda: state, after, devices, case["restart"])
-    state, more = run_engine(engine, steps)
-    whole = deepcopy(config)
-    whole.training.optimizer_sharding = False
-    reference = run_engine(_pjrt(whole, lambda: start, batches, devices), steps)
-    return _difference((state, losses + more), reference)
 
 
 def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
@@ -149,6 +133,14 @@ def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
         "losses": float(losses.max()), "weights": float(max(apart)),
         "worst": names[int(np.argmax(apart))], "first": our_losses[0], "last": our_losses[-1],
     }  # fmt: skip
+
+
+def apart(ours: Path, theirs: Path, step: int) -> float:
+    """The largest relative difference of any variable of two runs' checkpoints."""
+    from bigbird_ja.run.checkpoints import read_variables
+
+    left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
+    return max(_apart(left, right, [name for name in left if name != "global_step"]))
 
 
 def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
@@ -174,15 +166,14 @@ def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
     ]
 
 
-def _pjrt(config: Any, first: Any, batches: Any, devices: int, use: int = 0) -> Any:
+def _pjrt(config: Any, state: Any, batches: Any, count: int) -> Any:
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
     available = devices_lib.find(use_tpu=False)
-    assert len(available.devices) == devices, available
-    if use:
-        available = dataclasses.replace(available, devices=available.devices[:use])
-    return PjrtEngine(config, first, batches, available)
+    used = dataclasses.replace(available, devices=available.devices[:count])
+    assert len(used.devices) == count, available
+    return PjrtEngine(config, lambda: state, batches, used)
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
@@ -204,8 +195,8 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
 
 
 def _replicas(
-    config: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: int
-) -> tuple[dict[str, Any], list[float]]:
+    config: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: range
+) -> Run:
     """The same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
 
@@ -213,6 +204,8 @@ def _replicas(
     from bigbird_ja.run.checkpoints import SLOTS, slot_name
     from bigbird_ja.train import step as step_lib
 
+    config = deepcopy(config)
+    config.model.attention_implementation = "xla"
     names = list(parameter_specs(config))
     params = {name: tf.constant(state[name]) for name in names}
     slots = {s: {n: tf.constant(state[slot_name(n, s)]) for n in names} for s in SLOTS}
@@ -228,7 +221,7 @@ def _replicas(
         return step_lib.apply_gradients(config, params, slots, gradients, sums, step)
 
     losses = []
-    for step, batch in enumerate(batches.take(steps)):
+    for step, batch in zip(steps, batches, strict=False):
         weight = step_lib.prediction_weight(batch)
         parts = []
         for replica in range(replicas):

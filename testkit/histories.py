@@ -64,10 +64,6 @@ class Verdict:
     unending: int = 0  # or machines that are billed at the end of all time
     parts_of_slices_left_over: int = 0  # unbilled, in zones that answered when a run ended
 
-    @property
-    def is_clean(self) -> bool:
-        return self == Verdict()
-
 
 class _Killed(BaseException):
     """SIGKILL."""
@@ -77,7 +73,6 @@ class _Unending(BaseException):
     """More turns than any history has."""
 
 
-@dataclass
 class History:
     """One of them.
 
@@ -86,17 +81,14 @@ class History:
         service: `tpu`, `compute` or `slice`.
     """
 
-    seed: int
-    service: str
-
-    def __post_init__(self) -> None:
-        self._rng = rng = random.Random(f"{self.service}/{self.seed}")
+    def __init__(self, seed: int, service: str) -> None:
+        self._rng = rng = random.Random(f"{service}/{seed}")
         mean = rng.uniform(2, 48) * HOUR
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.settings = Settings(
             ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
             run_id="id-1",
-            hosts=4 if self.service == "slice" else 1,
+            hosts=4 if service == "slice" else 1,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
         )  # fmt: skip
@@ -105,7 +97,7 @@ class History:
         self.troubles = [self._trouble() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]
         self.cloud = SimulatedCloud(
             TrainerModel(target, 1.0), lambda ready: rng.expovariate(1 / mean), fast=True,
-            service=self.service, script=script, interfere=self._interfere,
+            service=service, script=script, interfere=self._interfere,
             repair=lambda lost: rng.choice([300.0, 300.0, HOUR, math.inf]),
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )  # fmt: skip
@@ -157,11 +149,8 @@ class History:
             except _Unending:
                 unending = True
                 break
-            if (
-                state is not None
-                and self.cloud.events
-                and self.cloud.events[-1]["event"] == "ended"
-            ):
+            last = self.cloud.events[-1]["event"] if self.cloud.events else ""
+            if state is not None and last == "ended":
                 self._littered += sum(map(self._answers, self.cloud.leftovers))
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
@@ -169,8 +158,7 @@ class History:
                 self._paused += gap  # an ended run's hours stand still
             self.cloud.advance(self.cloud.now + gap)
         longest = self.settings.longest + self.settings.lease + DAY
-        for _ in range(16):
-            self.cloud.advance(self.cloud.now + longest / 16)
+        self.cloud.advance(self.cloud.now + longest)
         return self.verdict(unending)
 
     def _answers(self, zone: str) -> bool:
@@ -245,8 +233,7 @@ class History:
 
 def total(verdicts: list[Verdict]) -> dict[str, int]:
     """The table's row."""
-    sums = {
-        field.name.replace("_", " "): sum(getattr(verdict, field.name) for verdict in verdicts)
-        for field in fields(Verdict)
-    }
-    return {"histories": len(verdicts), **sums}
+    row = {"histories": len(verdicts)}
+    for field in fields(Verdict):
+        row[field.name.replace("_", " ")] = sum(getattr(one, field.name) for one in verdicts)
+    return row

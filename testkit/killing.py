@@ -1,24 +1,14 @@
-"""Kills real training processes at chosen instants: the soak and its small test.
-
-A trainer is a fork of this process, which has imported TensorFlow but never used it: a start then
-takes two seconds instead of eight. The trainer names each instant of interest on a pipe ("step",
-"save", "between-files", see `train.job.Dependencies`) and waits for an answer, so that a kill
-can be placed between two files exactly, or some random milliseconds after an instant.
-"""
+"""Tiny runs to kill, and the soak: real processes, killed again and again at random instants."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import random
-import select
 import signal
-import sys
+import statistics
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +17,22 @@ from typing import Any
 import yaml
 
 from bigbird_ja.storage.ownership import MARK
-from testkit import synthetic
+from testkit import pods, synthetic
+from testkit.zygote import Ended, Zygote
 
-PHASES = ("start-up", "compile", "input", "step", "save", "between-files")
-# Seconds after an instant in which the kill comes.
-_WITHIN = {"compile": 2.0}
+# A mark of `train.job.Dependencies`, how often it may come at most, and the seconds after it in
+# which to kill: 0 is between two files exactly.
+PHASES = {
+    "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock
+    "compile": (1, 4.0),
+    "input": (1, 0.5),
+    "step": (8, 0.2),
+    "save": (4, 0.05),
+    "between-files": (12, 0.0),
+    "evaluate": (2, 0.5),
+}
+_OF_THE_WRITER = ("save", "between-files")
+_GONE = 76  # `errors.Stalled`
 CONFIG: dict[str, dict[str, Any]] = {
     "model": {
         "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
@@ -45,9 +46,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "checkpoints": {
         "save_every_minutes": 0, "save_every_steps": 5, "keep_last": 2, "keep_every_steps": 0,
     },
-    "tpu": {"num_cores": 1},
 }  # fmt: skip
-_ANSWER_SECONDS = 120.0
 
 
 def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
@@ -61,252 +60,131 @@ def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
     return config, data
 
 
-def import_trainer() -> None:
-    """Imports what a trainer needs, without running any of it."""
-    from bigbird_ja.process import prepare_tensorflow
-
-    prepare_tensorflow(os.environ)
-    import tensorflow  # noqa: F401
-
-    from bigbird_ja.data import pipeline, verify  # noqa: F401
-    from bigbird_ja.train import progress, train  # noqa: F401
-
-    if importlib.util.find_spec("tensorflow_estimator") is not None:
-        import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
-
-        from bigbird_ja.train.engines import estimator  # noqa: F401
-
-
-class Trainer:
-    """One training process, forked.
+@dataclass
+class Tally:
+    """What happened over all kills.
 
     Args:
-        arguments: of `pretrain`.
-        log: file that gets both of its streams.
+        most_steps_redone: between the newest checkpoint and the kill.
+        seconds_to_resume: of each start that came to train.
+        most_seconds_to_end: of the processes of a pod that were not killed.
     """
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
-        marks, mark_in = os.pipe()
-        go_out, go = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(marks)
-            os.close(go)
-            _train(arguments, log, mark_in, go_out)
-        os.close(mark_in)
-        os.close(go_out)
-        self._marks, self._go = os.fdopen(marks, "rb", buffering=0), go
-        self.status: int | None = None
-
-    def next_mark(self) -> str | None:
-        """Waits for the next instant; None once the process has ended."""
-        ready, _, _ = select.select([self._marks], [], [], _ANSWER_SECONDS)
-        if not ready:
-            self.kill()
-            raise TimeoutError("the trainer reported no phase for a long time")
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = self._marks.read(1)
-            if not byte:
-                self.wait()
-                return None
-            line += byte
-        return line.decode().strip()
-
-    @property
-    def pipe(self) -> int:
-        """What can be read once `next_mark` will not wait."""
-        return self._marks.fileno()
-
-    def go_on(self) -> None:
-        """Lets it run to the next instant."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._go, b"g")
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        self.wait()
-
-    def wait(self) -> int:
-        """Its exit status, or minus the signal."""
-        if self.status is None:
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-            self._marks.close()
-            os.close(self._go)
-        return self.status
-
-
-def _train(arguments: Sequence[str], log: Path, mark_in: int, go_out: int) -> None:
-    import threading
-
-    status = 1
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        from bigbird_ja.cli import main
-        from bigbird_ja.commands import pretrain
-        from bigbird_ja.train.job import Dependencies
-
-        lock = threading.Lock()
-
-        def mark(phase: str) -> None:
-            with lock:
-                os.write(mark_in, f"{phase}\n".encode())
-                if not os.read(go_out, 1):
-                    os._exit(3)  # nobody watches any more
-
-        pretrain.run = lambda args: pretrain.run_with(args, Dependencies(mark=mark))
-        status = main.run_command_line(["pretrain", *arguments])
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def run_to_end(arguments: Sequence[str], log: Path) -> int:
-    """An uninterrupted run; its exit status."""
-    trainer = Trainer(arguments, log)
-    while trainer.next_mark() is not None:
-        trainer.go_on()
-    return trainer.wait()
-
-
-@dataclass
-class Kills:
-    """How many there were, by instant, and how they went."""
-
-    kills: dict[str, int]
-    survived: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def tried(self) -> int:
-        """Kills in all."""
-        return sum(self.kills.values())
-
-
-@dataclass
-class Tally(Kills):
-    """What happened over all kills of a run."""
-
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    survived: int = 0
     rounds: int = 0
     most_steps_redone: int = 0
     seconds_to_resume: list[float] = field(default_factory=list)
+    most_seconds_to_end: float = 0.0
+    failure: str = ""
+
+    def results(self, store: str) -> dict[str, Any]:
+        """As JSON."""
+        median = round(statistics.median(self.seconds_to_resume or [0.0]), 2)
+        return {
+            **vars(self), "store": store, "tried": sum(self.kills.values()),
+            "seconds_to_resume": median,
+        }  # fmt: skip
 
 
 def soak(
-    arguments: Sequence[str],
-    model_dirs: Sequence[str],
-    expected: str,
-    kills: int,
+    zygote: Zygote, arguments: Sequence[str], place: str, processes: int, kills: int,
     rng: random.Random,
-    log: Path,
-) -> Tally:
-    """Trains into one MODEL_DIR after another, killing all the while, until enough kills are in.
+) -> Tally:  # fmt: skip
+    """Trains into one MODEL_DIR after another, killing one process all the while.
+
+    Each run must end with the weights of one that was left alone.
 
     Args:
+        zygote: starts the processes.
         arguments: of `pretrain`, without --model_dir.
-        model_dirs: fresh ones, one per round.
-        expected: `digest` of the uninterrupted run.
+        place: what the names of the MODEL_DIRs begin with, on disk or gs://.
+        processes: 1, or those of a pod.
         kills: how many, dealt to the phases in turn.
-        rng: chooses instants and delays.
-        log: the trainers' output.
+        rng: chooses process, instant and delay.
     """
-    from bigbird_ja.run.checkpoints import CheckpointStore
-
-    tally = Tally()
-    plan = [PHASES[i % len(PHASES)] for i in range(kills)]
-    rng.shuffle(plan)
-    for model_dir in model_dirs:
-        tally.rounds += 1
-        pending = 0  # kills of this round, judged when it ends
-        while True:
-            saved = CheckpointStore(model_dir).steps()
-            trainer = Trainer([*arguments, "--model_dir", model_dir], log)
-            phase = plan[-1] if plan else None
-            resumed, done = _train_to_kill(trainer, phase, saved[-1] if saved else 0, rng)
-            if resumed is not None:
-                tally.seconds_to_resume.append(resumed)
-            if trainer.wait() != -signal.SIGKILL or phase is None:
-                break
-            plan.pop()
-            tally.kills[phase] += 1
+    tally, expected, pending = Tally(), "", 0
+    phases = [list(PHASES)[number % len(PHASES)] for number in range(kills)]
+    rng.shuffle(phases)
+    while not expected or phases or pending:
+        model_dir = f"{place}-{tally.rounds}"
+        here = ["pretrain", *arguments, "--model_dir", model_dir]
+        phase = phases[-1] if phases and expected else None
+        if phase and _is_killed(zygote, here, model_dir, processes, phase, rng, tally):
+            phases.pop()
             pending += 1
-            if done is not None:
-                kept = (CheckpointStore(model_dir).steps() or [0])[-1]
-                tally.most_steps_redone = max(tally.most_steps_redone, done - kept)
-        problem = judge(model_dir, trainer.wait(), expected)
+            continue
+        ended = pods.wait(pods.start(zygote, processes, *here)) if not tally.failure else []
+        problem = tally.failure or judge(model_dir, ended, expected)
         if problem:
-            tally.failures.append(f"{model_dir}: {problem}")
-            return tally
+            tally.failure = f"{model_dir}: {problem}"
+            break
+        expected = expected or digest(model_dir)
         tally.survived += pending
-        if not plan:
-            return tally
+        tally.rounds, pending = tally.rounds + 1, 0
     return tally
 
 
-def _train_to_kill(
-    trainer: Trainer, phase: str | None, start: int, rng: random.Random
-) -> tuple[float | None, int | None]:
-    """Lets a trainer run until it has come to some instant of a phase, and kills it there.
+def _is_killed(
+    zygote: Zygote, arguments: Sequence[str], model_dir: str, processes: int, phase: str,
+    rng: random.Random, tally: Tally,
+) -> bool:  # fmt: skip
+    """Kills one process at some instant of a phase; False where all have ended before it came."""
+    from bigbird_ja.run.checkpoints import CheckpointStore
 
-    Args:
-        phase: None: to its end.
-        start: the step of its newest checkpoint.
+    most, seconds = PHASES[phase]
+    victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
+    hang = {victim: [phase, rng.randint(1, most)]}
+    began = time.time()
+    running = pods.start(zygote, processes, *arguments, hang=hang)
+    while not (running[victim].hung.exists() or running[victim].is_over()):
+        time.sleep(0.01)
+    if is_reached := running[victim].hung.exists():
+        if seconds:
+            running[victim].hung.unlink()
+            time.sleep(rng.random() * seconds)
+        running[victim].send(signal.SIGKILL)
+    killed = time.monotonic()
+    ended = pods.wait(running)
+    tally.most_seconds_to_end = max(tally.most_seconds_to_end, time.monotonic() - killed)
+    statuses = [each.status for each in ended]
+    if not is_reached or statuses.pop(victim) != -signal.SIGKILL:
+        return False
+    if any(status not in (_GONE, 0) for status in statuses):  # 0: killed after the end
+        tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
+        return False
+    tally.kills[phase] += 1
+    marks = [line.split() for line in running[victim].read("marks").splitlines()]
+    steps = [(int(step), float(at)) for phase, step, at in marks if phase == "step"]
+    if steps:
+        tally.seconds_to_resume.append(steps[0][1] - began)
+        kept = (CheckpointStore(model_dir).steps() or [0])[-1]
+        tally.most_steps_redone = max(tally.most_steps_redone, steps[-1][0] - kept)
+    return True
 
-    Returns:
-        Seconds until it trained, and the step that it had done; None where it came to neither.
-    """
-    began, resumed, reached = time.monotonic(), None, 0
-    wanted = rng.randint(1, {"step": 12, "save": 2, "between-files": 8}.get(phase or "", 1))
-    while (mark := trainer.next_mark()) is not None:
-        if mark == "session":
-            resumed = time.monotonic() - began
-        reached += mark == "step" and resumed is not None
-        wanted -= mark == phase
-        if mark == phase and wanted == 0:
-            if phase != "between-files":
-                trainer.go_on()
-                time.sleep(rng.random() * _WITHIN.get(phase, 0.05))
-            trainer.kill()
-            break
-        trainer.go_on()
-    return resumed, None if resumed is None else start + max(reached - 1, 0)
 
-
-def judge(model_dir: str, status: int, expected: str) -> str:
-    """What is wrong with a finished run; "" if nothing is."""
+def judge(model_dir: str, ended: Sequence[Ended], expected: str) -> str:
+    """What is wrong with a run that was let come to its end; "" if nothing is."""
     from bigbird_ja import storage
     from bigbird_ja.run import log as run_log
 
-    if status != 0:
-        return f"ended with status {status}"
-    if digest(model_dir) != expected:
+    if any(each.status for each in ended):
+        return f"ended with {[(each.status, each.err) for each in ended]}"
+    if expected and digest(model_dir) != expected:
         return "the final weights differ from the uninterrupted run's"
     steps = [record["step"] for record in run_log.read_metrics(model_dir)]
     if steps != sorted(set(steps)):
         return f"metrics.jsonl repeats steps: {steps}"
-    strange = [n for n in storage.list_files(model_dir) if not _is_expected(n)]
+    ours = (
+        "model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model",
+        "metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl", MARK,
+    )  # fmt: skip
+    strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
     if len(strange) > 3:  # one save that was cut off is set aside, three files at most
         return f"files pile up: {strange}"
     left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
     hidden = [name for name in left if name.startswith(".") and name != MARK]
     return f"temporary files are left: {hidden}" if hidden else ""
-
-
-def _is_expected(name: str) -> bool:
-    return name.startswith(("model.ckpt-", "events.out.")) or name in (
-        "checkpoint", "config.yaml", "tokenizer.model", "metrics.jsonl", "events.jsonl",
-        "heartbeat.json", "eval.jsonl", MARK,
-    )  # fmt: skip
 
 
 def digest(model_dir: str) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from testkit.zygote import Command, Ended, Zygote
 
-DEVICES = 2  # of each process
-ENVIRON = {
-    "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}"
-    " --xla_llvm_disable_expensive_passes=true"
-}
 PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a machine that has other work
+
+
+def environ(devices: int = 2) -> dict[str, str]:
+    """Of a process with virtual CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return {"XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
 
 
 def free_address() -> str:
@@ -23,19 +24,19 @@ def free_address() -> str:
 
 
 def start(
-    zygote: Zygote, processes: int, *arguments: str, hang: dict[int, Any] | None = None, **how: Any
+    zygote: Zygote, processes: int, *arguments: str, hang: dict[int, Any] | None = None
 ) -> list[Command]:
     """Starts `bigbird-ja ARGUMENTS` as all processes of a pod.
 
     Args:
+        processes: 1 is no pod.
         hang: `hang_at` of single processes.
-        how: as `Zygote.start` takes it.
     """
     address = free_address()
     return [
         zygote.start(
-            *arguments, *place(address, processes, index), environ=ENVIRON,
-            hang_at=(hang or {}).get(index), **how,
+            *arguments, *(place(address, processes, index) if processes > 1 else ()),
+            environ=environ(), hang_at=(hang or {}).get(index),
         )
         for index in range(processes)
     ]  # fmt: skip
@@ -48,6 +49,8 @@ def place(address: str, processes: int, index: int) -> list[str]:
     ]  # fmt: skip
 
 
-def wait(commands: Sequence[Command]) -> list[Ended]:
-    """Waits for the end of all; one that does not come has the status None."""
-    return [command.wait(PATIENCE) for command in commands]
+def wait(commands: Sequence[Command], *statuses: int) -> list[Ended]:
+    """How all ended, with these statuses where any are given; one that does not end has None."""
+    ended = [command.wait(PATIENCE) for command in commands]
+    assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]
+    return ended

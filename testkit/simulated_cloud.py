@@ -220,12 +220,9 @@ class SimulatedCloud:
         trained = at - node.ready_at - model.restart_seconds
         if trained <= 0 or node.exit_status is not None:
             return node.base_step, node.base_step
-        cycle = model.checkpoint_interval + model.save_seconds
-        cycles = math.floor(trained / cycle)
-        partial = min(trained - cycles * cycle, model.checkpoint_interval)
-        per_cycle = model.checkpoint_interval * model.steps_per_second
-        step = node.base_step + cycles * per_cycle + partial * model.steps_per_second
-        saved = node.base_step + cycles * per_cycle
+        cycles, partial = divmod(trained, model.checkpoint_interval + model.save_seconds)
+        saved = node.base_step + cycles * model.checkpoint_interval * model.steps_per_second
+        step = saved + min(partial, model.checkpoint_interval) * model.steps_per_second
         if step >= model.target_step and at >= self._finish_time(node):
             return model.target_step, model.target_step
         return min(step, model.target_step), min(saved, model.target_step)
@@ -312,9 +309,6 @@ class SimulatedCloud:
             is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
         )  # fmt: skip
 
-    def zones(self) -> Sequence[str]:
-        return ()
-
     def create(
         self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
@@ -326,17 +320,15 @@ class SimulatedCloud:
             self.interfere("create", zone)
         if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
-        if word in ("permission", "bad_request", "unavailable"):
-            raise ServiceFault(Kind(word), f"scripted {word}")
+        _raise_scripted(word, "permission", "bad_request", "unavailable")
+        fault = None
         if word in ("stockout", "quota", "internal"):
             fault = ServiceFault(Kind(word), f"scripted {word}")
             if self.service != "slice":
                 return self._operation(60.0, fault)
-            # A group is made, and says why it has no host.
-            self._add_node(spec, zone, attempt, "stuck", limit)
-            self.nodes[-1].fault = fault
-            return self._operation(self.create_seconds, None)
-        self._add_node(spec, zone, attempt, word, limit)
+        # Of a slice a group is made, and says why it has no host.
+        self._add_node(spec, zone, attempt, "stuck" if fault else word, limit)
+        self.nodes[-1].fault = fault
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         return self._operation(self.create_seconds, None)
@@ -367,8 +359,7 @@ class SimulatedCloud:
     def delete(self, tpu: Tpu) -> str:
         self.interfere("delete", tpu.zone)
         word = self.delete_script.pop(0) if self.delete_script else "ok"
-        if word in ("unavailable", "permission"):
-            raise ServiceFault(Kind(word), f"scripted {word}")
+        _raise_scripted(word, "permission", "unavailable")
         if word == "internal":
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
         if tpu.state == LEFTOVER:
@@ -402,9 +393,6 @@ class SimulatedCloud:
         self.interfere("read", "")
         return "the last line of the log"
 
-    def log_window(self) -> str:
-        return ""
-
     def checkpoint_step(self) -> int:
         self.interfere("read", "")
         return int(self.saved_step) or -1
@@ -430,6 +418,11 @@ class SimulatedCloud:
     def beat(self) -> None:
         """Keeps the lock."""
         self.interfere("beat", "")
+
+
+def _raise_scripted(word: str, *faults: str) -> None:
+    if word in faults:
+        raise ServiceFault(Kind(word), f"scripted {word}")
 
 
 def _labels(spec: TpuSpec, attempt: int) -> dict[str, str]:

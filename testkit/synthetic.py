@@ -23,30 +23,26 @@ def write(
     directory: Path,
     train_counts: Sequence[int] = (4, 4, 3, 3),
     eval_counts: Sequence[int] = (3,),
-    *,
-    seq_length: int = 64,
-    max_predictions: int = 12,
-    vocab_size: int = 200,
-    masking: str = "dynamic",
-    mask_unit: str = "whole_word",
-    nsp: bool = False,
-    num_readers: int | None = None,
-    seed: int = 0,
+    **changed: Any,
 ) -> manifest_lib.Manifest:
-    """Writes a data set whose record i begins with [CLS] and three tokens that spell i."""
+    """Writes a data set whose record i begins with [CLS] and three tokens that spell i.
+
+    Args:
+        changed: fields of the manifest that have other values than here.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    readers = num_readers or order.choose_num_readers(train_counts)
     values: dict[str, Any] = {
-        "seq_length": seq_length, "max_predictions_per_seq": max_predictions,
-        "masked_lm_prob": 0.15, "masking": masking, "mask_unit": mask_unit,
-        "word_boundaries": "script", "nsp": nsp, "vocab_size": vocab_size,
-        "special_ids": SPECIAL_IDS, "num_readers": readers, "dupe_factor": 1,
-        "input_mask": False, "tokenizer_sha256": "", "eval_fraction": 0.1, "num_shards": 0,
-        "seed": seed, "corpus": "",
+        "seq_length": 64, "max_predictions_per_seq": 12, "masked_lm_prob": 0.15,
+        "masking": "dynamic", "mask_unit": "whole_word", "word_boundaries": "script", "nsp": False,
+        "vocab_size": 200, "special_ids": SPECIAL_IDS, "dupe_factor": 1, "input_mask": False,
+        "num_readers": order.choose_num_readers(train_counts), "tokenizer_sha256": "",
+        "eval_fraction": 0.1, "num_shards": 0, "seed": 0, "corpus": "", **changed,
     }  # fmt: skip
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(values["seed"])
     for split, counts in (("train", train_counts), ("eval", eval_counts)):
-        tokens, starts = random_records(rng, sum(counts), seq_length, vocab_size)
+        tokens, starts = random_records(
+            rng, sum(counts), values["seq_length"], values["vocab_size"]
+        )
         encoded = _encode(tokens, starts, values)
         shards, at = [], 0
         for i, count in enumerate(counts):
@@ -57,7 +53,9 @@ def write(
             shards.append(manifest_lib.Shard(name, count, len(data), sha))
             at += count
         used = int((tokens != 0).sum())
-        values[split] = manifest_lib.Split(at, used, at, used, at * max_predictions)
+        values[split] = manifest_lib.Split(
+            at, used, at, used, at * values["max_predictions_per_seq"]
+        )
         values[f"{split}_shards"] = tuple(shards)
     result = manifest_lib.Manifest(**values)
     save(result, str(directory))

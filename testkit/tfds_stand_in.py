@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
+SHARD_SIZE = 7  # documents
 
 
-def write(
-    data_dir: str, documents: Sequence[str], split_sizes: dict[str, int], shard_size: int = 2000
-) -> None:
+def write(data_dir: str, documents: Sequence[str], split_sizes: dict[str, int]) -> None:
     """Writes documents under `data_dir` as splits of the given sizes, one after the other."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -38,7 +37,7 @@ def write(
     )
     infos = []
     for split, size in split_sizes.items():
-        lengths = [min(shard_size, size - at) for at in range(0, size, shard_size)]
+        lengths = [min(SHARD_SIZE, size - at) for at in range(0, size, SHARD_SIZE)]
         num_bytes = 0
         for shard, length in enumerate(lengths):
             name = f"{NAME}-{split}.tfrecord-{shard:05d}-of-{len(lengths):05d}"

@@ -8,6 +8,7 @@ must not fork: other tests have used TensorFlow in it.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import resource
@@ -21,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from testkit import ROOT
+from testkit.clocked import Limits
 from testkit.privileges import obey_permissions
 
 
 @dataclass
 class Ended:
-    """How a command ended."""
+    """How a command ended: its status, or minus the signal, or None where it had to be killed
+    after the patience given; and what it has printed."""
 
-    status: (
-        int | None
-    )  # or minus the signal; None where it had to be killed after the patience given
+    status: int | None
     out: str
     err: str
 
@@ -62,6 +63,10 @@ class Command:
     def read(self, stream: str) -> str:
         """What it has printed to `out` or `err` so far."""
         return (self._directory / stream).read_text(errors="replace")
+
+    def is_over(self) -> bool:
+        """Whether it has ended; it may be waited for still."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
     def send(self, number: int) -> None:
         """Sends a signal."""
@@ -99,14 +104,12 @@ class Zygote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One request, one answer."""
-        assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
@@ -117,7 +120,7 @@ class Zygote:
         Args:
             how: `hang_at=["step", 5]` makes `pretrain` hang at the fifth mark of that name and
                 create the file `hung`, until that is removed, and there its --max_train_minutes are
-                over; `limits={"FSIZE": bytes}` sets
+                over, and all marks are written to the file `marks`; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
                 working folder; `environ` adds variables; with `obeys_permissions` root is refused
                 what it may not read too.
@@ -135,8 +138,6 @@ class Zygote:
 
 def main() -> None:
     """The process that forks."""
-    from testkit.killing import import_trainer
-
     import_trainer()
     for line in sys.stdin:
         request = json.loads(line)
@@ -149,17 +150,34 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
+def import_trainer() -> None:
+    """Imports what a trainer needs, without running any of it."""
+    from bigbird_ja.process import prepare_tensorflow
+
+    prepare_tensorflow(os.environ)
+    import tensorflow  # noqa: F401
+
+    from bigbird_ja.data import pipeline, verify  # noqa: F401
+    from bigbird_ja.train import progress, train  # noqa: F401
+
+    if importlib.util.find_spec("tensorflow_estimator") is not None:
+        import tensorflow_estimator.python.estimator.tpu.tpu_estimator  # noqa: F401
+
+        from bigbird_ja.train.engines import estimator  # noqa: F401
+    if importlib.util.find_spec("jax") is not None:
+        from bigbird_ja.train.engines import pjrt  # noqa: F401
+
+
 def _wait(pid: int, patience: float | None) -> int | None:
     """The exit status of a child; None where it was killed after `patience` seconds."""
     if patience is None:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    deadline, pause = time.monotonic() + patience, 0.002
+    deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.1)
+        time.sleep(0.01)
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
@@ -188,9 +206,8 @@ def _command(
             obey_permissions()
         for name, value in (limits or {}).items():
             if name == "AS":
-                value += (
-                    int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-                )
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                value += pages * resource.getpagesize()
             resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
         status = _run(arguments, directory, hang_at)
         sys.stdout.flush()
@@ -200,28 +217,25 @@ def _command(
 
 def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
     from bigbird_ja.cli import main as cli
-    from bigbird_ja.commands import pretrain
-    from bigbird_ja.train.job import Dependencies
-    from testkit.clocked import Limits
 
     count = 0
     limits = Limits()
 
-    def mark(phase: str) -> None:
+    def mark(phase: str, step: int = 0) -> None:
         nonlocal count
         assert hang_at is not None
+        with open(f"{directory}/marks", "a", encoding="ascii") as file:
+            file.write(f"{phase} {step} {time.time()}\n")
         count += phase == hang_at[0]
         if phase == hang_at[0] and count == hang_at[1]:
             hung = Path(directory, "hung")
             limits.end()
             hung.touch()
             while hung.exists():
-                time.sleep(0.1)
+                time.sleep(0.02)
 
     if hang_at:
-        pretrain.run = lambda args: pretrain.run_with(
-            args, Dependencies(mark=mark, timer=limits.timer)
-        )
+        limits.give_to_pretrain(mark)
     try:
         cli.main(list(arguments))
     except SystemExit as end:

@@ -63,6 +63,7 @@ CASES: tuple[tuple[str, str], ...] = (
     (_MAKE + " --tokenizer={t}/other.model", "other.model: not the model that "),
     (_MAKE + " --output_dir={w}/data", "a data set of other settings: --seq_length (256 there"),
     (_MAKE + " --output_dir={w}/corpus.jsonl", "a file of that name exists"),
+    (_MAKE + " --output_dir={w}", "overlaps with --input"),
     (_MAKE + " --input_mask", "--input_mask is for --masking=static"),
     (_MAKE + " --seq_length=128 --max_predictions_per_seq=500", "is more than --seq_length=128"),
     (_MAKE + " --seq_length=1000", "or model.attention_type=original_full"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from testkit import ROOT
-from testkit.command_line import run_cli
+from testkit.zygote import Zygote
 
 
 @pytest.fixture(params=["0.1.0"])
@@ -31,12 +31,14 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.both
-def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made: Path) -> None:
+def test_a_run_continues_with_the_losses_that_the_release_would_have_had(
+    made: Path, zygote: Zygote
+) -> None:
     model = made / "model"
-    ended = run_cli(
+    ended = zygote.run(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={model}", "--num_train_steps=8"
     )
-    assert ended.status == 0, ended.stderr
+    assert ended.status == 0, ended.err
     lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
     whole = [json.loads(line) for line in (made / "whole-metrics.jsonl").read_text().splitlines()]
     assert lines[:4] == whole[:4]
@@ -45,14 +47,16 @@ def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made: P
             assert line[key] == pytest.approx(expected[key], rel=1e-4), (key, line)
 
 
-def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(made: Path) -> None:
-    checked = run_cli("check-data", f"--data_dir={made}/data", "--json")
-    assert checked.status == 0 and checked.json["problems"] == []
+def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(
+    made: Path, zygote: Zygote
+) -> None:
+    checked = zygote.run("check-data", f"--data_dir={made}/data", "--json")
+    assert checked.status == 0 and checked.result["problems"] == []
     before = (made / "data/manifest.json").read_bytes()
-    again = run_cli(
+    again = zygote.run(
         "make-data", f"--input={made}/corpus.jsonl", f"--tokenizer={made}/ja.model",
         f"--output_dir={made}/data", "--seq_length=64", "--max_predictions_per_seq=10",
         "--num_shards=2", "--eval_fraction=0.1",
     )  # fmt: skip
-    assert again.status == 0, again.stderr
+    assert again.status == 0, again.err
     assert (made / "data/manifest.json").read_bytes() == before

@@ -153,18 +153,15 @@ def load(override_path: str | None = None) -> Prices:
     """
     built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"
     prices = _parse(built_in.read_text("utf-8"), "prices.yaml", Prices())
-    if override_path:
-        prices = _parse(_read(override_path), override_path, prices)
-    return prices
-
-
-def _read(path: str) -> str:
+    if not override_path:
+        return prices
     try:
-        return storage.read_bytes(path, decode.MAX_YAML_BYTES).decode("utf-8")
+        text = storage.read_bytes(override_path, decode.MAX_YAML_BYTES).decode("utf-8")
     except FileNotFoundError as error:
-        raise BadInput(f"--prices {path}: no such file") from error
+        raise BadInput(f"--prices {override_path}: no such file") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"--prices {path}: not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"--prices {override_path}: not UTF-8 (byte {error.start})") from error
+    return _parse(text, override_path, prices)
 
 
 _SCALARS = ("storage_per_gb_month", "egress_per_gb_same_continent", "egress_per_gb_other_continent")
@@ -186,9 +183,6 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
     advice = "see bigbird_ja/accelerators/prices.yaml for the form"
     table = decode.convert(decode.read_yaml(text, where), _Table, where, advice)
     scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
-    for chip in table.chips or {}:
-        if chip not in CHIPS:
-            raise BadInput(f"{where}: chips.{chip}: one of {', '.join(CHIPS)}")
     for name, free in (table.free or {}).items():
         try:
             hardware.find(free.machine)
@@ -196,6 +190,8 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
             raise BadInput(f"{where}: free.{name}.machine: {error}") from error
     offers = {chip: dict(by_zone) for chip, by_zone in base.chips.items()}
     for chip, lines in (table.chips or {}).items():
+        if chip not in CHIPS:
+            raise BadInput(f"{where}: chips.{chip}: one of {', '.join(CHIPS)}")
         by_zone = offers.setdefault(chip, {})
         for line in lines:
             by_zone |= dict.fromkeys(line.zones if line.zones is not None else by_zone, line)

@@ -52,10 +52,6 @@ def define_flags(flags: Flags) -> None:
         "Stops after so many batches (16,384 tokens each, 32 records at most).",
         low=1, high=10**9, none="all records",
     )  # fmt: skip
-    _define_probe_flags(flags)
-
-
-def _define_probe_flags(flags: Flags) -> None:
     flags.switch("probe", "Runs the long-context probe.")
     flags.path(
         "probe_input", "Text to probe on: a SRC as for make-data.", many=True,

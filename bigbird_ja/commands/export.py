@@ -42,10 +42,6 @@ def define_flags(flags: Flags) -> None:
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
     flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
-    _define_card_flags(flags)
-
-
-def _define_card_flags(flags: Flags) -> None:
     card = "format=huggingface"
     flags.path(
         "data_dir", "Data set that the run was trained on: the parity report compares on its"

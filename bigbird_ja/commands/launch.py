@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from bigbird_ja.launch.run_state import RunState
     from bigbird_ja.launch.services import Tpus
     from bigbird_ja.launch.startup import Vm
+    from bigbird_ja.launch.supervise import Services
+    from bigbird_ja.launch.terminal import Interrupts
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
+    from bigbird_ja.storage.lease import Lease
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = RUN_SETTINGS
@@ -152,7 +155,7 @@ def _prepare(
     args: absl_flags.FlagValues, config: Config, vm: Vm, table: Prices
 ) -> tuple[Run, list[str]]:
     """Checks the flags and fills in what follows from them, without a credential or data; a dry
-    run has placeholders for what was not given. What is stored and sent has no free text.
+    run has placeholders for what was not given.
 
     Returns:
         The run, and warnings to show.
@@ -160,28 +163,54 @@ def _prepare(
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    from bigbird_ja import storage
     from bigbird_ja.accelerators import hardware
     from bigbird_ja.launch import backends
-    from bigbird_ja.launch.run_files import Run, check_name, check_word, read_run
+    from bigbird_ja.launch.run_files import Run, check_name, read_run
     from bigbird_ja.launch.run_state import Settings
     from bigbird_ja.launch.services import TpuSpec
 
-    warnings = backends.check_rentable(args.accelerator_type, args.engine)
-    service = backends.service_of(args.accelerator_type)
-    if args.queued and service == "compute":
-        raise BadInput(
-            f"--queued: Compute Engine, which rents {args.accelerator_type}, has no queue: leave it"
-            " out, and name several --zones"
-        )
-    name = check_name(args.name or "my-run")
+    kind, project = args.accelerator_type, args.project or "MY-PROJECT"
+    warnings = backends.check_rentable(kind, args.engine, args.queued)
+    name, (bucket, data_dir) = check_name(args.name or "my-run"), _places(args, vm)
+    zones = tuple(args.zones) or table.usual_zones(kind, args.pricing)
+    usd, price_warnings = _price(args, table, zones)
+    image = args.runtime_version or backends.MODULES[backends.service_of(kind)].image(kind)
+    before = None if args.dry_run else read_run(bucket, name)
+    run_id = (before and before.spec.run_id) or secrets.token_hex(8)
+    spec = TpuSpec(
+        name, kind, image, run_id, args.pricing, args.queued,
+        args.service_account, args.network, args.subnetwork, args.external_ip,
+    )  # fmt: skip
+    settings = Settings(
+        zones, config.training.num_train_steps, usd, project, kind, run_id, args.queued,
+        lease=args.lease_hours * 3600,
+        hosts=hardware.find(kind).hosts,
+        max_seconds=None if args.max_hours is None else args.max_hours * 3600,
+        max_usd=args.max_cost,
+        poll=args.poll_seconds,
+        stall=args.stall_minutes * 60,
+        startup=args.startup_minutes * 60,
+        backoff_first=min(30.0, args.poll_seconds),
+    )  # fmt: skip
+    run = Run(bucket, name, project, data_dir, spec, settings, args.engine, args.vm_python)
+    return run, [*warnings, *price_warnings]
+
+
+def _places(args: absl_flags.FlagValues, vm: Vm) -> tuple[str, str]:
+    """Bucket and data set. What is stored and sent has no free text.
+
+    Raises:
+        BadInput: free text, or a place that the machine cannot reach.
+    """
+    from bigbird_ja import storage
+    from bigbird_ja.launch.run_files import check_word
+
     for flag in (
         "bucket", "data_dir", "project", "network", "subnetwork", "service_account",
         "runtime_version", "vm_python",
     ):  # fmt: skip
         check_word(f"--{flag}", args[flag].value or "")
     bucket = (args.bucket or "gs://MY-BUCKET").rstrip("/")
-    project = args.project or "MY-PROJECT"
     data_dir = args.data_dir or f"{bucket}/data"
     if storage.is_remote(bucket) and not storage.is_remote(data_dir):
         raise BadInput(
@@ -190,36 +219,7 @@ def _prepare(
         )
     if not storage.is_remote(bucket) and vm.device == "tpu":
         raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
-    zones = tuple(args.zones) or table.usual_zones(args.accelerator_type, args.pricing)
-    for zone in zones:
-        table.check_zone(zone, args.accelerator_type)
-    usd, price_warnings = _price(args, table, zones)
-    image = args.runtime_version or backends.MODULES[service].image(args.accelerator_type)
-    before = None if args.dry_run else read_run(bucket, name)
-    run_id = (before and before.spec.run_id) or secrets.token_hex(8)
-    spec = TpuSpec(
-        name, args.accelerator_type, image, run_id, args.pricing, args.queued,
-        args.service_account, args.network, args.subnetwork, args.external_ip,
-    )  # fmt: skip
-    settings = Settings(
-        zones,
-        config.training.num_train_steps,
-        usd,
-        project=project,
-        accelerator_type=args.accelerator_type,
-        run_id=run_id,
-        queued=args.queued,
-        lease=args.lease_hours * 3600,
-        hosts=hardware.find(args.accelerator_type).hosts,
-        max_seconds=None if args.max_hours is None else args.max_hours * 3600,
-        max_usd=args.max_cost,
-        poll=args.poll_seconds,
-        stall=args.stall_minutes * 60,
-        startup=args.startup_minutes * 60,
-        backoff_first=min(30.0, args.poll_seconds),
-    )
-    run = Run(bucket, name, project, data_dir, spec, settings, args.engine, args.vm_python)
-    return run, [*warnings, *price_warnings]
+    return bucket, data_dir
 
 
 def _price(
@@ -228,8 +228,11 @@ def _price(
     """US dollars per hour in the dearest of the zones, so that no budget is passed.
 
     Raises:
-        BadInput: no price is known, and nothing else bounds what is spent.
+        BadInput: a zone does not offer the type, or no price is known and nothing else bounds what
+            is spent.
     """
+    for zone in zones:
+        table.check_zone(zone, args.accelerator_type)
     try:
         return table.per_hour(args.accelerator_type, args.pricing, zones), []
     except BadInput as error:
@@ -288,35 +291,26 @@ def _check_name_is_free(run: Run, tpus: Tpus) -> None:
 def _supervise(
     args: absl_flags.FlagValues, launched: Run, config: Config, vm: Vm, tpus: Tpus
 ) -> dict[str, Any]:
+    """Takes the run's lock, stores what the machine needs, and watches until the run has ended.
+
+    Raises:
+        BadInput: another `launch` watches the run.
+        CommandError: the run has not finished.
+    """
     from bigbird_ja.launch import startup
     from bigbird_ja.launch.run_files import BucketFiles, supervisor_lease
-    from bigbird_ja.launch.supervise import (
-        Detached,
-        Services,
-        service_clock,
-        steady_seconds,
-        supervise,
-    )
-    from bigbird_ja.launch.terminal import Interrupts, LogFollower, progress_lines
+    from bigbird_ja.launch.supervise import Detached, service_clock, supervise
+    from bigbird_ja.launch.terminal import Interrupts
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
     from bigbird_ja.storage.lease import LeaseLost
 
-    files = BucketFiles(launched)
-    files.prepare()
+    BucketFiles(launched).prepare()
 
     def now() -> float:  # by the service's clock: this machine's may be wrong by hours
         return service_clock(tpus) or time.time()
 
-    lease, follower = supervisor_lease(launched, log, wall=now), LogFollower()
-
-    def say(text: str) -> None:
-        log(f"{time.strftime('%F %T')} {launched.name}: {text}")
-
-    def progress() -> None:
-        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
-            say(line)
-
+    lease = supervisor_lease(launched, log, wall=now)
     lease.acquire()
     try:
         stored = startup.store(launched, config, args.update_package)
@@ -324,13 +318,7 @@ def _supervise(
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             streams.guard_stderr(interrupts.nobody_reads),
         ):
-            services = Services(
-                tpus, files, steady_seconds, time.time, interrupts.sleep, lease.renew,
-                interrupts.stop, say, progress,
-                lambda zone, attempt, limit: startup.metadata(
-                    stored, vm, zone, attempt, limit, service_clock(tpus) or 0.0
-                ),
-            )  # fmt: skip
+            services = _services(stored, vm, tpus, lease, interrupts)
             state = supervise(launched.spec, launched.settings, services)
     except Detached:
         log(
@@ -343,6 +331,33 @@ def _supervise(
     finally:
         lease.release()
     return _result(launched, state)
+
+
+def _services(run: Run, vm: Vm, tpus: Tpus, lease: Lease, interrupts: Interrupts) -> Services:
+    """What the supervisor looks at and acts through."""
+    from bigbird_ja.launch import startup
+    from bigbird_ja.launch.run_files import BucketFiles
+    from bigbird_ja.launch.supervise import Services, service_clock
+    from bigbird_ja.launch.terminal import LogFollower, progress_lines
+    from bigbird_ja.launch.watcher import since_boot
+    from bigbird_ja.process.console import log
+
+    files, follower = BucketFiles(run), LogFollower()
+
+    def say(text: str) -> None:
+        log(f"{time.strftime('%F %T')} {run.name}: {text}")
+
+    def progress() -> None:
+        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
+            say(line)
+
+    def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
+        return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
+
+    return Services(
+        tpus, files, since_boot, time.time, interrupts.sleep, lease.renew, interrupts.stop,
+        say, progress, metadata,
+    )  # fmt: skip
 
 
 def _result(launched: Run, state: RunState) -> dict[str, Any]:

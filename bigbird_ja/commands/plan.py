@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
+from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.console import LiveLine, log
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import PLAN_SETTINGS
 
 if TYPE_CHECKING:
@@ -93,7 +96,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     from bigbird_ja.accelerators import hardware, prices
     from bigbird_ja.plan import comparison, rows
-    from bigbird_ja.process.console import LiveLine
     from bigbird_ja.storage import outputs
 
     if args.plot:
@@ -151,11 +153,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     from bigbird_ja import storage
-    from bigbird_ja.cli import command_flags
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.plan import rows
-    from bigbird_ja.process.console import log
-    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.settings.resolve import complete_config
     from bigbird_ja.settings.values import config_warnings
 
@@ -180,8 +179,6 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
 
 def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
     from bigbird_ja.plan.rows import Figures
-    from bigbird_ja.process.console import log
-    from bigbird_ja.process.errors import BadInput
 
     if not args.preflight:
         return Figures()

@@ -14,7 +14,7 @@ one 1.5 days on a v3-8: `bigbird-ja plan` says how long and how much.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -26,7 +26,10 @@ from bigbird_ja.settings.schema import RUN_SETTINGS
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.process.signals import StopRequest
+    from bigbird_ja.settings.resolve import Override
+    from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.job import Dependencies
+    from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 SETTINGS = RUN_SETTINGS
@@ -90,93 +93,52 @@ def define_flags(flags: Flags) -> None:
     flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Trains or resumes."""
-    return run_with(args, None)
-
-
-def run_with(args: absl_flags.FlagValues, deps: Dependencies | None) -> dict[str, Any]:
-    """`run` with its dependencies: tests stop the process at chosen instants."""
+def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[str, Any]:
+    """Trains or resumes; tests give dependencies that stop the process at chosen instants."""
     from bigbird_ja.process import streams
-    from bigbird_ja.process.console import log
     from bigbird_ja.process.signals import StopRequest
-    from bigbird_ja.train.hosts import leave
+    from bigbird_ja.process.streams import leave
     from bigbird_ja.train.job import Dependencies
 
     deps = deps or Dependencies()
     with (
-        StopRequest(log, lambda message: leave(Interrupted(message))) as stop,
+        StopRequest(deps.log, lambda message: leave(Interrupted(message))) as stop,
         streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
-        _time_limit(args.max_train_minutes, deps, stop),
+        contextlib.ExitStack() as at_end,
     ):
+        if args.max_train_minutes is not None:
+            limit = f"--max_train_minutes={args.max_train_minutes:g}"
+            # Not urgent: the machine stays, so a long step may end first.
+            timer = deps.timer(
+                args.max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False)
+            )
+            timer.start()
+            at_end.callback(timer.cancel)
         return _prepare_and_train(args, deps, stop)
-
-
-@contextlib.contextmanager
-def _time_limit(minutes: float | None, deps: Dependencies, stop: StopRequest) -> Iterator[None]:
-    """Asks to stop after so many minutes; the machine stays, so a long step may end first."""
-    if minutes is None:
-        yield
-        return
-    limit = f"--max_train_minutes={minutes:g}"
-    timer = deps.timer(minutes * 60, lambda: stop.ask(limit, is_urgent=False))
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _prepare_and_train(
     args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
-    """From the flags to a job: settings, data set, MODEL_DIR, the pod, the engine."""
-    from bigbird_ja.cli import command_flags
-    from bigbird_ja.data import verify
-    from bigbird_ja.process.console import log
-    from bigbird_ja.settings.resolve import complete_config
-    from bigbird_ja.settings.values import check_mid_run, config_warnings
+    """From the flags to a job: MODEL_DIR, settings, data set, the pod, the engine."""
     from bigbird_ja.storage import outputs
-    from bigbird_ja.train.run_dir import RunDir
-    from bigbird_ja.train.warm_start import adopted_settings
-
-    if args.overwrite:  # what is in MODEL_DIR moves away
-        outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
-    run_dir = RunDir.open(args.model_dir, args.overwrite)
-    settings_of_run = None
-    if args.config is None and run_dir.config is not None:
-        log(f"no --config: the run in {args.model_dir} continues with its own settings")
-        settings_of_run = args["config"].value = run_dir.join("config.yaml")
-    manifest = verify.fast_check(args.data_dir)
-    adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
-    config, overrides = command_flags.resolve(args, adopted)
-    changes = [o for o in overrides if o.source == "--continue_with"]
-    check_mid_run(change.key for change in changes)
-    config = complete_config(
-        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
-    )
-    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run)}")
-    for warning in config_warnings(config):
-        log(f"warning: {warning}")
-    _warn_about_regions([args.data_dir, args.model_dir], config.tpu.zone, manifest)
-    if stop.is_set():
-        stop.answered()
-        raise Interrupted("stopped before training: nothing was written")
     from bigbird_ja.train import hosts
     from bigbird_ja.train.engines import choice
     from bigbird_ja.train.job import Job
-    from bigbird_ja.train.train import train
+    from bigbird_ja.train.run_dir import RunDir
 
-    with hosts.joined(args, config, manifest, stop, log) as pod:
+    if args.overwrite:  # what is in MODEL_DIR moves away
+        outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
+    run_dir = RunDir(args.model_dir, args.overwrite)
+    config, overrides, manifest = _settings(args, run_dir, deps.log)
+    with hosts.joined(args, config, manifest, stop, deps.log) as pod:
+        from bigbird_ja.train.train import train  # this takes seconds
+
         before = run_dir.engine_before()
         engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count)
-        log(str(engine))
-        given = {override.key for override in overrides if override.source == "--set"}
-        if engine.name == "pjrt" and "tpu.num_cores" in given:
-            raise BadInput(
-                "--set tpu.num_cores has no effect under --engine=pjrt, which trains on all devices"
-                " that it finds: leave it out"
-            )
+        deps.log(str(engine))
+        if engine.name == "pjrt":
+            _refuse_cores(overrides)
         job = Job(
             config=config,
             manifest=manifest,
@@ -185,21 +147,54 @@ def _prepare_and_train(
             engine=engine,
             pod=pod,
             init_from=args.init_from,
-            continue_with=frozenset(change.key for change in changes),
+            continue_with=frozenset(o.key for o in overrides if o.source == "--continue_with"),
             evaluates=args.mode == "train_and_eval",
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
-            json=args.json,
             deps=deps,
         )
         return train(job, run_dir, stop)
 
 
-def _warn_about_regions(paths: list[str], zone: str | None, manifest: Manifest) -> None:
-    """Says what a bucket in another region than the TPU costs, where both are known."""
+def _settings(
+    args: absl_flags.FlagValues, run_dir: RunDir, log: Callable[[str], None]
+) -> tuple[Config, list[Override], Manifest]:
+    """The config, completed by the data set; what was set, in order; the data set's manifest."""
     from bigbird_ja.accelerators import prices
-    from bigbird_ja.process.console import log
+    from bigbird_ja.cli import command_flags
+    from bigbird_ja.data import verify
+    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.values import check_mid_run, config_warnings
+    from bigbird_ja.train.warm_start import adopted_settings
 
-    size = sum(shard.bytes for shard in manifest.train_shards)
-    for warning in prices.traffic_warnings(paths, zone, prices.load(), size) if zone else []:
+    settings_of_run = None
+    if args.config is None and run_dir.config is not None:
+        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+        settings_of_run = args["config"].value = run_dir.join("config.yaml")
+    manifest = verify.fast_check(args.data_dir)
+    adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
+    config, overrides = command_flags.resolve(args, adopted)
+    check_mid_run(o.key for o in overrides if o.source == "--continue_with")
+    config = complete_config(
+        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
+    )
+    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run)}")
+    warnings = config_warnings(config)
+    if zone := config.tpu.zone:
+        size = sum(shard.bytes for shard in manifest.train_shards)
+        paths = [args.data_dir, args.model_dir]
+        warnings += prices.traffic_warnings(paths, zone, prices.load(), size)
+    for warning in warnings:
         log(f"warning: {warning}")
+    return config, overrides, manifest
+
+
+def _refuse_cores(overrides: list[Override]) -> None:
+    """Refuses `tpu.num_cores` where the user sets it for JAX's runtime: in a preset, or in a file
+    that states every setting, it is meant for other commands."""
+    for override in overrides:
+        if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):
+            raise BadInput(
+                f"tpu.num_cores ({override.source}) has no effect under --engine=pjrt, which trains"
+                " on all devices that it finds: leave it out"
+            )

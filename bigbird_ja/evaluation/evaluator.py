@@ -94,8 +94,7 @@ class Evaluator:
 
     def evaluate(self, step: int | None) -> dict[str, Any]:
         """Evaluates one checkpoint, or repeats what is recorded of it; prints it."""
-        model = None
-        result = self._recorded(step)
+        result, model = self._recorded(step), None
         if result is None:
             model = self._load(step)
             result = self._measure(model)

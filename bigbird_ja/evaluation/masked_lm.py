@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -63,13 +63,8 @@ def evaluate_model(
         part: which batches this process evaluates; None: all.
 
     Returns:
-        `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
-        `bits_per_character` (of the masked text; None without a tokenizer), `predictions`,
-        `sequences`, `by_position`, `by_distance` (to the nearest visible token of the same piece),
-        `by_sub_corpus` where several corpora are mixed, `next_sentence_loss` and
-        `next_sentence_accuracy` where trained, `examples` (masked places with the model's guess),
-        `data_fingerprint`, `max_batches`, `seconds`. None in a process that does not put the parts
-        together.
+        Of `summarise`; `examples` (of `masked_examples`), `data_fingerprint`, `max_batches`,
+        `seconds`. None in a process that does not put the parts together.
 
     Raises:
         BadInput: no held-out records.
@@ -83,19 +78,10 @@ def evaluate_model(
     if max_batches:
         batches = batches.take(max_batches)
     tokenizer = _tokenizer(data_dir, manifest)
-    examples: list[dict[str, Any]] = []
-    columns: dict[str, list[np.ndarray]] = {}
     with verify.named_damage(manifest, data_dir, ("eval",)):
-        for number, batch in batches.shard(part.count, part.index):
-            arrays = {name: value.numpy() for name, value in batch.items()}
-            metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
-            if number == 0 and tokenizer is not None:
-                examples = masked_examples(forward, arrays, tokenizer)
-            first = int(number) * len(arrays["input_ids"])
-            for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
-                columns.setdefault(name, []).append(values)
-            tick()
-    parts = part.gather({name: np.concatenate(values) for name, values in columns.items()})
+        batches = batches.shard(part.count, part.index)
+        measured, examples = _measure(forward, batches, manifest, tokenizer, tick)
+    parts = part.gather(measured)
     if parts is None:
         return None
     names = {name for arrays in parts for name in arrays}
@@ -108,6 +94,28 @@ def evaluate_model(
         "max_batches": max_batches,
         "seconds": round(time.monotonic() - start, 2),
     }
+
+
+def _measure(
+    forward: Model,
+    batches: Iterable[Any],
+    manifest: Manifest,
+    tokenizer: Tokenizer | None,
+    tick: Callable[[], None],
+) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """The arrays of `_predictions` over numbered batches; examples from the data's first batch."""
+    examples: list[dict[str, Any]] = []
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, batch in batches:
+        arrays = {name: value.numpy() for name, value in batch.items()}
+        metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
+        if number == 0 and tokenizer is not None:
+            examples = masked_examples(forward, arrays, tokenizer)
+        first = int(number) * len(arrays["input_ids"])
+        for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
+            columns.setdefault(name, []).append(values)
+        tick()
+    return {name: np.concatenate(values) for name, values in columns.items()}, examples
 
 
 def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
@@ -149,6 +157,13 @@ def summarise(
             trained.
         manifest: of the data.
         characters: int [vocabulary], how many characters each piece writes; None where unknown.
+
+    Returns:
+        `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
+        `bits_per_character` (of the masked text; None where unknown), `predictions`, `sequences`,
+        `by_position`, `by_distance` (to the nearest visible token of the same piece),
+        `by_sub_corpus` where several corpora are mixed, `next_sentence_loss` and
+        `next_sentence_accuracy` where trained.
     """
     losses = collected["loss"]
     loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
@@ -240,20 +255,14 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
         One dict per bucket that holds anything: `from`, `to` (exclusive), `count`, and the means.
         Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
     """
+    spans: list[Any] = [*pairwise(edges), (None, None)]
     rows = []
-    spans: list[tuple[int | None, int | None]] = list(pairwise(edges))
-    for start, end in [*spans, (None, None)]:
-        if start is None or end is None:
-            chosen = values < edges[0]
-        else:
-            chosen = (values >= start) & (values < end)
-        count = int(chosen.sum())
-        if count:
-            means = {
-                name: float(column[chosen].mean(dtype=np.float64))
-                for name, column in columns.items()
-            }
-            rows.append({"from": start, "to": end, "count": count, **means})
+    for start, end in spans:
+        chosen = values < edges[0] if start is None else (values >= start) & (values < end)
+        if chosen.any():
+            row = {"from": start, "to": end, "count": int(chosen.sum())}
+            means = {name: float(c[chosen].mean(dtype=np.float64)) for name, c in columns.items()}
+            rows.append(row | means)
     return rows
 
 

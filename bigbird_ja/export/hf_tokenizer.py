@@ -26,7 +26,6 @@ from bigbird_ja.text import model_proto
 from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer
 
-_SPACE = "▁"
 _MASK = "[MASK]"
 
 # transformers' name for the part that each control piece plays.
@@ -75,6 +74,9 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     """The content of `tokenizer.json`, the format of the `tokenizers` library."""
     settings = model_proto.settings(tokenizer.model_bytes)
     ids = {piece: tokenizer.pieces.index(piece) for piece in CONTROL_PIECES}
+    decoder = _metaspace("always" if settings.add_dummy_prefix else "never")
+    if _has_bytes(tokenizer):
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, decoder]}
     return {
         "version": "1.0",
         "truncation": None,
@@ -86,7 +88,7 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "normalizer": _normalizer(settings),
         "pre_tokenizer": _pre_tokenizer(settings),
         "post_processor": _post_processor(ids),
-        "decoder": _decoder(tokenizer, settings),
+        "decoder": decoder,
         "model": _model(tokenizer, settings),
     }
 
@@ -117,26 +119,20 @@ def _pre_tokenizer(settings: model_proto.ModelSettings) -> dict[str, Any]:
 
 
 def _metaspace(prepend_scheme: str) -> dict[str, Any]:
-    return {
-        "type": "Metaspace",
-        "replacement": _SPACE,
-        "prepend_scheme": prepend_scheme,
-        "split": False,
-    }
+    place = {"replacement": "▁", "prepend_scheme": prepend_scheme}
+    return {"type": "Metaspace", "split": False, **place}
 
 
 def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
-    def special(name: str, segment: int) -> dict[str, Any]:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
+    def part(kind: str, name: str, segment: int) -> dict[str, Any]:
+        return {kind: {"id": name, "type_id": segment}}
 
-    def text(name: str, segment: int) -> dict[str, Any]:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [special("[CLS]", 0), text("A", 0), special("[SEP]", 0)]
+    first, second = part("Sequence", "A", 0), part("Sequence", "B", 1)
+    single = [part("SpecialToken", "[CLS]", 0), first, part("SpecialToken", "[SEP]", 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, text("B", 1), special("[SEP]", 1)],
+        "pair": [*single, second, part("SpecialToken", "[SEP]", 1)],
         "special_tokens": {
             name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
         },
@@ -174,15 +170,6 @@ def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
     return "<0x00>" in tokenizer.pieces
 
 
-def _decoder(
-    tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSettings
-) -> dict[str, Any]:
-    spaces = _metaspace("always" if settings.add_dummy_prefix else "never")
-    if not _has_bytes(tokenizer):
-        return spaces
-    return {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, spaces]}
-
-
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
     """Which neighbours join, in order: SentencePiece keeps only what comes out, with its rank."""
     merges = []
@@ -211,13 +198,8 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 
 def _as_token(piece: str) -> dict[str, Any]:
     """How a special token is found in text: a mask takes the space before it along."""
-    return {
-        "content": piece,
-        "lstrip": piece == _MASK,
-        "normalized": False,
-        "rstrip": False,
-        "single_word": False,
-    }
+    plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
+    return {"content": piece, "lstrip": piece == _MASK, **plain}
 
 
 def _json(value: Any, indent: int | None = 2) -> bytes:

@@ -47,7 +47,6 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     """
     config, meta = model.config, model.meta
     assert meta is not None
-    template = importlib.resources.files("bigbird_ja.export").joinpath("model_card.md")
     code = language(model, options.manifest)
     cost = run_log.counted_usd(run_log.read_events(model.folder))
     metrics = [m for m in run_log.read_metrics(model.folder) if m["step"] <= meta.step]
@@ -58,7 +57,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         limits.append("- Training was not finished at this checkpoint.\n")
     if options.license == "other":
         limits.append("- No licence was stated when it was exported.\n")
-    card = template.read_text(encoding="utf-8").format(
+    card = _template("model_card.md").format(
         name=_plain(options.name),
         license=options.license,
         meta=meta,
@@ -186,17 +185,12 @@ def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
     else:
         why = report.get("not_compared", "not measured")
         measured = f"That code was not compared with training's ({why})."
-    return f"""## Random blocks in transformers
+    return _template("random_blocks.md").format(
+        random_pattern=settings.random_pattern,
+        full=pattern.shortest_sparse(settings) - 1,
+        measured=measured,
+    )
 
-transformers' BigBird does not read a random plan from a checkpoint: it draws its own in training,
-and sees block 0 only outside training. This model was trained with the `{settings.random_pattern}`
-pattern of bigbird-ja. Load it with `trust_remote_code=True`: the code beside the weights
-(`modeling_bigbird_ja.py`, PyTorch) follows that plan, in fine-tuning too. Its `attention_mask` may
-number the documents of a packed sequence. Texts of up to
-{pattern.shortest_sparse(settings) - 1:,} tokens get full attention and are the same either way.
 
-{measured}
-
-`parity_report.md` lists what was compared.
-
-"""
+def _template(name: str) -> str:
+    return importlib.resources.files("bigbird_ja.export").joinpath(name).read_text("utf-8")

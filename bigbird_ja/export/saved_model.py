@@ -109,18 +109,15 @@ def branch_lengths(config: Config) -> list[int]:
     model = config.model
     most = model.max_position_embeddings
     assert most is not None
-    lengths = {most}
-    if pattern.is_sparse(model) and most >= pattern.shortest_sparse(model):
-        full = pattern.shortest_sparse(model) - 1
-        first = padded_length(config, full + 1)
-        lengths |= {full, *(min(padded_length(config, n), most) for n in _doubling(first, most))}
-        most = full
-    return sorted(lengths | set(_doubling(_SHORTEST, most)))
-
-
-def _doubling(first: int, end: int) -> list[int]:
-    lengths = []
-    while first < end:
-        lengths.append(first)
-        first *= 2
-    return lengths
+    full = pattern.shortest_sparse(model) - 1
+    if not pattern.is_sparse(model) or most <= full:
+        full = most
+    lengths, length = {full, most}, _SHORTEST
+    while length < full:
+        lengths.add(length)
+        length *= 2
+    length = padded_length(config, min(full + 1, most))
+    while length < most:
+        lengths.add(length)
+        length *= 2
+    return sorted(lengths)

@@ -32,19 +32,20 @@ def engine_on(accelerator_type: str, engine: str) -> str:
     return engine
 
 
-def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
+def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = False) -> list[str]:
     """Refuses what cannot work, before anything is created.
 
     Args:
         accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
         engine: as `pretrain --engine`.
+        queued: whether a queue is to be used.
 
     Returns:
         Warnings to show.
 
     Raises:
         BadInput: not a TPU type, a size that there is not, a slice of several hosts for the engine
-            of one, or a generation that the engine is known to fail on.
+            of one, a generation that the engine is known to fail on, or no queue there.
     """
     try:
         machine = hardware.find(accelerator_type)
@@ -52,6 +53,11 @@ def check_rentable(accelerator_type: str, engine: str = "auto") -> list[str]:
         raise BadInput(f"--accelerator_type: {error}") from error
     if compute.serves(accelerator_type):
         compute.machine_type(accelerator_type)
+        if queued:
+            raise BadInput(
+                f"--queued: Compute Engine, which rents {accelerator_type}, has no queue: leave it"
+                " out, and name several --zones"
+            )
     generation = generation_of(accelerator_type)
     if engine_on(accelerator_type, engine) == "pjrt":
         hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""

@@ -23,6 +23,7 @@ from bigbird_ja.launch.services import (
     Presence,
     Tpu,
     TpuSpec,
+    check_still_there,
 )
 from bigbird_ja.launch.slices import (
     LEFTOVER,
@@ -214,11 +215,7 @@ class ComputeEngine:
     def delete(self, tpu: Tpu) -> str:
         if tpu.state == LEFTOVER:
             return self._slices.delete_leftover(tpu)
-        there = self.find(tpu.zone, tpu.name)
-        if there is None:
-            raise ServiceFault(Kind.NOT_FOUND, f"no {tpu.name} in {tpu.zone}")
-        there.check_is(tpu)
-        path = there.resource.split("/", 2)[2]
+        path = check_still_there(self, tpu).resource.split("/", 2)[2]
         operation = self._rest.call("DELETE", path)
         return f"zones/{tpu.zone}/operations/{operation['name']}"
 

@@ -7,7 +7,7 @@
 No clock, no randomness, no input or output: `supervise.py` observes, saves the decision, then acts.
 In each phase the first `if` that holds decides. The comment above it has a fixed form, "what is
 observed: what is done -> the phases that may follow. Why: the reason": `scripts/make_state_tables`
-prints the tables of docs/design/launch.md from it, and a test compares each decision with it.
+prints the tables of docs/design/launch.md from it, and a test compares that page with it.
 Before the phases come the ends that do not depend on them (`check_endings`).
 
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that

@@ -120,7 +120,6 @@ class RunState:
     ending_message: str = ""
     saved_at: Amount = 0.0  # UNIX seconds by the service's clock, whoever saved it
     absences: Count = 0  # looks in a row that did not show the TPU that was asked for
-    last_heartbeat: Amount = 0.0  # its own time stamp; bounds what an unwatched TPU was billed
     format_version: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -164,7 +163,6 @@ class ExitReport:
     attempt: Count = 0
     status: Count = 1
     reason: str = ""
-    self_deleted: bool = False
     host: Count = 0  # of the slice
 
 
@@ -264,7 +262,6 @@ def accrue(state: RunState, seen: Observation, settings: Settings) -> RunState:
         backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
         delete_wait=max(0.0, state.delete_wait - seen.elapsed),
         best_step=max(state.best_step, heartbeat.global_step if heartbeat else -1),
-        last_heartbeat=heartbeat.time if heartbeat else state.last_heartbeat,
         saved_at=seen.service_time or (state.saved_at and state.saved_at + seen.elapsed),
         absences=state.absences + 1 if has_machine and _is_absent(state, seen) else 0,
     )

@@ -77,16 +77,6 @@ class Tpu:
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
-    def check_is(self, expected: Tpu) -> None:
-        """Proof before a deletion that this is what was listed.
-
-        Raises:
-            ServiceFault: it is of another run, or was created at another time.
-        """
-        same_time = not expected.created or self.created == expected.created
-        if not self.belongs_to(expected.run_id) or not same_time:
-            raise ServiceFault(Kind.NOT_FOUND, f"{self.resource} is another's now: {self.owner}")
-
     def to_json(self) -> dict[str, str]:
         """For the `--json` results of commands."""
         keys = ("name", "run", "run_id", "zone", "state", "accelerator_type", "resource")
@@ -154,6 +144,21 @@ class Tpus(Protocol):
 
     def time(self) -> float:
         """UNIX seconds by the service's clock."""
+
+
+def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
+    """Proof before a deletion that what was listed is there: the same machine, seen by its name.
+
+    Raises:
+        ServiceFault: nothing is, or what is of another run or was created at another time.
+    """
+    tpu = service.find(expected.zone, expected.name)
+    if tpu is None:
+        raise ServiceFault(Kind.NOT_FOUND, f"no {expected.name} in {expected.zone}")
+    same_time = not expected.created or tpu.created == expected.created
+    if not tpu.belongs_to(expected.run_id) or not same_time:
+        raise ServiceFault(Kind.NOT_FOUND, f"{tpu.resource} is another's now: {tpu.owner}")
+    return tpu
 
 
 API = "https://tpu.googleapis.com/v2"
@@ -279,10 +284,7 @@ class TpuNodes:
         return _of_queued(queued, tpu) if queued else tpu
 
     def delete(self, tpu: Tpu) -> str:
-        there = self.find(tpu.zone, tpu.name)
-        if there is None:
-            raise ServiceFault(Kind.NOT_FOUND, f"no {tpu.name} in {tpu.zone}")
-        there.check_is(tpu)
+        there = check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
         query = {"force": "true"} if there.is_queued else {}
         return str(self._rest.call("DELETE", there.resource, query=query)["name"])

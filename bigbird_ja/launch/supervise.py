@@ -7,7 +7,6 @@ loop in virtual time.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -54,11 +53,6 @@ class Stop(Enum):
 
 class Detached(Exception):
     """The person left; the TPU trains until its lease is over."""
-
-
-def steady_seconds() -> float:
-    """Seconds that never jump; they go on while a laptop sleeps, where the system can."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass
@@ -274,8 +268,6 @@ class _Supervisor:
 
     def _may_rent(self, state: RunState) -> bool:
         """Stores the decision to rent, and asks once more whether this is the one supervisor."""
-        if not self._is_holder:
-            return False
         try:
             self._services.files.save_state(state)
             self._services.beat()
@@ -354,8 +346,8 @@ def _identity(state: RunState) -> RunState:
     return replace(
         state, phase_seconds=0.0, quiet_seconds=0.0, healthy_seconds=0.0, backoff_seconds=0.0,
         delete_wait=0.0, billed_seconds=0.0, elapsed_seconds=0.0, cost_usd=0.0, saved_at=0.0,
-        machine_seconds=0.0, trouble_seconds=0.0, last_heartbeat=0.0, best_step=0,
-        absences=0, last_step=min(state.last_step, 0),
+        machine_seconds=0.0, trouble_seconds=0.0, best_step=0, absences=0,
+        last_step=min(state.last_step, 0),
     )  # fmt: skip
 
 

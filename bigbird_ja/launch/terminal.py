@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 import signal
-import textwrap
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -24,8 +23,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config
 from bigbird_ja.settings.schema import Config
 
-WIDTH = 96  # columns, with the label's eleven
-_HASH = re.compile(r"/([0-9a-f]{8})[0-9a-f]{56}/")  # of a package's folder
 _COMPUTE_LISTS = ("instances", "instanceGroupManagers", "instanceTemplates", "resourcePolicies")
 
 QUESTION = (
@@ -40,83 +37,64 @@ _PROGRESS = re.compile(r"^step +[0-9]")
 
 
 def dry_run(run: Run, config: Config, vm: startup.Vm, table: Prices) -> dict[str, Any]:
-    """Prints one screen with machine, lease and money; the `--json` results."""
+    """Prints machine, lease and money; the `--json` results."""
     package = startup.build_wheel()
     run = replace(run, wheel=package.path_on(run.bucket), wheel_sha256=package.sha256)
-    requests, cost = planned_requests(run, vm, package), cost_plan(run, config, table)
-    age = table.describe_age(datetime.date.today())
-    spec, settings = run.spec, run.settings
+    cost, spec, settings = cost_plan(run, config, table), run.spec, run.settings
     machine = hardware.find(spec.accelerator_type)
-    engine = backends.engine_on(spec.accelerator_type, run.engine)
     queue = ", in the queue" if spec.queued else ""
-    uploaded = [
-        _HASH.sub(r"/\1.../", request["request"]["path"]) + f" ({request['request']['what']})"
-        for request in requests
-        if "what" in request["request"]
-    ]
-    rows = [
-        ("machine", f"{spec.accelerator_type}, {spec.pricing.replace('_', ' ')}{queue}: chips"
-         f" {machine.chips}, hosts {machine.hosts}, engine {engine}, image {spec.runtime_version}"),
-        ("zones", f"{', '.join(settings.zones)}, in this order"),
-        ("lease", _lease(run, cost)),
-        ("cost", _cost(cost)),
-        ("", age),
-        ("run", f"{run.name}: {settings.target_step:,} steps on {run.data_dir}"),
-        *(("uploaded" if number == 0 else "", path) for number, path in enumerate(uploaded)),
-        ("deleted", "after a preemption (and created again), and at the end"),
-    ]  # fmt: skip
-    print("dry run: nothing was asked for, nothing is billed")
-    for label, content in rows:
-        wrapped = textwrap.wrap(
-            content, WIDTH, initial_indent=f"{label:<11}", subsequent_indent=" " * 11,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        print("\n".join(wrapped))
-    print("every request and the start-up script: --json")
-    return {"requests": requests, "cost": cost}
+    print(
+        "dry run: nothing was asked for, nothing is billed\n"
+        f"machine  {spec.accelerator_type}, {spec.pricing.replace('_', ' ')}{queue}: chips"
+        f" {machine.chips}, hosts {machine.hosts}, image {spec.runtime_version}\n"
+        f"zones    {', '.join(settings.zones)}, in this order\n"
+        f"lease    {_lease(run, cost)}\n"
+        f"cost     {_cost(cost)}\n"
+        f"         {table.describe_age(datetime.date.today())}\n"
+        f"run      {run.name}: {settings.target_step:,} steps on {run.data_dir}\n"
+        "every request and the start-up script: --json"
+    )
+    return {"requests": planned_requests(run, vm), "cost": cost}
 
 
-def planned_requests(run: Run, vm: startup.Vm, package: startup.Wheel) -> list[dict[str, Any]]:
+def planned_requests(run: Run, vm: startup.Vm) -> list[dict[str, Any]]:
     """Every request of an undisturbed run, and what follows a preemption.
 
     Args:
         run: with the path of its package.
     """
-    every = f"every {run.settings.poll:g} s"
+    is_compute = backends.service_of(run.spec.accelerator_type) == "compute"
+    operation = "zoneOperations.get" if is_compute else "GetOperation"
+    lists = _COMPUTE_LISTS if is_compute else ("ListNodes", "ListQueuedResources")
     zones = [{"project": run.project, "zone": zone} for zone in run.settings.zones]
-    if backends.service_of(run.spec.accelerator_type) == "compute":
-        lists = [f"{kind}.list" for kind in _COMPUTE_LISTS]
-        operation, rented = "zoneOperations.get", _creations(run, vm, run.settings.zones[0])[-1][0]
-        delete = rented.replace(".insert", ".delete")
-    else:
-        kind = "QueuedResource" if run.spec.queued else "Node"
-        lists = ["ListNodes", "ListQueuedResources"]
-        operation, delete = "GetOperation", f"Delete{kind}"
-    requests: list[dict[str, Any]] = [
-        _file("write", run.wheel, f"{len(package.content):,} bytes, unless it is there"),
-        _file("write", run.config_path, "the resolved config"),
-        _file("write", run.supervisor("launch.json"), "what was launched"),
-        _file("create", run.supervisor(LOCK), "one supervisor per run"),
-        *({"method": method, "request": zone} for zone in zones for method in lists),
-    ]
-    for number, zone in enumerate(run.settings.zones):
-        when = "first" if number == 0 else "if the zones before have no capacity"
+    written = (run.wheel, run.config_path, run.supervisor("launch.json"), run.supervisor(LOCK))
+    requests = [{"method": "storage.write", "request": {"path": path}} for path in written]
+    requests += [{"method": method, "request": zone} for zone in zones for method in lists]
+    for zone in zones:
+        creations = _creations(run, vm, zone["zone"])
         requests += [
-            {"method": method, "when": when, "request": {**zones[number], "body": body}}
-            for method, body in _creations(run, vm, zone)
+            {
+                "method": method,
+                "when": "in the first zone with capacity",
+                "request": {**zone, "body": body},
+            }
+            for method, body in creations
         ]
-    watched = [run.supervisor("exit.json"), f"{run.model_dir}/heartbeat.json"]
+    every = f"every {run.settings.poll:g} s"
+    watched = (run.supervisor("exit.json"), f"{run.model_dir}/heartbeat.json")
+    polled = [{"path": path} for path in watched]
+    delete = creations[-1][0].replace("Create", "Delete").replace(".insert", ".delete")
     return [
         *requests,
         {"method": operation, "when": f"{every} until done", "request": {"name": "..."}},
         {"method": lists[0], "when": every, "request": zones[0]},
-        *({"method": "storage.read", "when": every, "request": {"path": p}} for p in watched),
+        *({"method": "storage.read", "when": every, "request": path} for path in polled),
         {
             "method": delete,
             "when": "after a preemption or failure (then one is created again), and at the end",
             "request": {**zones[0], "name": run.name},
         },
-    ]  # fmt: skip
+    ]
 
 
 def _creations(run: Run, vm: startup.Vm, zone: str) -> list[tuple[str, dict[str, Any]]]:
@@ -127,10 +105,6 @@ def _creations(run: Run, vm: startup.Vm, zone: str) -> list[tuple[str, dict[str,
         return compute.creations(run.project, run.spec, zone, 1, metadata, limit)
     method = "CreateQueuedResource" if run.spec.queued else "CreateNode"
     return [(method, services.creation(run.project, run.spec, zone, 1, metadata))]
-
-
-def _file(verb: str, path: str, what: str) -> dict[str, Any]:
-    return {"method": f"storage.{verb}", "request": {"path": path, "what": what}}
 
 
 def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
@@ -160,23 +134,18 @@ def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
 
 
 def _lease(run: Run, cost: dict[str, Any]) -> str:
-    settings, hours = run.settings, cost["most_hours"]
-    unwatched = f"deletes itself {settings.lease / 3600:g} h after nobody watches any more"
-    if hours is None:
-        days = settings.longest / 86_400
+    unwatched = f"deletes itself {run.settings.lease / 3600:g} h after nobody watches any more"
+    if cost["most_hours"] is None:
+        days = run.settings.longest / 86_400
         return f"{days:g} days each, {unwatched}; in all no limit: give --max_hours or --max_cost"
-    by = [f"--max_hours={cost['max_hours']:g}"] if cost["max_hours"] is not None else []
-    by += [f"--max_cost={settings.max_usd:.2f}"] if settings.max_usd is not None else []
-    return f"at most {human_time(hours * 3600)} of rented time ({', '.join(by)}); {unwatched}"
+    return f"at most {human_time(cost['most_hours'] * 3600)} of rented time; {unwatched}"
 
 
 def _cost(cost: dict[str, Any]) -> str:
     usd, row, most = cost["usd_per_hour"], cost["run"], cost["most_usd"]
     if not usd:
         return "no price is known: costs are not counted"
-    parts = [f"{usd:,.2f} USD per hour"]
-    if row is not None and (first := row["usd_per_hour"]) is not None and first < usd:
-        parts = [f"{first:,.2f} USD per hour in {row['zone']}, {usd:,.2f} in the dearest zone"]
+    parts = [f"{usd:,.2f} USD per hour in the dearest zone"]
     parts.append("no limit" if most is None else f"at most {most:,.2f} USD")
     if row is not None and row["cost_usd"] is not None:
         parts.append(

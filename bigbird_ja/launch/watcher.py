@@ -187,16 +187,11 @@ class Machine:
         return self._number or 0
 
     def report(
-        self,
-        status: int,
-        reason: str,
-        self_deleted: bool,
-        pauses: tuple[float, ...] = (1.0, 3.0, 0.0),
+        self, status: int, reason: str = "", pauses: tuple[float, ...] = (1.0, 3.0, 0.0)
     ) -> None:
-        """Tells the supervisor how training ended, or why the machine went."""
-        values = {"attempt": self._terms.attempt, "status": status, "self_deleted": self_deleted}
-        values["host"] = self._host()
-        text = json.dumps({**values, "reason": reason, "time": int(time.time())})
+        """Tells the supervisor how training ended, or why the machine is deleted."""
+        values = {"attempt": self._terms.attempt, "status": status, "reason": reason}
+        text = json.dumps({**values, "host": self._host(), "time": int(time.time())})
         for pause in pauses:
             try:
                 self._write("exit.json", text.encode())
@@ -306,7 +301,7 @@ def watch(
             continue
         say(f"{reason}: deleting this machine")
         if not is_reported and not counters.ended:
-            machine.report(STALLED, reason, True, pauses=(0.0,))  # one try, which has a deadline
+            machine.report(STALLED, reason, pauses=(0.0,))  # one try, which has a deadline
             is_reported = True
         machine.delete()
 
@@ -327,7 +322,7 @@ def boot_id() -> str:
 
 
 def since_boot() -> float:
-    """Seconds that go on while the machine is suspended."""
+    """Seconds that nobody sets, and that count while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -342,7 +337,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if verb == "report":
         machine.tell()
-        machine.report(int(arguments[2]), "", False)
+        machine.report(int(arguments[2]))
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     name = f"bigbird-ja-{terms.attempt}.counters"

@@ -85,11 +85,10 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  #
         if layer:  # the embeddings come normalised
             norm = f"{scope}/attention/LayerNorm"
             inputs = layer_norm(params, norm, hidden, model.layer_norm_eps)
-        context = _attend(params, config, layer, inputs, shape, input_mask, documents)
+        output = _attend(params, config, layer, inputs, shape, input_mask, documents)
         if places is not None:
-            hidden, context = tf.gather(hidden, places), tf.gather(context, places)
-        with tf.name_scope("attention/output"):
-            hidden += dense(params, f"{scope}/attention/Wo", context)
+            hidden, output = tf.gather(hidden, places), tf.gather(output, places)
+        hidden += output
         with tf.name_scope("mlp"):
             inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
             inner, gate = tf.split(dense(params, f"{scope}/mlp/Wi", inputs), 2, axis=-1)
@@ -109,47 +108,58 @@ def _attend(
     input_mask: tf.Tensor,
     documents: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Context of one layer before its output projection: [b * S, hidden]."""
+    """Projections, attention and output projection of one layer: [b * S, hidden].
+
+    Queries, keys and values are [b, heads, size, S]: tokens fill the TPU's lanes, which a head's 64
+    numbers would fill by half, and the projections write them so.
+    """
     model, (batch, length) = config.model, shape
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
+    scope = f"bert/encoder/layer_{layer}/attention"
     everywhere = pattern.is_global(model, layer)
     with tf.name_scope("attention/projections"):
-        projected = dense(params, f"bert/encoder/layer_{layer}/attention/Wqkv", inputs)
-        projected = tf.reshape(projected, [batch, length, 3, heads, size])
-        query, key, value = tf.unstack(projected, axis=2)
+        kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
+        kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
+        tokens = tf.reshape(inputs, [batch, length, model.hidden_size])
+        query, key, value = tf.unstack(tf.einsum("bsi,ithd->tbhds", tokens, kernel))
         theta = model.global_rope_theta if everywhere else model.local_rope_theta
-        query, key = (rotated(each, theta) for each in (query, key))
+        query, key = rotated(query, theta), rotated(key, theta)
     reach = None if everywhere else model.local_attention // 2
     if model.attention_implementation == "kernel":
         from bigbird_ja.model.kernels.flash import flash_attention  # imports jax
 
         segments = tf.cast(input_mask, tf.int32) if documents is None else documents
         context = flash_attention(query, key, value, segments, reach)
-    elif reach is None:
-        context = dense_attention(query, key, value, input_mask, documents, None)
     else:
-        context = banded_attention(query, key, value, input_mask, documents, reach)
-    return tf.reshape(context, [batch * length, heads * size])
+        query, key, value = (tf.transpose(each, [0, 3, 1, 2]) for each in (query, key, value))
+        if reach is None:
+            context = dense_attention(query, key, value, input_mask, documents, None)
+        else:
+            context = banded_attention(query, key, value, input_mask, documents, reach)
+        context = tf.transpose(context, [0, 2, 3, 1])
+    with tf.name_scope("attention/output"):
+        kernel = tf.cast(params[f"{scope}/Wo/kernel"], inputs.dtype)
+        kernel = tf.reshape(kernel, [heads, size, model.hidden_size])
+        output = tf.einsum("bhds,hdo->bso", context, kernel)
+        return tf.reshape(output, [batch * length, model.hidden_size])
 
 
 def rotated(values: tf.Tensor, theta: float) -> tf.Tensor:
-    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, S, heads, size].
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, heads, size, S].
 
     Number d of a head's first half and number d of its second are turned together, by
     position * theta^(-2d / size) radians; computed in float32.
     """
-    cosine, sine = _angles(int(values.shape[1]), int(values.shape[3]), theta)
-    x = tf.cast(values, tf.float32)
-    low, high = tf.split(x, 2, axis=-1)
-    turned = tf.concat([-high, low], axis=-1)
-    return tf.cast(x * cosine + turned * sine, values.dtype)
+    cosine, sine = _angles(int(values.shape[3]), int(values.shape[2]), theta)
+    low, high = tf.split(tf.cast(values, tf.float32), 2, axis=2)
+    turned = [low * cosine - high * sine, high * cosine + low * sine]
+    return tf.cast(tf.concat(turned, axis=2), values.dtype)
 
 
 @functools.lru_cache(maxsize=8)
 def _angles(length: int, size: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines, float32 [S, 1, size], of the angles that transformers takes."""
+    """Cosines and sines, float32 [size / 2, S], of the angles that transformers takes."""
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-    angles = np.arange(length, dtype=np.float32)[:, None] * rates
-    angles = np.concatenate([angles, angles], axis=1)[:, None]
+    angles = rates[:, None] * np.arange(length, dtype=np.float32)
     return np.cos(angles), np.sin(angles)

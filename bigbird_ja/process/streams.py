@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from bigbird_ja.process.errors import STREAMS, BadInput
+from bigbird_ja.process.errors import STREAMS, BadInput, CommandError
 from bigbird_ja.process.redaction import redact
 
 # The pipe has no reader any more, or the terminal is gone.
@@ -144,6 +144,14 @@ def write_results(results: dict[str, Any]) -> None:
     if Results._current is not None:
         with contextlib.suppress(OSError, ValueError):
             Results._current.write(results)
+
+
+def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> None:
+    """Ends the process at once, from any thread: one line, the `--json` results, the status."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"bigbird-ja: {error}", file=sys.stderr, flush=True)
+    write_results({**error.results, "reason": error.reason, "error": str(error)})
+    leave_with(error.status)
 
 
 class LogStream:

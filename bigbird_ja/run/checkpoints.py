@@ -91,6 +91,7 @@ class Checkpoint:
     meta: Meta
 
 
+@dataclass
 class CheckpointStore:
     """The checkpoints of one MODEL_DIR.
 
@@ -102,19 +103,11 @@ class CheckpointStore:
         owned: MODEL_DIR's mark; needed to write.
     """
 
-    def __init__(
-        self,
-        model_dir: str,
-        scratch: str | None = None,
-        report: Callable[[str, int, str], None] = lambda event, step, text: None,
-        mark: Callable[[str], None] = lambda phase: None,
-        owned: Owned | None = None,
-    ) -> None:
-        self.model_dir = model_dir
-        self._owned = owned
-        self._scratch = scratch
-        self._report = report
-        self._mark = mark
+    model_dir: str
+    scratch: str | None = None
+    report: Callable[[str, int, str], None] = lambda event, step, text: None
+    mark: Callable[[str], None] = lambda phase: None
+    owned: Owned | None = None
 
     def steps(self) -> list[int]:
         """Steps with a sidecar, ascending. A directory that cannot be listed raises."""
@@ -129,28 +122,28 @@ class CheckpointStore:
         Returns:
             The sidecar as written.
         """
-        names = [f"model.ckpt-{meta.step}{suffix}" for suffix in SUFFIXES]
+        scratch_files = {f"model.ckpt-{meta.step}{end}": prefix + end for end in SUFFIXES}
         files = {}
-        for name, suffix in zip(names, SUFFIXES, strict=True):
-            crc, size = storage.crc32c_of_file(prefix + suffix)
+        for name, path in scratch_files.items():
+            crc, size = storage.crc32c_of_file(path)
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
-        sidecar = _to_json(meta)
+        sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
         versions = {name: Made(file.bytes, file.crc32c) for name, file in files.items()}
         versions[_sidecar(meta.step)] = Made.of(sidecar)
         for name in versions:
             self._ours.make_room(name)
         self._ours.note(versions)
         try:
-            for name, suffix in zip(names, SUFFIXES, strict=True):
-                storage.take(prefix + suffix, self._path(name))
-                self._mark("between-files")
+            for name, path in scratch_files.items():
+                storage.take(path, self._path(name))
+                self.mark("between-files")
             storage.write_bytes(self._path(_sidecar(meta.step)), sidecar)
         except BaseException:
             with contextlib.suppress(Exception):
-                self._ours.remove(names)
+                self._ours.remove(scratch_files)
             raise
-        self._mark("between-files")
+        self.mark("between-files")
         self._prune(keep_last, keep_every)
         return meta
 
@@ -190,8 +183,7 @@ class CheckpointStore:
         if missing:
             raise Damaged(f"{self._path(_sidecar(step))}: damaged: does not list {min(missing)}")
         for name, expected in meta.files.items():
-            local = self._fetch(name)
-            self._verify(name, local, expected)
+            local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
     def latest_good(self) -> Checkpoint | None:
@@ -206,7 +198,7 @@ class CheckpointStore:
         listed = self._listed()
         self._clean_up(parts, listed)
         complaint = ""
-        for step in sorted((s for s, names in parts.items() if ".json" in names), reverse=True):
+        for step in sorted(parts, reverse=True):
             try:
                 checkpoint = self.fetch(step)
             except Damaged as error:
@@ -248,9 +240,9 @@ class CheckpointStore:
 
     @property
     def _ours(self) -> Owned:
-        if self._owned is None:
+        if self.owned is None:
             raise ValueError("a CheckpointStore needs MODEL_DIR's mark to write")
-        return self._owned
+        return self.owned
 
     def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
         """Removes what a kill has left of saves and removals. Files that are not ours stay."""
@@ -261,7 +253,7 @@ class CheckpointStore:
                 continue
             names = [f"model.ckpt-{step}{part}" for part in there]
             if len(self._ours.remove(names)) < len(names):
-                self._report("cleaned", step, f"removed what was left of checkpoint {step}")
+                self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: then it is no checkpoint any more.
@@ -273,47 +265,40 @@ class CheckpointStore:
         for name in names:
             storage.rename(self._path(name), self._path(prefix + name))
         self._ours.forget(names)
-        self._report(
+        self.report(
             "set_aside",
             step,
             f"checkpoint {step} is damaged and was set aside as {prefix}model.ckpt-{step}.*: {why}",
         )
 
-    def _fetch(self, name: str) -> str:
-        """A local path of a file: its own on disk, a copy's where MODEL_DIR is on a bucket."""
-        if self._scratch is None and storage.is_remote(self.model_dir):
+    def _fetch(self, name: str, expected: StoredFile) -> str:
+        """A local path of a verified file: its own on disk, a copy's where MODEL_DIR is on a
+        bucket."""
+        if self.scratch is None and storage.is_remote(self.model_dir):
             raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
+        path = self._path(name)
         try:
-            return storage.fetch(self._path(name), self._scratch or "")
-        except FileNotFoundError as error:
-            raise Damaged(f"{self._path(name)}: missing") from error
-
-    def _verify(self, name: str, local: str, expected: StoredFile) -> None:
-        try:
+            local = storage.fetch(path, self.scratch or "")
             crc, size = storage.crc32c_of_file(local)
         except FileNotFoundError as error:
-            raise Damaged(f"{self._path(name)}: missing") from error
+            raise Damaged(f"{path}: missing") from error
         if size != expected.bytes:
-            raise Damaged(f"{self._path(name)}: {size} bytes instead of {expected.bytes}")
+            raise Damaged(f"{path}: {size} bytes instead of {expected.bytes}")
         if crc != expected.crc32c:
-            raise Damaged(f"{self._path(name)}: its checksum is not the one of its sidecar")
+            raise Damaged(f"{path}: its checksum is not the one of its sidecar")
+        return local
 
     def _prune(self, keep_last: int, keep_every: int) -> None:
+        """Removes what retention gives up, sidecar first; what is not as we wrote it stays."""
         steps = self.steps()
         removable = to_remove(steps, keep_last, keep_every)
         self._write_state([step for step in steps if step not in removable])
-        self._mark("between-files")
+        self.mark("between-files")
         for step in removable:
-            self._remove(step)
-
-    def _remove(self, step: int) -> None:
-        """Removes a checkpoint, sidecar first; one that is not what we wrote stays."""
-        if not self._ours.remove([_sidecar(step)]):
-            self._ours.remove([f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES])
+            if not self._ours.remove([_sidecar(step)]):
+                self._ours.remove([f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES])
 
     def _write_state(self, steps: Sequence[int]) -> None:
-        if not steps:
-            return
         lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
         lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
         storage.write_bytes(self._path(STATE), ("\n".join(lines) + "\n").encode())
@@ -395,7 +380,3 @@ def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
 
 def _sidecar(step: int) -> str:
     return f"model.ckpt-{step}.json"
-
-
-def _to_json(meta: Meta) -> bytes:
-    return (json.dumps(asdict(meta), indent=1) + "\n").encode()

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 def append_event(
     model_dir: str, event: str, clock: Callable[[], float] = time.time, **fields: Any
-) -> Record:
+) -> None:
     """Adds one line to `events.jsonl`; safe with several writers, on disk and on a bucket."""
     record = {
         "event": event,
@@ -51,7 +51,6 @@ def append_event(
         **fields,
     }
     append_line(storage.join(model_dir, EVENTS), record)
-    return record
 
 
 def append_eval(model_dir: str, record: Record) -> None:
@@ -151,12 +150,16 @@ def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
 
 
 def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
-    """Lines with their records; what kills leave is left out (`typed.numbered_lines`)."""
+    """Lines with their records; what kills leave is left out (`decode.numbered_lines`)."""
+    return decode.numbered_lines(_data(path), kind, path, _ADVICE)
+
+
+def _data(path: str) -> bytes:
+    """What a file holds; nothing where there is none."""
     try:
-        data = storage.read_bytes(path)
+        return storage.read_bytes(path)
     except FileNotFoundError:
-        return iter(())
-    return decode.numbered_lines(data, kind, path, _ADVICE)
+        return b""
 
 
 def _whole(line: bytes, checked: T) -> T:
@@ -175,13 +178,14 @@ class MetricsLog:
     def __init__(self, path: str, last_step: int) -> None:
         self._path = path
         self._lock = threading.Lock()
-        lines = list(_lines(path, MetricsRecord))
+        data = _data(path)
+        lines = decode.numbered_lines(data, MetricsRecord, path, _ADVICE)
         kept = {r["step"]: (line, r) for line, r in lines if r["step"] <= last_step}
         self._lines = [kept[step][0] + b"\n" for step in sorted(kept)]
         self.last: Mapping[str, Any] | None = kept[max(kept)][1] if kept else None
         self._unsynced = False
-        if len(kept) != len(lines) or not _ends_with_newline(path):
-            storage.write_bytes(path, b"".join(self._lines))
+        if (whole := b"".join(self._lines)) != data:
+            storage.write_bytes(path, whole)
 
     def append(self, record: Record) -> None:
         """Adds a step; later than all before."""
@@ -237,7 +241,7 @@ class Heartbeat:
         }
 
     def update(self, **fields: Any) -> None:
-        """Changes what the next write will say."""
+        """Changes what the next write will hold."""
         with self._lock:
             self._fields.update(fields)
 
@@ -278,18 +282,3 @@ def _append_remote(path: str, line: bytes) -> None:
         if storage.replace_if(path, data + line, token) is not None:
             return
     raise StorageError(f"{path}: other writers kept changing it: run the same command again")
-
-
-def _ends_with_newline(path: str) -> bool:
-    if storage.is_remote(path):
-        return True
-    try:
-        with storage.open_read(path) as file:
-            return file.seek(0, os.SEEK_END) == 0 or _last_byte(file) == b"\n"
-    except FileNotFoundError:
-        return True
-
-
-def _last_byte(file: BinaryIO) -> bytes:
-    file.seek(-1, os.SEEK_END)
-    return file.read(1)

@@ -64,7 +64,7 @@ def load_parameters(
             f"note: {model_dir}: checkpoint {newer[-1]} is not used, as it has no sidecar"
             f" (model.ckpt-{newer[-1]}.json): it is being written, or not whole; taken is {step}"
         )
-    config = load_config(model_dir, store.read_meta(step))
+    config = _load_config(model_dir, store.read_meta(step))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_checkpoint(checkpoint)
@@ -95,12 +95,8 @@ def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     return values
 
 
-def load_config(model_dir: str, meta: Meta) -> Config:
-    """The resolved config, checked against the checkpoint.
-
-    Raises:
-        BadInput: there is none, or it is not the one that the checkpoint was trained with.
-    """
+def _load_config(model_dir: str, meta: Meta) -> Config:
+    """The resolved config, checked against the checkpoint."""
     path = storage.join(model_dir, CONFIG)
     try:
         config = read_config(path)
@@ -169,18 +165,13 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
     Raises:
         BadInput: the hashes differ.
     """
-    sha256 = tokenizer_sha256(model_dir)
-    if sha256 and expected and sha256 != expected:
-        raise _other_tokenizer(storage.join(model_dir, TOKENIZER), sha256, expected)
-
-
-def tokenizer_sha256(model_dir: str) -> str:
-    """SHA-256 (hex) of MODEL_DIR's tokenizer; empty where there is none."""
+    path = storage.join(model_dir, TOKENIZER)
     try:
-        data = storage.read_bytes(storage.join(model_dir, TOKENIZER))
+        sha256 = hashlib.sha256(storage.read_bytes(path)).hexdigest()
     except FileNotFoundError:
-        return ""
-    return hashlib.sha256(data).hexdigest()
+        return
+    if expected and sha256 != expected:
+        raise _other_tokenizer(path, sha256, expected)
 
 
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"

@@ -39,7 +39,8 @@ class Option:
     none: str = ""  # what None stands for, where None is a value
     fixed_by_data: bool = False  # of a run, its data set's manifest says it
     changeable: bool = False  # a MODEL_DIR accepts another value when it goes on
-    only_with: str = ""  # "section.key=value|value": it has no effect where that is otherwise
+    # "section.key=value|value", several joined by " & ": it has no effect where one is otherwise.
+    only_with: str = ""
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
     engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
@@ -62,6 +63,12 @@ class Option:
     def name(self) -> str:
         """The part of a setting's key after the dot, which is also its flag's name."""
         return self.key.rpartition(".")[2]
+
+    @property
+    def conditions(self) -> list[tuple[str, list[str]]]:
+        """`only_with` as keys with the values that they must have."""
+        parts = [part.partition("=") for part in self.only_with.split(" & ") if part]
+        return [(key, values.split("|")) for key, _, values in parts]
 
     @property
     def allowed(self) -> str:

@@ -37,6 +37,7 @@ class Override:
     key: str
     value: Any
     source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
+    is_complete: bool = False  # of a file that states every setting, as `bigbird-ja config` does
 
     @property
     def is_explicit(self) -> bool:
@@ -126,16 +127,14 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
 
 def _is_of_bigbird(key: str) -> bool:
     """Whether a setting has an effect on a BigBird alone, or another default for it."""
-    condition = OPTIONS[key].only_with.partition("=")[0]
-    return key in _MODERNBERT or (
-        condition.startswith("model.")
-        and (condition == "model.architecture" or _is_of_bigbird(condition))
-    )
+    conditions = OPTIONS[key].conditions
+    return key in _MODERNBERT or ("model.architecture", ["bigbird"]) in conditions
 
 
 def _depends_on_data(key: str) -> bool:
     option = OPTIONS[key]
-    return option.section != "make_data" and option.only_with.partition("=")[0] in FIXED_BY_DATA
+    depends = any(other in FIXED_BY_DATA for other, _ in option.conditions)
+    return option.section != "make_data" and depends
 
 
 def complete_config(
@@ -165,11 +164,12 @@ def complete_config(
         set_value(config, key, value)
     model, data = config.model, config.make_data
     data.max_predictions_per_seq = predictions_of(data)
-    if manifest and (model.vocab_size or config.tokenize.vocab_size) < config.tokenize.vocab_size:
-        key = "model.vocab_size"
-        source = last[key].source if key in last else "config"
-        raise _disagrees(key, model.vocab_size, source, where, config.tokenize.vocab_size)
-    model.vocab_size = model.vocab_size or config.tokenize.vocab_size
+    pieces = config.tokenize.vocab_size
+    rows = last.get("model.vocab_size", Override("", None, ""))
+    model.vocab_size = model.vocab_size or pieces
+    is_other = model.vocab_size != pieces and rows.is_explicit
+    if manifest and (is_other or model.vocab_size < pieces):  # an encoder may have rows to spare
+        raise _disagrees("model.vocab_size", model.vocab_size, rows.source, where, pieces)
     model.max_position_embeddings = model.max_position_embeddings or data.seq_length
     config.data.mask_unit = config.data.mask_unit or data.mask_unit
     _leave_rates_to_data(config, last)
@@ -199,21 +199,16 @@ def _leave_rates_to_data(config: Config, last: Mapping[str, Override]) -> None:
 def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
     """Refuses what the command line says and what has no effect with the other settings."""
     for override in overrides:
-        condition = OPTIONS[override.key].only_with
-        if not (condition and override.is_explicit):
+        if not override.is_explicit:
             continue
-        key, _, needed = condition.partition("=")
-        if outer := OPTIONS[key].only_with:  # what the condition itself depends on
-            outer_key, _, outer_needed = outer.partition("=")
-            if get_value(config, outer_key) not in outer_needed.split("|"):
-                condition, key, needed = outer, outer_key, outer_needed
-        value = get_value(config, key)
-        if value not in needed.split("|"):
-            given = override.key if override.source == "--set" else override.source
-            raise BadInput(
-                f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
-                f" choose {condition}"
-            )
+        for key, needed in OPTIONS[override.key].conditions:
+            value = get_value(config, key)
+            if value not in needed:
+                given = override.key if override.source == "--set" else override.source
+                raise BadInput(
+                    f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
+                    f" choose {key}={'|'.join(needed)}"
+                )
 
 
 def read_config(path: str) -> Config:
@@ -257,7 +252,10 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
             continue
         if not isinstance(entries, dict):
             raise BadInput(f"{source}: {section} must hold `key: value` lines")
-        overrides += [Override(f"{section}.{key}", value, source) for key, value in entries.items()]
+        overrides += [
+            Override(f"{section}.{key}", value, source, is_complete=bool(version))
+            for key, value in entries.items()
+        ]
     return overrides
 
 

@@ -13,7 +13,7 @@ from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, o
 _STEPS = LONGEST_RUN
 _BIGBIRD = "model.architecture=bigbird"
 _MODERNBERT = "model.architecture=modernbert"
-_IN_BLOCKS = "model.attention_type=block_sparse|simulated_sparse"
+_IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
 
 @dataclass
@@ -381,7 +381,8 @@ STEP_SETTINGS: tuple[str, ...] = (
 PLAN_SETTINGS: tuple[str, ...] = (
     *_all_but(
         "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
-        "attention_implementation", "attend_across_documents",
+        "attention_implementation", "attend_across_documents", "global_rope_theta",
+        "local_rope_theta",
     ),
     *_all_but(
         "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",

@@ -8,10 +8,10 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.errors import (
-    STATUS_OF_REASON,
     BadInput,
     CommandError,
     Diverged,
@@ -19,10 +19,11 @@ from bigbird_ja.process.errors import (
     OutOfMemory,
     StorageError,
     classify,
+    of_reason,
     telling_line,
 )
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.process.streams import write_results
+from bigbird_ja.process.streams import leave
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import RunDir
@@ -32,20 +33,16 @@ _RECORDING_SECONDS = 8.0
 _SAVING_SECONDS = 20.0
 
 
+@dataclass
 class Ends:
     """How this process's part of a run may end, from any of its threads."""
 
-    def __init__(
-        self,
-        job: Job,
-        run_dir: RunDir,
-        stop: StopRequest,
-        recorder: Recorder,
-        saver: CheckpointSaver,
-    ) -> None:
-        self._job, self._pod, self._run_dir = job, job.pod, run_dir
-        self._stop, self._recorder, self._saver = stop, recorder, saver
-        self.has_stepped = False  # whether a step was tried
+    job: Job
+    run_dir: RunDir
+    stop: StopRequest
+    recorder: Recorder
+    saver: CheckpointSaver
+    has_stepped: bool = False  # whether a step was tried
 
     @contextlib.contextmanager
     def recorded_failure(self, is_new: bool = False) -> Iterator[None]:
@@ -54,17 +51,17 @@ class Ends:
         try:
             yield
         except BaseException as error:
-            known = _as_end(error) or self._pod.explain(error)
+            known = _as_end(error) or self.job.pod.explain(error)
             if isinstance(known, Diverged):  # a save under way is of a step before
-                self._saver.give_time(_SAVING_SECONDS)
+                self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
-            self._pod.fail(reason, str(known or error))
+            self.job.pod.fail(reason, str(known or error))
             is_untouched = is_new and not self.has_stepped
             if isinstance(known, (BadInput, OutOfMemory)) and is_untouched:
-                if self._pod.is_writer:
-                    self._run_dir.remove_new_files()
+                if self.job.pod.is_writer:
+                    self.run_dir.remove_new_files()
                 raise known from error
-            self._recorder.ended(reason, known or error)
+            self.recorder.ended(reason, known or error)
             if known is None:
                 raise
             known.results = self.results(reason)
@@ -73,16 +70,16 @@ class Ends:
     def reached(self, reason: str, is_new: bool = True) -> dict[str, Any]:
         """Records that a run is finished or interrupted, unless it is recorded already; returns its
         results, or raises Interrupted. In a pod the writer decides which of the two it is."""
-        reason = self._pod.share("end", lambda: reason)
+        reason = self.job.pod.share("end", lambda: reason)
         if is_new:
-            self._recorder.ended(reason, None)
-        self._pod.finish()
+            self.recorder.ended(reason, None)
+        self.job.pod.finish()
         if reason == "interrupted":
-            step, model_dir = self._recorder.step, self._job.model_dir
+            step, model_dir = self.recorder.step, self.job.model_dir
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
-            stopped = Interrupted(f"{self._stop.name or 'asked by process 0'}: {what}")
+            stopped = Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
             stopped.results = self.results(reason)
             raise stopped
         self._log_next_command()
@@ -90,8 +87,8 @@ class Ends:
 
     def results(self, reason: str) -> dict[str, Any]:
         """The `--json` results."""
-        stalled = round(self._saver.stalled_seconds, 3)
-        return {**self._recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
+        stalled = round(self.saver.stalled_seconds, 3)
+        return {**self.recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
 
     def stalled(self, silence: float) -> None:
         """In the watchdog's thread: prints the stacks of all threads and ends the process."""
@@ -106,24 +103,22 @@ class Ends:
     def leave(self, reason: str, message: str) -> None:
         """Ends the process from any thread, at once. Where another process of a pod has failed, a
         save that is under way gets some seconds."""
-        self._pod.fail(reason, message)
-        if self._pod.count > 1:
-            self._saver.give_time(_SAVING_SECONDS)
+        self.job.pod.fail(reason, message)
+        if self.job.pod.count > 1:
+            self.saver.give_time(_SAVING_SECONDS)
         recording = threading.Thread(
-            target=self._recorder.ended, args=(reason, StorageError(message)), daemon=True
+            target=self.recorder.ended, args=(reason, StorageError(message)), daemon=True
         )
         recording.start()
         recording.join(_RECORDING_SECONDS)
-        with contextlib.suppress(OSError, ValueError):
-            print(f"bigbird-ja: {message}", file=sys.stderr, flush=True)
-        if self._job.json:
-            write_results({**self.results(reason), "error": message})
-        self._job.deps.leave(STATUS_OF_REASON[reason])
+        error = of_reason(reason, message)
+        error.results = self.results(reason)
+        leave(error, self.job.deps.leave)
 
     def _log_next_command(self) -> None:
         """Where the model is, its loss, and the command that comes next."""
-        job, loss = self._job, self._recorder.loss
-        at = f"step {self._recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
+        job, loss = self.job, self.recorder.loss
+        at = f"step {self.recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
         data, model = shlex.quote(job.data_dir), shlex.quote(job.model_dir)
         if job.evaluates or not job.manifest.eval.sequences:
             command = f"export --model_dir {model} --output_dir NEW_FOLDER"

@@ -16,15 +16,14 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput, CommandError, Interrupted, classify
+from bigbird_ja.process.errors import BadInput, Interrupted, classify
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.process.streams import write_results
+from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Alone, Pod
 
-TPU_PORT = 8476  # where the processes of a TPU slice meet, as in JAX
 _VARIABLES = {
     "coordinator_address": "JAX_COORDINATOR_ADDRESS",
     "num_processes": "JAX_NUM_PROCESSES",
@@ -58,10 +57,17 @@ def joined(
 
     Raises:
         BadInput: the processes do not meet, or differ.
+        Interrupted: someone has asked to stop.
     """
+
+    def check() -> None:
+        if stop.is_set():
+            stop.answered()
+            raise Interrupted("stopped before training: run the same command again")
+
+    check()
     on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
-    flags = {name: getattr(args, name) for name in _VARIABLES}
-    process = find_process(flags, os.environ, devices.slice_place if on_tpu else None)
+    process = find_process(args, os.environ, devices.slice_place if on_tpu else None)
     if process.count == 1:
         yield Alone()
         return
@@ -71,22 +77,22 @@ def joined(
         manifest.num_readers, config.training.global_batch_size, process.count, process.index
     )
     log(f"process {process.index} of {process.count}, which meet at {process.address}")
-    pod = Pod(process.index, process.count, socket.gethostname(), stop.ask, leave)
-
-    def check_stop() -> None:
-        if stop.is_set():
-            stop.answered()
-            raise Interrupted("stopped before training: run the same command again")
+    pod = Pod(process.index, process.count, socket.gethostname(), stop.ask)
 
     def leave_all(message: str) -> None:
         pod.fail(Interrupted.reason, message)
         leave(Interrupted(message))
 
     try:
-        platform = devices.prepare(args.use_tpu)
-        pod.connect(process.address, platform, args.pod_wait_seconds, check_stop)
+        pod.connect(process.address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
-        ours = describe(args, config, manifest)
+        ours = {
+            "bigbird-ja": __version__,
+            **devices.package_versions(),
+            "fingerprint of the data": manifest.fingerprint[:16],
+            **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
+            **{key: str(value) for key, value in flatten(config).items()},
+        }
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
         stop.tell = pod.ask_to_stop
         stop.leave = leave_all
@@ -103,23 +109,12 @@ def joined(
         pod.detach()
 
 
-def describe(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
-    """What the processes of a pod must have in common."""
-    return {
-        "bigbird-ja": __version__,
-        **devices.package_versions(),
-        "fingerprint of the data": manifest.fingerprint[:16],
-        **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
-        **{key: str(value) for key, value in flatten(config).items()},
-    }
-
-
 def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> None:
     """Refuses a process that differs from the first one.
 
     Args:
         name: of this process.
-        ours, first: what `describe` gives here and in process 0.
+        ours, first: packages, data, flags and settings, here and in process 0.
 
     Raises:
         BadInput: in what they differ.
@@ -133,23 +128,15 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
         )
 
 
-def leave(error: CommandError) -> None:
-    """Ends the process at once, from any thread."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"bigbird-ja: {error}\n".encode())
-    write_results({"reason": error.reason, "error": str(error)})
-    os._exit(error.status)
-
-
 def find_process(
-    flags: Mapping[str, Any],
+    args: Any,
     environ: Mapping[str, str],
     slice_place: Callable[[], tuple[list[str], int] | None] | None,
 ) -> Process:
     """Which process of how many this is.
 
     Args:
-        flags: `coordinator_address`, `num_processes`, `process_id`; None where they are not given.
+        args: has `coordinator_address`, `num_processes`, `process_id`; None where not given.
         environ: variables of the process.
         slice_place: `devices.slice_place`; None where no TPU is used.
 
@@ -157,30 +144,24 @@ def find_process(
         BadInput: a part of it is missing, or makes no sense.
     """
     known = {
-        name: str(environ[variable] if flags[name] is None else flags[name])
+        name: str(environ[variable] if getattr(args, name) is None else getattr(args, name))
         for name, variable in _VARIABLES.items()
-        if flags[name] is not None or environ.get(variable)
+        if getattr(args, name) is not None or environ.get(variable)
     }
     if not known:
-        place = slice_place() if slice_place is not None else None
-        return Process() if place is None else _of_slice(*place)
+        hosts, index = (slice_place and slice_place()) or ([], 0)
+        # They meet where JAX's own search for them would have them meet.
+        return Process(index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else Process()
     if known == {"num_processes": "1"}:
         return Process()
-    try:
+    with contextlib.suppress(KeyError, ValueError):
         count, index = int(known["num_processes"]), int(known["process_id"])
         host, port = known["coordinator_address"].rsplit(":", 1)
-        is_possible = bool(host) and 0 < int(port) < 65536 and 0 <= index < count
-    except (KeyError, ValueError):
-        is_possible = False
-    if not is_possible:
-        given = ", ".join(f"{name}={value}" for name, value in known.items())
-        raise BadInput(
-            "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
-            " --num_processes=N and --process_id from 0 to N-1, or the variables"
-            f" {', '.join(_VARIABLES.values())}: here they are {given}"
-        )
-    return Process(index, count, known["coordinator_address"]) if count > 1 else Process()
-
-
-def _of_slice(hosts: list[str], index: int) -> Process:
-    return Process(index, len(hosts), f"{hosts[0]}:{TPU_PORT}") if len(hosts) > 1 else Process()
+        if host and 0 < int(port) < 65536 and 0 <= index < count:
+            return Process(index, count, f"{host}:{port}") if count > 1 else Process()
+    given = ", ".join(f"{name}={value}" for name, value in known.items())
+    raise BadInput(
+        "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
+        " --num_processes=N and --process_id from 0 to N-1, or the variables"
+        f" {', '.join(_VARIABLES.values())}: here they are {given}"
+    )

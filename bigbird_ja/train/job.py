@@ -35,13 +35,13 @@ class Dependencies:
     `timer(seconds, act)` returns an object with `start` and `cancel`.
 
     `mark` is called with a phase at the instants where a kill is interesting: "start-up",
-    "compile", "input", "session", "step", "evaluate", "save", "between-files".
+    "compile", "input", "session", "step" (with its number), "evaluate", "save", "between-files".
     """
 
     log: Callable[[str], None] = console.log
     clock: Callable[[], float] = time.time  # UNIX seconds
     monotonic: Callable[[], float] = time.monotonic
-    mark: Callable[[str], None] = lambda phase: None
+    mark: Callable[..., None] = lambda phase, step=0: None
     leave: Callable[[int], Any] = os._exit
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
 
@@ -61,7 +61,6 @@ class Job:
     evaluates: bool = False  # --mode=train_and_eval
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
-    json: bool = False  # prints its results as JSON when a thread has to end the process
     deps: Dependencies = field(default_factory=Dependencies)
 
 
@@ -81,9 +80,8 @@ def check(job: Job) -> DataGuard:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    short = first_phase(config)
     try:
-        for phase in (config, short) if short else (config,):
+        for phase in filter(None, (config, first_phase(config))):
             pattern.is_full(phase, phase.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error

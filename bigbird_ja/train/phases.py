@@ -81,7 +81,7 @@ def _engine_from(
             first_step=first_step,
             num_hosts=count,
             host_index=host,
-            in_first_phase=short is not None,
+            phase=short,
         )
 
     if choice.devices is not None:
@@ -110,7 +110,7 @@ def batches(
     first_step: int | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
-    in_first_phase: bool = False,
+    phase: Config | None = None,
 ) -> Any:
     """`data.pipeline.batches` as a run with this config reads them, masked at its rates.
 
@@ -120,11 +120,10 @@ def batches(
         start_step: the number of the first batch.
         first_step: the global step of that batch; after a change of batch size the two differ.
         num_hosts, host_index: the part of each global batch to read.
-        in_first_phase: cuts records to `training.first_seq_length`.
+        phase: the config of the first phase, where records are cut to its length.
     """
     from bigbird_ja.data import pipeline
 
-    phase = first_phase(config) if in_first_phase else None
     rates = mask_rates(config)
     return pipeline.batches(
         manifest,

@@ -17,6 +17,7 @@ it. Where one is killed, JAX's client aborts the others: `signals.on_abort` make
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import io
@@ -34,10 +35,10 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, telling_line
 from bigbird_ja.process.signals import on_abort
+from bigbird_ja.process.streams import leave
 
-HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
-_OLDEST_JAX = (0, 7)  # the first whose `initialize` takes these seconds
+HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
 _POLL_SECONDS = 0.2
 _FAREWELL_SECONDS = 10.0  # for the others to read why process 0 fails, before its store is gone
 _DAY_MS = 24 * 3600 * 1000  # of a wait that a failure ends
@@ -47,15 +48,14 @@ _GONE = (
 )
 
 Arrays = Mapping[str, np.ndarray]
-Leave = Callable[[CommandError], None]
 
 
 class Alone:
     """A process that trains by itself."""
 
-    index, count = 0, 1
-    is_writer = True
-    leave: Leave  # ends this process at once, from any thread; called where another one failed
+    index, count, is_writer = 0, 1, True
+    # Ends this process at once, from any thread; called where another one failed.
+    leave: Callable[[CommandError], None] = staticmethod(leave)
 
     def barrier(self, name: str) -> None:
         """Waits until all processes are here."""
@@ -101,17 +101,15 @@ class Pod(Alone):
         index, count: which process this is, and of how many.
         host: its machine, for people.
         stop: requests a stop of this process, given who requested it.
-        leave: as `Alone.leave`.
     """
 
-    def __init__(
-        self, index: int, count: int, host: str, stop: Callable[[str], None], leave: Leave
-    ) -> None:
+    def __init__(self, index: int, count: int, host: str, stop: Callable[[str], None]) -> None:
         self.index, self.count, self.is_writer = index, count, index == 0
         self.name = f"process {index} on {host}"
-        self._stop, self.leave = stop, leave
+        self._stop = stop
         self._client: Any = None  # of the store; None before it is there and after it is gone
         self._is_over = False  # this process has failed or finished
+        self._failure: CommandError | None = None  # how it has failed
         self._news: CommandError | None = None  # how another process failed
         self._waits = False  # a thread does, and will raise the news in the main thread
         self._wanted: set[str] = set()  # "stop", "save": what the writer is to name a step for
@@ -135,7 +133,7 @@ class Pod(Alone):
         import jax
         from jax._src.distributed import global_state  # no public name has the key-value store
 
-        if jax.__version_info__ < _OLDEST_JAX:
+        if jax.__version_info__ < (0, 7):  # whose `initialize` takes no such seconds
             raise BadInput(
                 f"several processes need jax 0.7 or newer, and this is {jax.__version__}: update"
                 " jax on every host"
@@ -152,9 +150,28 @@ class Pod(Alone):
             if time.monotonic() > end:
                 raise never_met
 
+        def initialize() -> None:
+            host, _, port = address.rpartition(":")
+            is_local = host in ("localhost", "[::1]") or host.startswith("127.")
+            # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
+            others = [os.environ.get(_NO_PROXY), host.strip("[]")]
+            os.environ[_NO_PROXY] = ",".join(filter(None, others))
+            logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
+            if platform == "cpu":
+                jax.config.update("jax_cpu_collectives_implementation", "gloo")
+            jax.distributed.initialize(
+                address,
+                self.count,
+                self.index,
+                cluster_detection_method="deactivate",
+                initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
+            )
+
         on_abort(lambda: self.leave(never_met))
         try:
-            self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
+            self._waiting(initialize, check_time)
         except RuntimeError as error:
             raise BadInput(
                 f"--coordinator_address={address}: process {self.index} cannot start there"
@@ -164,27 +181,6 @@ class Pod(Alone):
         self._client = global_state.client
         on_abort(self._cut_off)
         threading.Thread(target=self._listen, name="pod", daemon=True).start()
-
-    def _initialize(self, address: str, platform: str, seconds: float) -> None:
-        import jax
-
-        host, _, port = address.rpartition(":")
-        is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-        # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
-        others = filter(None, [os.environ.get(_NO_PROXY), host.strip("[]")])
-        os.environ[_NO_PROXY] = ",".join(others)
-        logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
-        if platform == "cpu":
-            jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            address,
-            self.count,
-            self.index,
-            cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
-        )
 
     # Waiting for each other.
 
@@ -218,26 +214,25 @@ class Pod(Alone):
     def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
         """The result of a call that waits for others, made in a thread of its own: here `check` and
         the news end the wait."""
-        outcome: dict[str, Any] = {}
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
             try:
-                outcome["result"] = call()
+                future.set_result(call())
             except BaseException as error:
-                outcome["error"] = error
+                future.set_exception(error)
 
-        thread = threading.Thread(target=run, name="pod-wait", daemon=True)
         self._waits = True
-        thread.start()
+        threading.Thread(target=run, name="pod-wait", daemon=True).start()
         try:
-            while thread.is_alive() and self._news is None:
+            while not future.done() and self._news is None:
                 check()
-                thread.join(_POLL_SECONDS)
+                concurrent.futures.wait([future], _POLL_SECONDS)
         finally:
             self._waits = False
-        if error := self._news or outcome.get("error"):
-            raise error
-        return outcome["result"]
+        if self._news is not None:
+            raise self._news
+        return future.result()
 
     # Steps.
 
@@ -277,6 +272,7 @@ class Pod(Alone):
     def fail(self, reason: str, message: str) -> None:
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
+            self._failure = _end_of(self.name, reason, message)
             self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
@@ -318,17 +314,16 @@ class Pod(Alone):
 
     def _listen(self) -> None:
         """In a thread: requests to stop, and how other processes failed."""
-        client, is_asked = self._client, False
+        client = self._client
         while not self._is_over:
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
             except RuntimeError:  # the store is gone, and JAX's client will abort
                 return
-            if "pod/stop" in entries and not is_asked:
-                is_asked = True
-                self._stop(entries["pod/stop"])
+            if "pod/stop" in entries:
+                self._stop(entries["pod/stop"])  # again and again, which changes nothing
             for key, value in entries.items():
-                if key.startswith("pod/ended/") and key != f"pod/ended/{self.index}":
+                if key.startswith("pod/ended/"):
                     self._end(_end_of(*json.loads(value)))
                     return
             time.sleep(_POLL_SECONDS)
@@ -336,6 +331,9 @@ class Pod(Alone):
     def _cut_off(self) -> None:
         self._client = None
         self._end(Stalled(_GONE))
+        if self._failure is not None:  # a call to the store that is gone may never return
+            time.sleep(_FAREWELL_SECONDS)
+            self.leave(self._failure)
 
     def _end(self, news: CommandError) -> None:
         """Ends this process as another one has: where a thread waits in it, or here."""

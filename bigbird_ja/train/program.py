@@ -109,11 +109,8 @@ class Program:
             BadInput: shapes that the model refuses.
         """
         parameters, batch = self.parameters, self.batch
-        scalar = {
-            "step": Spec((), "int32"),
-            "replica": Spec((), "int32"),
-            "weight": Spec((), "float32"),
-        }
+        number = Spec((), "int32")
+        scalars = {"step": number, "replica": number, "weight": Spec((), "float32")}
 
         def parts(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             gradients, sums = step_lib.replica_gradients(
@@ -127,7 +124,7 @@ class Program:
             )
             return [*(gradients[name] for name in parameters), sums]
 
-        return trace(parts, {**parameters, **batch, **scalar}, [*parameters, "sums"])
+        return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def update(self) -> Traced:
         """The update that the whole batch's gradients make; `metrics` in `metric_names`' order."""
@@ -185,20 +182,17 @@ def evaluation(config: Config, sequences: int) -> Traced:
 def log_probabilities(config: Config, sequences: int, length: int, places: int) -> Traced:
     """`evaluation.forward.masked_log_probabilities` of that many sequences, tokens and places."""
     parameters = Program(config, sequences, 1).parameters
-    asked = {
+    inputs = {
         "input_ids": Spec((sequences, length), "int32"),
         "positions": Spec((sequences, places), "int32"),
     }
 
     def expected(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
-        return [
-            forward.masked_log_probabilities(
-                config, params, values["input_ids"], values["positions"]
-            )
-        ]
+        ids, positions = values["input_ids"], values["positions"]
+        return [forward.masked_log_probabilities(config, params, ids, positions)]
 
-    return trace(expected, {**parameters, **asked}, ["log_probabilities"])
+    return trace(expected, {**parameters, **inputs}, ["log_probabilities"])
 
 
 def batch_specs(config: Config, sequences: int, predictions: int | None = None) -> dict[str, Spec]:

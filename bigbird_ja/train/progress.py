@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bigbird_ja import storage
-from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
@@ -21,18 +20,10 @@ from bigbird_ja.settings.values import flatten
 _LOG_INTERVAL = 2.0
 # Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
 _NEWEST = 0.2
-# metrics.jsonl's key -> TensorBoard's tag
-_TAGS = {
-    "loss": "train/loss",
-    "masked_lm_loss": "train/masked_lm_loss",
-    "masked_lm_accuracy": "train/masked_lm_accuracy",
-    "next_sentence_loss": "train/next_sentence_loss",
-    "next_sentence_accuracy": "train/next_sentence_accuracy",
-    "learning_rate": "train/learning_rate",
-    "grad_norm": "train/grad_norm",
-    "tokens_per_second": "speed/tokens_per_second",
-    "mfu": "speed/mfu",
-}
+# Keys of metrics.jsonl that TensorBoard shows under `speed/`, and that it does not show; all others
+# are under `train/`.
+_SPEED = ("tokens_per_second", "mfu")
+_NOT_SHOWN = ("step", "time", "train_seconds")
 
 
 @dataclass(frozen=True)
@@ -48,19 +39,6 @@ class Pace:
     cores: int
     flops_per_core_step: float
     peak_flops: float | None  # of one core; None: no MFU
-
-
-def pace_of(config: Config, density: float, cores: int, peak: float | None) -> Pace:
-    """The pace of a config on a data set whose sequences are `density` full; `peak`: see `Pace`."""
-    training = config.training
-    positions = training.global_batch_size * config.make_data.seq_length
-    return Pace(
-        num_train_steps=training.num_train_steps,
-        tokens_per_step=positions * density,
-        cores=cores,
-        flops_per_core_step=model_flops(config, 1) * training.global_batch_size / cores,
-        peak_flops=peak,
-    )
 
 
 class TrainProgress:
@@ -188,11 +166,7 @@ class EventWriter:
     """
 
     def __init__(
-        self,
-        model_dir: str,
-        scratch: str,
-        start_step: int,
-        clock: Callable[[], float] = time.time,
+        self, model_dir: str, scratch: str, start_step: int, clock: Callable[[], float]
     ) -> None:
         import tensorflow as tf
         from tensorflow.core.util import event_pb2
@@ -209,11 +183,12 @@ class EventWriter:
         self._write(self._new(wall_time=clock(), step=start_step + 1, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the known keys of one logged step."""
+        """Writes the metrics of one logged step."""
         event = self._new(wall_time=self._clock(), step=step)
-        for key, tag in _TAGS.items():
-            if key in values:
-                event.summary.value.add(tag=tag, simple_value=float(values[key]))
+        for key, value in values.items():
+            if key not in _NOT_SHOWN:
+                tag = f"speed/{key}" if key in _SPEED else f"train/{key}"
+                event.summary.value.add(tag=tag, simple_value=float(value))
         self._write(event)
 
     def sync(self) -> None:

@@ -7,22 +7,17 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, storage
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint, first_phase
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.engines.devices import package_versions
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.progress import (
-    EventWriter,
-    Pace,
-    TrainProgress,
-    WandbLog,
-    load_wandb,
-    pace_of,
-)
+from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
 
 
@@ -65,7 +60,14 @@ class Recorder:
         config, engine = self._job.config, self._job.engine
         if self.step < (config.training.first_seq_length_steps or 0):
             config = first_phase(config) or config
-        return pace_of(config, self._job.manifest.density, engine.replicas, engine.peak_flops)
+        sequences = config.training.global_batch_size
+        return Pace(
+            num_train_steps=config.training.num_train_steps,
+            tokens_per_step=sequences * config.make_data.seq_length * self._job.manifest.density,
+            cores=engine.replicas,
+            flops_per_core_step=model_flops(config, sequences) / engine.replicas,
+            peak_flops=engine.peak_flops,
+        )
 
     # The start.
 
@@ -73,24 +75,27 @@ class Recorder:
         """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat."""
         if not self._writes:
             return
-        job, resumption, before = self._job, self._resumption, run_dir.last_start()
+        job, engine, resumption = self._job, self._job.engine, self._resumption
+        before = run_dir.last_start()
         self._run_id = run_dir.owned.id
         if run_dir.config is not None and resumption.checkpoint is not None:
             self._record_other_settings(run_dir.config)
         run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
         # What a resume may change: results are equal to rounding then, and no longer bit for bit.
-        start = {
-            "engine": job.engine.name,
-            "replicas": job.engine.replicas,
-            "processes": job.engine.processes,
-        }
+        start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
             config=config_fingerprint(job.config)[:16],
             data=job.manifest.fingerprint[:16],
-            engine_why=job.engine.why,
-            environment=environment(job.engine.device),
+            engine_why=engine.why,
+            environment={  # no host names, paths or variables
+                "bigbird_ja": __version__,
+                "python": platform.python_version(),
+                **package_versions(),
+                "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+                "device": engine.device,
+            },
             **start,
         )
         for key, now in start.items():
@@ -123,10 +128,8 @@ class Recorder:
             return
         self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
         if self._job.wandb:
-            name = storage.base_name(self._dir)
-            self._wandb = WandbLog(
-                load_wandb(), self._run_id, name, self._job.config, self._deps.log
-            )
+            name, config = storage.base_name(self._dir), self._job.config
+            self._wandb = WandbLog(load_wandb(), self._run_id, name, config, self._deps.log)
 
     def began(self) -> None:
         """The first step comes next."""
@@ -214,7 +217,7 @@ class Recorder:
 
     # Totals, and the end.
 
-    def tokens_seen(self) -> int:
+    def _tokens_seen(self) -> int:
         """Tokens trained on so far, padding left out (by the data set's density)."""
         tokens_per_step = self.progress.pace.tokens_per_step
         before = self._resumption.checkpoint
@@ -223,9 +226,21 @@ class Recorder:
         new = (self.step - before.meta.step) * tokens_per_step
         return before.meta.tokens_seen + round(new)  # steps before were of another size
 
-    def next_batch(self) -> int:
-        """The batch of the data's order that comes next, in batches of this config."""
-        return self._resumption.next_batch + self.step - self._resumption.step
+    def sidecar(self) -> Meta:
+        """What a checkpoint of this step is stored with."""
+        manifest, config = self._job.manifest, self._job.config
+        return Meta(
+            step=self.step,
+            config_fingerprint=config_fingerprint(config),
+            data_fingerprint=manifest.fingerprint,
+            train_seconds=round(self.progress.train_seconds(), 3),
+            tokens_seen=self._tokens_seen(),
+            interruptions=self._resumption.interruptions,
+            time=self._now(),
+            next_batch=self._resumption.next_batch + self.step - self._resumption.step,
+            global_batch_size=config.training.global_batch_size,
+            tokenizer_sha256=manifest.tokenizer_sha256,
+        )
 
     def totals(self) -> dict[str, Any]:
         """The run's totals so far, as in `--json`."""
@@ -233,7 +248,7 @@ class Recorder:
             "global_step": self.step,
             "loss": self.loss,
             "train_seconds": round(self.progress.train_seconds(), 3),
-            "tokens_seen": self.tokens_seen(),
+            "tokens_seen": self._tokens_seen(),
             "interruptions": self._resumption.interruptions,
             "model_dir": self._dir,
         }
@@ -270,15 +285,3 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
-
-
-def environment(device: str) -> dict[str, Any]:
-    """Versions of the installed packages, machine and device, for events; no host names, paths or
-    variables."""
-    return {
-        "bigbird_ja": __version__,
-        "python": platform.python_version(),
-        **package_versions(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "device": device,
-    }

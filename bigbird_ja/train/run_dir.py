@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,18 +63,6 @@ class Resumption:
     interruptions: int  # ends other than `finished`, of the whole run
     next_batch: int = 0  # of the data's order, in batches of the config
 
-    @classmethod
-    def at(
-        cls, store: CheckpointStore, step: int | None, interruptions: int, next_batch: int
-    ) -> Resumption:
-        """Where another process resumes, from `shared`; the checkpoint is verified here too."""
-        return cls(None if step is None else store.fetch(step), interruptions, next_batch)
-
-    def shared(self) -> dict[str, int | None]:
-        """What the other processes of a pod need to resume at the same place."""
-        step = None if self.checkpoint is None else self.step
-        return {"step": step, "interruptions": self.interruptions, "next_batch": self.next_batch}
-
     @property
     def step(self) -> int:
         """The global step continued from."""
@@ -91,38 +79,31 @@ class RunDir:
 
     Args:
         path: MODEL_DIR, on disk or gs://.
-        files: its files.
+        overwrite: reads only the names of its files: the run in it is not continued.
+
+    Attributes:
+        files: what it holds, by name.
         config: the settings of the run in it; None where there is no run.
         events: of that run.
+
+    Raises:
+        BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings or
+            events cannot be read.
     """
 
-    def __init__(
-        self,
-        path: str,
-        files: Mapping[str, storage.Stat],
-        config: Config | None,
-        events: list[EventRecord],
-    ) -> None:
-        self.path, self.files, self.config, self.events = path, files, config, events
-        self._owned: Owned | None = None
-        self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
-
-    @classmethod
-    def open(cls, path: str, overwrite: bool = False) -> RunDir:
-        """Reads what is in MODEL_DIR; with `overwrite` only the names.
-
-        Raises:
-            BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings or
-                events cannot be read.
-        """
+    def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         ownership.check_folder(path, "--model_dir", _KIND, _ADVICE)
-        run = cls(path, storage.list_stats(path), None, [])
+        self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
+        self.config: Config | None = None
+        self.events: list[EventRecord] = []
+        self._owned: Owned | None = None
+        self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
         if not overwrite:
-            if CONFIG in run.files and run.has_work:
-                run.config = read_config(run.join(CONFIG))
-            run.events = run_log.read_events(path) if run_log.EVENTS in run.files else []
-        return run
+            if CONFIG in self.files and self.has_work:
+                self.config = read_config(self.join(CONFIG))
+            if run_log.EVENTS in self.files:
+                self.events = run_log.read_events(path)
 
     def join(self, name: str) -> str:
         """The path of a file in MODEL_DIR."""
@@ -154,8 +135,7 @@ class RunDir:
     def is_recorded_as_finished(self) -> bool:
         """Whether the last start of a run was followed by the end `finished`."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
-        ends = [event["event"] for event in self.events if event["event"] in known]
-        return ends[-1:] == ["finished"]
+        return [e["event"] for e in self.events if e["event"] in known][-1:] == ["finished"]
 
     # Checks, before anything is written.
 
@@ -180,12 +160,11 @@ class RunDir:
         if not different:
             return
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
+        advice = f"to start another run from its weights, --init_from {self.path} with another"
+        advice += " --model_dir"
         if all(map(may_change_in_mid_run, different)):
             flags = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
             advice = f"to change them in mid run, {flags}"
-        else:
-            advice = f"to start another run from its weights, --init_from {self.path} with another"
-            advice += " --model_dir"
         raise BadInput(
             f"{self.path} holds a run of other settings ({named}): use those; {advice}; or"
             " --overwrite to move that run aside"
@@ -247,7 +226,7 @@ class RunDir:
     # Writing.
 
     @contextlib.contextmanager
-    def locked(self, deps: Dependencies, overwrite: bool) -> Iterator[tuple[Lease, str]]:
+    def locked(self, deps: Dependencies) -> Iterator[tuple[Lease, str]]:
         """Makes MODEL_DIR and holds its lock; with `overwrite` moves the run in it aside first.
 
         Yields:
@@ -257,7 +236,7 @@ class RunDir:
         Raises:
             BadInput: a trainer is at work there, or what is there cannot be moved aside.
         """
-        if overwrite and self._check_movable():
+        if self._overwrite and self._check_movable():
             with self._lease(deps):
                 moved = self._move_aside()
             deps.log(f"{self.path}: the run that was there is now {moved}")
@@ -393,7 +372,4 @@ def changes(before: Config, now: Config) -> dict[str, list[Any]]:
 
 def next_batch(meta: Meta, config: Config) -> int:
     """The batch of the data's order, in batches of `config`, with which a checkpoint continues."""
-    size = config.training.global_batch_size
-    if meta.global_batch_size == size:
-        return meta.next_batch
-    return -(-meta.next_batch * meta.global_batch_size // size)
+    return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, write_variables
@@ -65,6 +66,7 @@ class SaveSchedule:
         self._last_step, self._last_time = step, self._clock()
 
 
+@dataclass
 class CheckpointSaver:
     """Saves in the background, one checkpoint at a time.
 
@@ -78,25 +80,20 @@ class CheckpointSaver:
         mark: called with the phase, for tests that kill there.
         clock: seconds, monotonic.
         writes: False in a process of a pod that only takes part in the snapshot.
+        stalled_seconds: of the step, in all.
     """
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        scratch: str,
-        config: CheckpointsConfig,
-        may_publish: Callable[[], None],
-        on_saved: Callable[[Meta, float, float], None],
-        mark: Callable[[str], None] = lambda phase: None,
-        clock: Callable[[], float] = time.monotonic,
-        writes: bool = True,
-    ) -> None:
-        self._store, self._scratch, self._config = store, scratch, config
-        self._may_publish, self._on_saved, self._mark = may_publish, on_saved, mark
-        self._clock, self._writes = clock, writes
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self.stalled_seconds = 0.0  # of the step, in all
+    store: CheckpointStore
+    scratch: str
+    config: CheckpointsConfig
+    may_publish: Callable[[], None]
+    on_saved: Callable[[Meta, float, float], None]
+    mark: Callable[[str], None] = lambda phase: None
+    clock: Callable[[], float] = time.monotonic
+    writes: bool = True
+    stalled_seconds: float = 0.0
+    _thread: threading.Thread | None = None
+    _error: BaseException | None = None
 
     def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
         """Takes a snapshot now and saves it in the background.
@@ -106,12 +103,12 @@ class CheckpointSaver:
             snapshot: copies the state, called before this returns; what it returns gives all
                 variables by name, and is called in the thread that saves.
         """
-        start = self._clock()
+        start = self.clock()
         self.wait()
         fetch = snapshot()
-        if not self._writes:
+        if not self.writes:
             return
-        waited = self._clock() - start
+        waited = self.clock() - start
         self.stalled_seconds += waited
         self._thread = threading.Thread(
             target=self._run, args=(meta, fetch, waited), name="checkpoint", daemon=True
@@ -137,15 +134,15 @@ class CheckpointSaver:
         self.poll()
 
     def _run(self, meta: Meta, fetch: Snapshot, waited: float) -> None:
-        start = self._clock()
-        prefix = os.path.join(self._scratch, f"model.ckpt-{meta.step}")
+        start = self.clock()
+        prefix = os.path.join(self.scratch, f"model.ckpt-{meta.step}")
         try:
-            self._mark("save")
+            self.mark("save")
             write_variables(prefix, fetch())
-            self._may_publish()
-            keep = self._config.keep_last, self._config.keep_every_steps
-            saved = self._store.publish(prefix, meta, *keep)
-            self._on_saved(saved, self._clock() - start, waited)
+            self.may_publish()
+            keep = self.config.keep_last, self.config.keep_every_steps
+            saved = self.store.publish(prefix, meta, *keep)
+            self.on_saved(saved, self.clock() - start, waited)
         except BaseException as error:
             self._error = error
             for suffix in SUFFIXES:

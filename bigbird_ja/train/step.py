@@ -104,7 +104,9 @@ def replica_gradients(
     params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)}
     sequences = int(batch["input_ids"].shape[0]) * num_replicas
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
-    return _accumulate(config, params, batch, key, _not_zero(weight), float(sequences))
+    # With nothing to predict the loss is zero, not 0 / 0.
+    divisor = tf.where(weight > 0, weight, 1.0)
+    return _accumulate(config, params, batch, key, divisor, float(sequences))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -130,7 +132,16 @@ def apply_gradients(
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
         rate = learning_rate(config.training, global_step)
-        metrics = _metrics(config, tf.unstack(sums)) | {"learning_rate": rate, "grad_norm": norm}
+        masked_lm_loss, masked_lm_accuracy, *next_sentence = tf.unstack(sums)
+        metrics = {
+            "loss": masked_lm_loss + next_sentence[0],
+            "masked_lm_loss": masked_lm_loss,
+            "masked_lm_accuracy": masked_lm_accuracy,
+            "learning_rate": rate,
+            "grad_norm": norm,
+        }
+        if config.make_data.nsp:
+            metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
@@ -146,24 +157,36 @@ def apply_gradients(
     return new_params, new_slots, metrics
 
 
+# What is summed up of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.
+NUM_SUMS = 4
+
+
 def _accumulate(
     config: Config,
     params: Tensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
-    weight: tf.Tensor,
+    divisor: tf.Tensor,
     sequences: float,
 ) -> tuple[Tensors, tf.Tensor]:
-    """This replica's share of the gradients and of the sums (see `_loss`), over micro-batches."""
-    steps = config.training.gradient_accumulation_steps
+    """This replica's share of the gradients and of the sums, over micro-batches."""
+    steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
-        return _gradients(config, params, batch, fold_in(key, 0), weight, sequences)
-    parts = {name: _split(value, steps) for name, value in batch.items()}
+        return _gradients(config, params, batch, fold_in(key, 0), divisor, sequences)
+    if size % steps:
+        raise ValueError(
+            f"a batch of {size} sequences per core does not divide into"
+            f" training.gradient_accumulation_steps={steps}: change one of them"
+        )
+    parts = {  # [steps, b / steps, ...]
+        name: tf.reshape(value, [steps, size // steps, *value.shape[1:]])
+        for name, value in batch.items()
+    }
     names = list(params)
 
     def add(index: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor):  # type: ignore[no-untyped-def]
         part = {name: tf.gather(value, index) for name, value in parts.items()}
-        gradients, more = _gradients(config, params, part, fold_in(key, index), weight, sequences)
+        gradients, more = _gradients(config, params, part, fold_in(key, index), divisor, sequences)
         totals = [total + gradients[name] for name, total in zip(names, totals, strict=True)]
         return index + 1, totals, sums + more
 
@@ -178,75 +201,30 @@ def _accumulate(
     return dict(zip(names, totals, strict=True)), sums
 
 
-def _split(value: tf.Tensor, steps: int) -> tf.Tensor:
-    """[b, ...] -> [steps, b / steps, ...]."""
-    size, shape = int(value.shape[0]), value.shape[1:]
-    if size % steps:
-        raise ValueError(
-            f"a batch of {size} sequences per core does not divide into"
-            f" training.gradient_accumulation_steps={steps}: change one of them"
-        )
-    return tf.reshape(value, [steps, size // steps, *shape])
-
-
 def _gradients(
     config: Config,
     params: Tensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
-    weight: tf.Tensor,
+    divisor: tf.Tensor,
     sequences: float,
 ) -> tuple[Tensors, tf.Tensor]:
-    """float32 gradients of one micro-batch's share of the loss, and its sums."""
-    names = list(params)
+    """float32 gradients of one micro-batch's share of the global loss, and its share of the four
+    means that are reported."""
     with tf.GradientTape() as tape:
-        tape.watch([params[name] for name in names])
-        loss, sums = _loss(config, params, batch, key, weight, sequences)
-    gradients = tape.gradient(loss, [params[name] for name in names])
+        tape.watch(list(params.values()))
+        metrics = pretraining_metrics(params, config, batch, dropout_key=key)
+        weights = tf.cast(batch["masked_lm_weights"], tf.float32) / divisor
+        # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
+        loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
+        correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
+        sums = [loss, correct, tf.zeros([]), tf.zeros([])]
+        if config.make_data.nsp:
+            sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
+            sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
+            loss += sums[2]
+        means = tf.stop_gradient(tf.stack(sums))
+    gradients = tape.gradient(loss, list(params.values()))
     # The word embeddings' comes as rows and indices, to be summed up.
     full = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    return dict(zip(names, full, strict=True)), sums
-
-
-# What `_loss` sums up: masked-LM loss and accuracy, next-sentence loss and accuracy.
-NUM_SUMS = 4
-
-
-def _loss(
-    config: Config,
-    params: Tensors,
-    batch: Mapping[str, tf.Tensor],
-    key: tf.Tensor,
-    weight: tf.Tensor,
-    sequences: float,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """One micro-batch's share of the global loss, and of the four means that are reported."""
-    metrics = pretraining_metrics(params, config, batch, dropout_key=key)
-    weights = tf.cast(batch["masked_lm_weights"], tf.float32) / weight
-    # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
-    loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
-    correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
-    sums = [loss, correct, tf.zeros([]), tf.zeros([])]
-    if config.make_data.nsp:
-        sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
-        sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
-        loss += sums[2]
-    return loss, tf.stop_gradient(tf.stack(sums))
-
-
-def _metrics(config: Config, sums: list[tf.Tensor]) -> Tensors:
-    masked_lm_loss, masked_lm_accuracy, next_sentence_loss, next_sentence_accuracy = sums
-    metrics = {
-        "loss": masked_lm_loss + next_sentence_loss,
-        "masked_lm_loss": masked_lm_loss,
-        "masked_lm_accuracy": masked_lm_accuracy,
-    }
-    if config.make_data.nsp:
-        metrics["next_sentence_loss"] = next_sentence_loss
-        metrics["next_sentence_accuracy"] = next_sentence_accuracy
-    return metrics
-
-
-def _not_zero(weight: tf.Tensor) -> tf.Tensor:
-    """The divisor for a batch's weights; with nothing to predict the loss is zero, not 0 / 0."""
-    return tf.where(weight > 0, weight, 1.0)
+    return dict(zip(params, full, strict=True)), means

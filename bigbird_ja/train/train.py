@@ -12,7 +12,8 @@ others follow it. `train.ends` records how a run ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.data import verify
@@ -22,7 +23,6 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of
 from bigbird_ja.run.model import check_tokenizer, read_checkpoint
-from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train.ends import Ends
@@ -55,6 +55,11 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             `results` carry `global_step` and `loss`.
     """
     config, pod, deps = job.config, job.pod, job.deps
+
+    def report(event: str, step: int, text: str) -> None:  # of checkpoints that are not used
+        deps.log(text)
+        run_log.append_event(job.model_dir, event, deps.clock, global_step=step, message=text)
+
     deps.mark("start-up")
     if not job.overwrite:
         run_dir.check_settings(config, job.continue_with)
@@ -64,22 +69,22 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
 
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
-            lease, scratch = stack.enter_context(run_dir.locked(deps, job.overwrite))
-            store = CheckpointStore(
-                job.model_dir, scratch, _reporter(job), deps.mark, run_dir.owned
-            )
+            lease, scratch = stack.enter_context(run_dir.locked(deps))
+            store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
             resumption = run_dir.find_resumption(
                 store, config, job.manifest.fingerprint, bool(job.continue_with)
             )
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
-            pod.share("start", lambda: {"lease": lease.owner.id, **resumption.shared()})
+            start = lease.owner.id, resumption.interruptions, resumption.next_batch
+            pod.share("start", lambda: (*start, resumption.step))
         else:
-            lease, start = None, pod.share("start", dict)
-            scratch = stack.enter_context(scratch_directory())
-            run_dir.check_is_of(start.pop("lease"), deps)
+            owner, interruptions, next_batch, step = pod.share("start", tuple)
+            lease, scratch = None, stack.enter_context(scratch_directory())
+            run_dir.check_is_of(owner, deps)
             store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
-            resumption = Resumption.at(store, **start)
+            checkpoint = store.fetch(step) if step else None  # verified here too
+            resumption = Resumption(checkpoint, interruptions, next_batch)
         check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
         trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
@@ -100,51 +105,28 @@ def _load_warm_start(job: Job, run_dir: RunDir) -> Mapping[str, Any] | None:
     return params
 
 
-def _reporter(job: Job) -> Callable[[str, int, str], None]:
-    """Logs and records checkpoints that are set aside or cleaned up."""
-
-    def report(event: str, step: int, text: str) -> None:
-        job.deps.log(text)
-        fields = {"global_step": step, "message": text}
-        run_log.append_event(job.model_dir, event, job.deps.clock, **fields)
-
-    return report
-
-
+@dataclass
 class Trainer:
-    """One process's part of a run, once MODEL_DIR is locked.
+    """One process's part of a run, once MODEL_DIR is locked; `job` to `stop` are as of `train`."""
 
-    Args:
-        job, run_dir, stop: as of `train`.
-        store: the checkpoints of MODEL_DIR.
-        scratch: an empty local folder.
-        resumption: where training continues.
-        lease: the lock; None in a process that does not write.
-        guard: raises where the data set has changed.
-        warm_start: parameters that replace the random ones of a new run, or None.
-    """
+    job: Job
+    run_dir: RunDir
+    stop: StopRequest
+    store: CheckpointStore  # of MODEL_DIR
+    scratch: str  # an empty local folder
+    resumption: Resumption  # where training continues
+    lease: Lease | None  # the lock; None in a process that does not write
+    guard: DataGuard  # raises where the data set has changed
+    warm_start: Mapping[str, Any] | None  # replaces the random parameters of a new run
 
-    def __init__(
-        self,
-        job: Job,
-        run_dir: RunDir,
-        stop: StopRequest,
-        store: CheckpointStore,
-        scratch: str,
-        resumption: Resumption,
-        lease: Lease | None,
-        guard: DataGuard,
-        warm_start: Mapping[str, Any] | None,
-    ) -> None:
-        self.job, self.config, self.deps, self.pod = job, job.config, job.deps, job.pod
-        self.run_dir, self.stop, self.scratch = run_dir, stop, scratch
-        self.resumption, self.lease, self.guard = resumption, lease, guard
-        self.warm_start = warm_start
+    def __post_init__(self) -> None:
+        job = self.job
+        self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
-        self.recorder = Recorder(job, resumption, scratch)
+        self.recorder = Recorder(job, self.resumption, self.scratch)
         self.saver = CheckpointSaver(
-            store,
-            scratch,
+            self.store,
+            self.scratch,
             self.config.checkpoints,
             self._check_may_publish,
             self._on_saved,
@@ -152,12 +134,11 @@ class Trainer:
             self.deps.monotonic,
             writes=self.pod.is_writer,
         )
-        self.ends = Ends(job, run_dir, stop, self.recorder, self.saver)
-        stall_seconds = self.config.training.stall_minutes * 60
-        self.watchdog = Watchdog(stall_seconds, self.ends.stalled)
-        self.evaluations = Evaluations(job, stop, self.watchdog.tick)
+        self.ends = Ends(job, self.run_dir, self.stop, self.recorder, self.saver)
+        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self.ends.stalled)
+        self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
         self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
-        self.saved = self.logged = resumption.step  # the last steps that were
+        self.saved = self.logged = self.resumption.step  # the last steps that were
 
     def run(self) -> dict[str, Any]:
         """Trains, and records the end, whichever it is."""
@@ -185,8 +166,7 @@ class Trainer:
         )
         self.evaluations.begin(step)
         if checkpoint is None or not self.evaluations.is_due(step):
-            is_recorded = self.run_dir.is_recorded_as_finished()
-            return self.ends.reached("finished", is_new=not is_recorded)
+            return self.ends.reached("finished", is_new=not self.run_dir.is_recorded_as_finished())
         with self.ends.recorded_failure(), self._threads():
             parameters = parameters_of(read_checkpoint(checkpoint))
             self._evaluate(step, choice.model(self.job.engine, self.config, parameters))
@@ -235,7 +215,7 @@ class Trainer:
         if self.evaluations.is_due(start) and not self._is_over(start):
             self._evaluate(start, self.engine.forward())
         self.recorder.began()
-        self.deps.mark("step")
+        self.deps.mark("step", start)
         while not self._is_over(step):
             result = self._advance(step)
             step = result.step
@@ -282,7 +262,7 @@ class Trainer:
         self.watchdog.tick()
         self.saver.poll()
         self.periodic.poll()
-        self.deps.mark("step")
+        self.deps.mark("step", step)
 
     def _log(self, result: StepResult) -> None:
         """Logs the steps that are due, and the last one of this process."""
@@ -309,20 +289,7 @@ class Trainer:
         self.schedule.saved(step)
         self.saved = step
         self.recorder.heartbeat(state="saving")
-        totals, manifest = self.recorder.totals(), self.job.manifest
-        meta = Meta(
-            step=step,
-            config_fingerprint=config_fingerprint(self.config),
-            data_fingerprint=manifest.fingerprint,
-            train_seconds=totals["train_seconds"],
-            tokens_seen=totals["tokens_seen"],
-            interruptions=totals["interruptions"],
-            time=round(self.deps.clock(), 3),
-            next_batch=self.recorder.next_batch(),
-            global_batch_size=self.config.training.global_batch_size,
-            tokenizer_sha256=manifest.tokenizer_sha256,
-        )
-        self.saver.save(meta, self.engine.snapshot)
+        self.saver.save(self.recorder.sidecar(), self.engine.snapshot)
         self.watchdog.tick()
 
     def _check_may_publish(self) -> None:

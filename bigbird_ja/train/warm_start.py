@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,7 @@ _OTHER_NAMES = (
 _NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
+_LAYER = "bert/encoder/layer_"
 
 
 State = dict[str, np.ndarray]
@@ -87,10 +89,9 @@ def first_state(
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
     state = read_checkpoint(checkpoint)
-    expected: dict[str, tuple[int, ...]] = {STEP: ()}
-    for name, spec in parameter_specs(config).items():
-        expected |= dict.fromkeys((name, *(slot_name(name, slot) for slot in SLOTS)), spec.shape)
-    for name, wanted in expected.items():
+    expected = {name: spec.shape for name, spec in parameter_specs(config).items()}
+    expected |= {slot_name(name, s): shape for s in SLOTS for name, shape in expected.items()}
+    for name, wanted in {**expected, STEP: ()}.items():
         shape = np.shape(state[name]) if name in state else "missing"
         if shape != wanted:
             raise BadInput(
@@ -219,12 +220,11 @@ def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> 
         more = len(lacking) - _NAMES_IN_WARNING
         named += f" and {more} more" if more > 0 else ""
         lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
-    for name, value in model.settings.items():
+    for name, theirs in model.settings.items():
         ours = getattr(config.model, name)
-        if value is not None and value != ours:
-            lines.append(
-                f"the source has model.{name}={value}, this config {ours}: use the source's"
-            )
+        if theirs not in (None, ours):
+            difference = f"the source has model.{name}={theirs}, this config {ours}"
+            lines.append(f"{difference}: use the source's")
     return "".join(f"\nwarning: {line}" for line in lines)
 
 
@@ -273,17 +273,15 @@ def _check(
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Layers after the first in one line each: a table of 200 lines is not read."""
-    shown = []
+    shown: list[tuple[str, str, str]] = []
+    counts = Counter(name.split("/")[2] for name, *_ in rows if name.startswith(_LAYER))
     for name, shape, how in rows:
-        if not name.startswith("bert/encoder/layer_"):
-            shown.append((name, shape, how))
-            continue
-        layer = name.split("/")[2]
+        layer = name.split("/")[2] if name.startswith(_LAYER) else "layer_0"
+        line = (f"bert/encoder/{layer}/*", f"{counts[layer]} variables", "as layer_0")
         if layer == "layer_0":
             shown.append((name, shape, how))
-        elif name.endswith("query/kernel"):
-            group = [r for r in rows if r[0].startswith(f"bert/encoder/{layer}/")]
-            shown.append((f"bert/encoder/{layer}/*", f"{len(group)} variables", "as layer_0"))
+        elif line != shown[-1]:
+            shown.append(line)
     return shown
 
 

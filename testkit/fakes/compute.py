@@ -1,16 +1,12 @@
 """Compute Engine's REST API on loopback, as far as `launch` uses it: VMs that are real processes.
 
-The service keeps the promise that leases depend on: it deletes a VM itself at the end of its
-`maxRunDuration`, or at its `terminationTime`. A managed instance group makes its hosts at once,
-replaces what it loses, and tries for ever.
-
-Assumed, from Google's pages: texts of errors; that a group whose hosts' end has passed makes no
-more of them; that a template or policy in use cannot be deleted.
+A managed instance group makes its hosts at once, replaces what it loses, and tries for ever.
+Assumed, from Google's pages: texts of errors; that a template or policy in use cannot be deleted.
+That the service ends a VM by itself at its limit is simulated in `testkit.simulated_cloud`.
 """
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from dataclasses import dataclass, field
@@ -57,14 +53,11 @@ class Slices:
 
     def is_used(self, name: str) -> bool:
         """Whether a group has this template or policy."""
-        return any(
-            use.endswith(f"/{name}")
-            for group in self.groups.values()
-            for use in (
-                group.resource["instanceTemplate"],
-                group.resource["resourcePolicies"]["workloadPolicy"],
-            )
-        )
+        links = []
+        for group in self.groups.values():
+            links.append(group.resource["instanceTemplate"])
+            links.append(group.resource["resourcePolicies"]["workloadPolicy"])
+        return any(link.endswith(f"/{name}") for link in links)
 
     def fill(self) -> None:
         """One turn of the groups: each makes the hosts that it lacks."""
@@ -80,8 +73,6 @@ class Slices:
                 continue
             template = group.resource["instanceTemplate"].rsplit("/")[-1]
             properties = self.templates["global", template]["properties"]
-            if _moment(properties["scheduling"]["terminationTime"]) <= time.time():
-                continue
             for number in missing:
                 group.made += 1
                 host = group.hosts[number] = f"{name}-h{group.made:03d}"
@@ -92,23 +83,14 @@ class Slices:
 
 
 class FakeCompute(Service):
-    """The service; see `Service`.
-
-    Args:
-        hurry: how many times faster than the clock a `maxRunDuration` runs out.
-    """
+    """The service; see `Service`."""
 
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
 
     def __init__(
-        self,
-        work_dir: str,
-        environ: dict[str, str] | None = None,
-        keep_disk: bool = False,
-        hurry: float = 1.0,
+        self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
     ) -> None:
         super().__init__(work_dir, environ, keep_disk)
-        self._hurry = hurry
         self._ending = threading.Event()
         self.vms: dict[Key, Machine] = {}
         self.created: list[dict[str, Any]] = []  # what was asked for
@@ -120,7 +102,7 @@ class FakeCompute(Service):
 
     def __enter__(self) -> FakeCompute:
         super().__enter__()
-        in_background(self._tend)
+        in_background(self._fill_groups)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -168,21 +150,10 @@ class FakeCompute(Service):
         self.vms[zone, resource["name"]] = Machine(resource, process)
         self.most_at_once = max(self.most_at_once, len(self.vms))
 
-    def _tend(self) -> None:
-        """What the cloud does by itself: it fills groups and ends leases."""
+    def _fill_groups(self) -> None:
         while not self._ending.wait(0.05):
             with self._lock:
                 self.slices.fill()
-                over = [key for key, vm in self.vms.items() if self._is_over(vm)]
-            for key in over:
-                self._end(key, 0.0)
-
-    def _is_over(self, vm: Machine) -> bool:
-        scheduling = vm.resource["scheduling"]
-        if "terminationTime" in scheduling:
-            return time.time() >= _moment(scheduling["terminationTime"])
-        most = float(scheduling["maxRunDuration"]["seconds"])
-        return (time.monotonic() - vm.born) * self._hurry >= most
 
     def _end(self, key: Key, grace: float) -> None:
         """Ends a VM, and forgets it; another of its name stays."""
@@ -279,7 +250,3 @@ class FakeCompute(Service):
 def _resource(entry: Any) -> Any:
     """What the API says of a VM, a group, a template or a policy."""
     return entry.resource if isinstance(entry, (Machine, Group)) else entry
-
-
-def _moment(time_of_day: str) -> float:
-    return datetime.datetime.fromisoformat(time_of_day).timestamp()

@@ -2,12 +2,11 @@
 
 One port with two doors: plain HTTP (STORAGE_EMULATOR_HOST) and `CONNECT *.googleapis.com`, whose
 socket is wrapped in TLS on the spot (https_proxy, which TensorFlow's client obeys). CONNECT to any
-other host is refused, which proves that a test never leaves the machine. Faults are ordered by
-POST /_fake/fault (see gcs_faults.Rule), the log of requests is at /_fake/log.
+other host is refused, which proves that a test never leaves the machine. POST /_fake/ACT calls that
+method of `FakeServer` with the JSON object in its body: faults, the log of requests, names.
 
 Run as `python -m testkit.fakes.gcs CA_FILE`: prints its port, and ends when its standard input
-closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs`
-starts it.
+closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs` starts it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import socket
 import socketserver
@@ -23,17 +23,39 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from testkit.fakes.gcs_api import Reply, Request, error_reply, serve
-from testkit.fakes.gcs_faults import Rule, Rules
-from testkit.fakes.gcs_store import Store
+from testkit.fakes.gcs_store import Reply, Request, Store, error_reply, json_reply
 
 _CHUNK = 64 << 10
+_STALL_SECONDS = 9.0
+_AT_A_BYTE = frozenset({"reset", "stall", "truncate", "short", "corrupt"})
+
+
+@dataclass
+class Rule:
+    """One fault, for the requests that it matches.
+
+    match: regular expression on "METHOD host/path?query", names unquoted.
+    do: status(code) answers so; reset(bytes), stall(bytes), truncate(bytes) strike when that many
+      bytes of the object (not of the request) have passed; lost_reply does the work and drops the
+      connection; short(bytes) is a complete reply with too little in it; corrupt(bytes) flips the
+      byte there.
+    times: -1 for ever; skip: matching requests that pass first; p: chance of striking.
+    """
+
+    match: str
+    do: str
+    times: int = 1
+    skip: int = 0
+    p: float = 1.0
+    code: int = 503
+    bytes: int = 0
 
 
 class _Abort(Exception):
@@ -41,7 +63,7 @@ class _Abort(Exception):
 
 
 class FakeServer(ThreadingHTTPServer):
-    """The state shared by all connections."""
+    """The state shared by all connections, and what a test does to it."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -52,13 +74,59 @@ class FakeServer(ThreadingHTTPServer):
         authority.cert_pem.write_to_path(ca_file)
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("*.googleapis.com", "storage.googleapis.com").configure_cert(self.tls)
-        self.store, self.rules = Store(), Rules()
-        self.log: list[dict[str, Any]] = []
+        self.store = Store()
+        self.requests: list[dict[str, Any]] = []
+        self._rules: list[Rule] = []
+        self._random = random.Random(0)
+        self.cleared = threading.Event()  # ends every stall at once
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that go away are what we are here for; anything else is our own fault."""
-        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError, ssl.SSLError, _Abort)):
+        if not isinstance(sys.exc_info()[1], (OSError, _Abort)):
             super().handle_error(request, client_address)
+
+    def fault(self, **values: Any) -> None:
+        """Adds a rule; the first that strikes is the one."""
+        rule = Rule(**values)
+        assert rule.do in {*_AT_A_BYTE, "status", "lost_reply"}, rule
+        self._rules.append(rule)
+
+    def clear(self) -> None:
+        """Forgets all rules and releases requests that are being delayed."""
+        self._rules = []
+        self.cleared.set()
+        self.cleared = threading.Event()
+
+    def log(self, clear: bool) -> list[dict[str, Any]]:
+        """The requests so far."""
+        logged = list(self.requests)
+        if clear:
+            self.requests.clear()
+        return logged
+
+    def names(self, bucket: str, prefix: str) -> list[str]:
+        """Of all objects below a prefix."""
+        return sorted(name for name in self.store.objects(bucket) if name.startswith(prefix))
+
+    def strike(self, request: str, first: int, last: float) -> Rule | None:
+        """The rule that this request meets, counted down.
+
+        Args:
+            first, last: the object's bytes that the request moves; a fault at a byte waits for
+              the request that moves it.
+        """
+        with self.store.lock:
+            for rule in self._rules:
+                if rule.times == 0 or not re.search(rule.match, request):
+                    continue
+                if rule.do in _AT_A_BYTE and not first <= rule.bytes <= last:
+                    continue
+                if rule.skip > 0:
+                    rule.skip -= 1
+                elif rule.p == 1 or self._random.random() < rule.p:
+                    rule.times -= rule.times > 0
+                    return rule
+        return None
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -83,67 +151,61 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
         # Split before unquoting: an object's name arrives as one segment, a%2Fb.
         segments = [unquote(segment) for segment in parts.path.split("/")[1:]]
-        if segments[0] == "_fake" and not self.tls_host:
-            self._administer(segments[1])
-            return
-        host = self.tls_host or self.headers.get("Host", "")
-        request = f"{self.command} {host}{unquote(self.path)}"
-        rule = self.server.rules.strike(request, *_bytes_moved(self.headers))
-        entry = {"request": request, "fault": rule.do if rule else None}
-        self.server.log.append(entry)
         try:
-            self._answer(segments, query, rule, entry)
+            if segments[0] == "_fake" and not self.tls_host:
+                values = json.loads(self._read_body(None, 0)[0])
+                self._send(json_reply(getattr(self.server, segments[1])(**values)), None)
+            else:
+                self._answer(segments, dict(parse_qsl(parts.query, keep_blank_values=True)))
         except _Abort:
-            entry.setdefault("status", 0)
             self.close_connection = True
 
     do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
-    def _answer(
-        self, segments: list[str], query: dict[str, str], rule: Rule | None, entry: dict[str, Any]
-    ) -> None:
+    def _answer(self, segments: list[str], query: dict[str, str]) -> None:
+        host = self.tls_host or self.headers["Host"]
+        request = f"{self.command} {host}{unquote(self.path)}"
+        start, last = _bytes_moved(self.headers)
+        rule = self.server.strike(request, start, last)
+        entry = {"request": request, "fault": rule and rule.do, "received": 0}
+        self.server.requests.append(entry)
         if rule and rule.do == "reset" and rule.bytes == 0:
             self._reset()
-        start, _ = _bytes_moved(self.headers)
         body, is_broken = self._read_body(rule, start)
         entry["received"] = len(body)
         if rule and rule.do == "status":
             reply = error_reply(rule.code, "Injected by the test.")
         else:
-            if rule and rule.do == "corrupt" and body:
-                body = _flipped(body, rule.bytes - start)
-            base = f"https://{self.tls_host}" if self.tls_host else f"http://{self.headers['Host']}"
-            headers = dict(self.headers.items())
-            request = Request(self.command, segments, query, headers, body, base, is_broken)
-            reply = serve(self.server.store, request)
+            body = _damaged(body, rule, start)
+            base = f"{'https' if self.tls_host else 'http'}://{host}"
+            reply = self.server.store.serve(
+                Request(self.command, segments, query, self.headers, body, base, is_broken)
+            )
         if is_broken or (rule and rule.do == "lost_reply"):
             self._reset()
-        entry["status"] = reply.status
         self._send(reply, rule)
 
     def _read_body(self, rule: Rule | None, start: int) -> tuple[bytes, bool]:
         """The request's body, and whether it broke off before its end."""
         body = bytearray()
-        is_upload = self.command in ("PUT", "POST")
-        limit = rule.bytes - start if rule and rule.do in ("reset", "stall") and is_upload else None
+        limit = rule.bytes - start if rule and rule.do in ("reset", "stall") else None
         try:
             for chunk in self._chunks():
                 body += chunk
-                if limit is not None and len(body) >= limit:
-                    if rule and rule.do == "reset":
-                        return bytes(body[: max(limit, 0)]), True
+                if rule and limit is not None and len(body) >= limit:
+                    if rule.do == "reset":
+                        return bytes(body[:limit]), True
                     limit = None
-                    self._pause(rule)
-        except (ConnectionError, TimeoutError, ssl.SSLError, ValueError):
+                    self.server.cleared.wait(_STALL_SECONDS)
+        except (OSError, ValueError):
             return bytes(body), True
         return bytes(body), False
 
     def _chunks(self) -> Iterator[bytes]:
         """The body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
-        if "chunked" in (self.headers.get("Transfer-Encoding") or ""):
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self._exactly(size)
                 self.rfile.readline()
@@ -162,42 +224,28 @@ class Handler(BaseHTTPRequestHandler):
         return data
 
     def _send(self, reply: Reply, rule: Rule | None) -> None:
-        body, start = reply.body, reply.first_byte
-        rule = rule if reply.is_media else None
-        if rule and rule.do == "short":
-            body = body[: max(rule.bytes - start, 0)]
-        if rule and rule.do == "corrupt":
-            body = _flipped(body, rule.bytes - start)
-        lines = [f"HTTP/1.1 {reply.status} {reply.words}"]
-        headers = {**reply.headers, "Content-Length": str(len(body))}
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        self._send_body(head, body, start, rule)
-        if rule and rule.do in ("short", "truncate"):
-            self.close_connection = True
-
-    def _send_body(self, head: bytes, body: bytes, start: int, rule: Rule | None) -> None:
-        """Head and body in one go (else each reply waits for a delayed ACK), or as a fault says."""
+        """The answer; of media as much as a fault lets pass."""
+        if rule and reply.is_media:
+            body = _damaged(reply.body, rule, reply.first_byte)
+            breaks = rule.do in ("reset", "stall", "truncate")
+        else:
+            body, breaks = reply.body, False
+        cut = rule.bytes - reply.first_byte if rule and breaks else len(body) + 1
         try:
-            if rule is None or rule.do not in ("reset", "stall", "truncate"):
-                self.wfile.write(head + body)
-                return
-            cut = max(rule.bytes - start, 0)
-            self.wfile.write(head + body[:cut])
-            if cut > len(body):
-                return
-            if rule.do == "reset":
-                self._reset()
-            if rule.do == "truncate":
-                raise _Abort
-            self._pause(rule)
-            self.wfile.write(body[cut:])
-        except (ConnectionError, TimeoutError, ssl.SSLError) as error:
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body[:cut])
+            if rule and cut <= len(body):
+                if rule.do == "reset":
+                    self._reset()
+                if rule.do == "truncate":
+                    raise _Abort
+                self.server.cleared.wait(_STALL_SECONDS)
+                self.wfile.write(body[cut:])
+        except OSError as error:
             raise _Abort from error
-
-    def _pause(self, rule: Rule | None) -> None:
-        if rule:
-            self.server.rules.cleared.wait(rule.seconds)
 
     def _reset(self) -> None:
         """A true RST, as a broken network sends it."""
@@ -206,29 +254,8 @@ class Handler(BaseHTTPRequestHandler):
             os.close(self.connection.detach())
         raise _Abort
 
-    def _administer(self, what: str) -> None:
-        """Faults, log and state, for the test that owns this server."""
-        server = self.server
-        body, _ = self._read_body(None, 0)
-        answer: Any = {}
-        if what == "fault" and self.command == "POST":
-            server.rules.add(json.loads(body))
-        elif what == "fault":
-            server.rules.clear()
-        elif what == "log":
-            answer = list(server.log)
-            if self.command == "DELETE":
-                server.log.clear()
-        data = json.dumps(answer).encode()
-        self._send(Reply(200, data, {"Content-Type": "application/json"}), None)
-
-    def finish(self) -> None:
-        """Closes quietly, also after a reset."""
-        with contextlib.suppress(OSError, ValueError):
-            super().finish()
-
     def log_message(self, format: str, *args: Any) -> None:
-        """The log is /_fake/log."""
+        """`FakeServer.requests` has them."""
 
 
 def _bytes_moved(headers: Any) -> tuple[int, float]:
@@ -242,10 +269,14 @@ def _bytes_moved(headers: Any) -> tuple[int, float]:
     return int(result.group(1)), float(result.group(2) or "inf")
 
 
-def _flipped(data: bytes, at: int) -> bytes:
-    if not 0 <= at < len(data):
-        return data
-    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+def _damaged(data: bytes, rule: Rule | None, start: int) -> bytes:
+    """The bytes from `start` on, as a fault leaves them."""
+    at = rule.bytes - start if rule else -1
+    if rule and rule.do == "short":
+        return data[:at]
+    if rule and rule.do == "corrupt" and 0 <= at < len(data):
+        return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+    return data
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ class FakeGcs:
             [sys.executable, "-m", "testkit.fakes.gcs", ca_file],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
-        assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = environment(self.url, ca_file)
@@ -44,7 +42,6 @@ class FakeGcs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -55,27 +52,24 @@ class FakeGcs:
         return {**os.environ, **self.env, **more}
 
     def fault(self, match: str, do: str, **how: Any) -> None:
-        """Orders a fault: see `gcs_faults.Rule`. `times` is 1 unless said; -1 is for ever."""
-        self._call("POST", "/_fake/fault", {"match": match, "do": do, **how})
+        """Orders a fault: see `gcs.Rule`. `times` is 1 where it is not given; -1 is for ever."""
+        self._call("fault", match=match, do=do, **how)
 
     def clear(self) -> None:
         """Takes all faults back."""
-        self._call("DELETE", "/_fake/fault")
+        self._call("clear")
 
     def log(self, clear: bool = False) -> list[dict[str, Any]]:
-        """Requests so far: request ("METHOD host/path?query"), status, fault, received."""
-        return self._call("DELETE" if clear else "GET", "/_fake/log")
+        """Requests so far: request ("METHOD host/path?query"), fault, received (bytes)."""
+        return self._call("log", clear=clear)
 
     def create_bucket(self, name: str) -> None:
-        """Makes a bucket."""
-        self._call("POST", "/storage/v1/b", {"name": name})
+        """Makes a bucket; fine where it exists."""
+        self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """Names of all objects under a prefix."""
-        listed = self._call(
-            "GET", f"/storage/v1/b/{bucket}/o?maxResults=100000&prefix={quote(prefix, safe='')}"
-        )
-        return [item["name"] for item in listed["items"]]
+        return self._call("names", bucket=bucket, prefix=prefix)
 
     def get(self, path: str) -> bytes:
         """The content of gs://bucket/name."""
@@ -91,9 +85,8 @@ class FakeGcs:
         """Deletes gs://bucket/name, as another program would."""
         self._request("DELETE", _object_path(path))
 
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
-        data = self._request(method, path, None if body is None else json.dumps(body).encode())
-        return json.loads(data)
+    def _call(self, act: str, **values: Any) -> Any:
+        return json.loads(self._request("POST", f"/_fake/{act}", json.dumps(values).encode()))
 
     def _request(self, method: str, path: str, data: bytes | None = None) -> bytes:
         request = urllib.request.Request(self.url + path, data=data, method=method)
@@ -106,7 +99,6 @@ def environment(url: str, ca_file: str) -> dict[str, str]:
     """Everything that sends a process to the fake at `url` instead of to Google."""
     return {
         "https_proxy": url,
-        "HTTPS_PROXY": url,
         "no_proxy": "",
         "NO_PROXY": "",
         "CURL_CA_BUNDLE": ca_file,

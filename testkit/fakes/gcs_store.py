@@ -1,26 +1,61 @@
-"""The objects of the fake bucket: generations, preconditions, resumable uploads. No HTTP here."""
+"""The objects of the fake bucket and its JSON and XML doors: from a request to an answer.
+
+Generations, preconditions, pages of listings, resumable uploads. No sockets here.
+"""
 
 from __future__ import annotations
 
 import base64
 import itertools
+import json
+import re
 import secrets
 import threading
 import time
 from dataclasses import dataclass, field
+from email.message import Message
 from typing import Any
 
 import google_crc32c
 
+from testkit.fakes.machines import now
+
 KEPT_MULTIPLE = 256 << 10  # of a broken upload, whole multiples of this survive
+PAGE = 100  # names in a listing; the real one: 1000
 
 
 class HttpError(Exception):
-    """An answer other than success, with Google's words for it."""
+    """An answer other than success: its status, and Google's words for it."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
+
+@dataclass
+class Reply:
+    """An answer. `first_byte` is the object's byte that a media body begins with."""
+
+    status: int
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    is_media: bool = False
+    first_byte: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client asks.
+
+    Attributes:
+        segments: the path, split at "/" and then unquoted.
+        base: scheme and host of the door that was used, for upload addresses.
+        is_broken: the body ended before its announced end.
+    """
+
+    method: str
+    segments: list[str]
+    query: dict[str, str]
+    headers: Message
+    body: bytes
+    base: str
+    is_broken: bool
 
 
 @dataclass
@@ -31,8 +66,8 @@ class StoredObject:
     name: str
     data: bytes
     generation: int
-    metadata: dict[str, str] = field(default_factory=dict)
-    updated: float = field(default_factory=time.time)
+    metadata: dict[str, str]
+    updated: str = field(default_factory=now)
 
     @property
     def crc32c(self) -> str:
@@ -41,12 +76,10 @@ class StoredObject:
 
     def resource(self) -> dict[str, Any]:
         """The JSON resource."""
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(self.updated))
-        when += f".{int(self.updated % 1 * 1000):03d}Z"
         return {
             "bucket": self.bucket, "name": self.name, "size": str(len(self.data)),
             "generation": str(self.generation), "metageneration": "1", "crc32c": self.crc32c,
-            "updated": when, "metadata": self.metadata,
+            "updated": self.updated, "metadata": self.metadata,
         }  # fmt: skip
 
 
@@ -58,7 +91,7 @@ class Upload:
     name: str
     resource: dict[str, Any]
     conditions: dict[str, str]
-    data: bytearray = field(default_factory=bytearray)
+    data: bytes = b""
     done: StoredObject | None = None
 
 
@@ -71,16 +104,46 @@ class Store:
         self.uploads: dict[str, Upload] = {}
         self._generations = itertools.count(int(time.time() * 1e6))
 
-    def create_bucket(self, name: str) -> dict[str, Any]:
-        """Makes a bucket; fine where it exists."""
-        with self.lock:
-            self.buckets.setdefault(name, {})
-            return self.bucket_resource(name)
+    def serve(self, request: Request) -> Reply:
+        """The answer to one request."""
+        try:
+            with self.lock:
+                return self._route(request)
+        except HttpError as error:
+            return error_reply(*error.args)
 
-    def bucket_resource(self, name: str) -> dict[str, Any]:
-        """The JSON resource of a bucket."""
-        self.objects(name)
-        return {"kind": "storage#bucket", "name": name, "location": "US-CENTRAL1"}
+    def _route(self, request: Request) -> Reply:
+        query = request.query
+        if "upload_id" in query:
+            return self._continue_upload(query["upload_id"], request)
+        if request.is_broken:
+            raise HttpError(400, "The request ended too early.")
+        match request.segments:
+            case ["storage", "v1", "b"]:
+                self.buckets.setdefault(json.loads(request.body)["name"], {})
+                return json_reply({})
+            case ["storage", "v1", "b", bucket]:
+                self.objects(bucket)
+                return json_reply({"name": bucket, "location": "US-CENTRAL1"})
+            case ["storage", "v1", "b", bucket, "o"]:
+                return json_reply(self._list(bucket, query))
+            case [*_, "b", bucket, "o", name, "rewriteTo", "b", target_bucket, "o", target]:
+                copy = self._put(target_bucket, target, self.get(bucket, name, {}).data, {}, {})
+                size = str(len(copy.data))
+                done = {"done": True, "objectSize": size, "totalBytesRewritten": size}
+                return json_reply({**done, "resource": copy.resource()})
+            case ["upload", *_, "b", bucket, "o"]:
+                return self._upload(bucket, request)
+            case ["storage" | "download", *_, "b", bucket, "o", name]:
+                stored = self.get(bucket, name, query)
+                if request.method == "DELETE":
+                    del self.buckets[bucket][name]
+                    return Reply(204)
+                is_media = query.get("alt") == "media"
+                return _media(stored, request) if is_media else json_reply(stored.resource())
+            case [bucket, *names]:  # TensorFlow: https://storage.googleapis.com/BUCKET/NAME
+                return _media(self.get(bucket, "/".join(names), query), request)
+        raise HttpError(404, "Not Found")
 
     def objects(self, bucket: str) -> dict[str, StoredObject]:
         """Name to object."""
@@ -90,104 +153,138 @@ class Store:
 
     def get(self, bucket: str, name: str, conditions: dict[str, str]) -> StoredObject:
         """The current object, if it satisfies `generation` and `ifGenerationMatch`."""
-        with self.lock:
-            stored = self.objects(bucket).get(name)
-            wanted = conditions.get("generation")
-            if stored is None or (wanted and int(wanted) != stored.generation):
-                raise HttpError(404, f"No such object: {bucket}/{name}")
-            self.check(stored, conditions)
-            return stored
+        stored = self.objects(bucket).get(name)
+        wanted = conditions.get("generation")
+        if stored is None or (wanted and int(wanted) != stored.generation):
+            raise HttpError(404, f"No such object: {bucket}/{name}")
+        _check(stored, conditions)
+        return stored
 
-    def check(self, stored: StoredObject | None, conditions: dict[str, str]) -> None:
-        """Raises 412 where a precondition on the generation does not hold."""
-        current = stored.generation if stored else 0
-        wanted = conditions.get("ifGenerationMatch")
-        if wanted is not None and int(wanted) != current:
-            raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
-
-    def put(
+    def _put(
         self, bucket: str, name: str, data: bytes,
-        resource: dict[str, Any] | None = None, conditions: dict[str, str] | None = None,
+        resource: dict[str, Any], conditions: dict[str, str],
     ) -> StoredObject:  # fmt: skip
         """Stores a new generation, after its preconditions and its stated checksum."""
-        resource = resource or {}
-        with self.lock:
-            objects = self.objects(bucket)
-            self.check(objects.get(name), conditions or {})
-            metadata = resource.get("metadata") or {}
-            made = StoredObject(bucket, name, data, next(self._generations), metadata)
-            if resource.get("crc32c") not in (None, made.crc32c):
-                raise HttpError(400, f"Provided CRC32C {resource['crc32c']!r} doesn't match.")
-            objects[name] = made
-            return made
+        objects = self.objects(bucket)
+        _check(objects.get(name), conditions)
+        metadata = resource.get("metadata") or {}
+        made = StoredObject(bucket, name, data, next(self._generations), metadata)
+        if resource.get("crc32c") not in (None, made.crc32c):
+            raise HttpError(400, f"Provided CRC32C {resource['crc32c']!r} doesn't match.")
+        objects[name] = made
+        return made
 
-    def delete(self, bucket: str, name: str, conditions: dict[str, str]) -> None:
-        """Removes the current generation."""
-        with self.lock:
-            self.get(bucket, name, conditions)
-            del self.objects(bucket)[name]
-
-    def list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
+    def _list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
         """One page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        most = int(query.get("maxResults") or 100)  # the real one: 1000
-        with self.lock:
-            objects = dict(self.objects(bucket))
+        most = int(query.get("maxResults") or PAGE)
         entries: dict[str, StoredObject | None] = {}
-        for name in sorted(n for n in objects if n.startswith(prefix)):
+        for name, stored in self.objects(bucket).items():
+            if not name.startswith(prefix):
+                continue
             end = name.find(delimiter, len(prefix)) if delimiter else -1
             if end >= 0:
-                entries.setdefault(name[: end + len(delimiter)], None)
+                entries[name[: end + len(delimiter)]] = None
             else:
-                entries[name] = objects[name]
+                entries[name] = stored
         after = base64.b64decode(query.get("pageToken", "")).decode()
         names = [name for name in sorted(entries) if name > after]
-        page: dict[str, Any] = {"kind": "storage#objects"}
         shown = [entries[name] for name in names[:most]]
-        page["items"] = [entry.resource() for entry in shown if entry]
+        page: dict[str, Any] = {"items": [entry.resource() for entry in shown if entry]}
         page["prefixes"] = [name for name in names[:most] if entries[name] is None]
         if len(names) > most:
             page["nextPageToken"] = base64.b64encode(names[most - 1].encode()).decode()
         return page
 
-    def start_upload(
-        self, bucket: str, name: str, resource: dict[str, Any], conditions: dict[str, str]
-    ) -> str:
-        """The id of a new resumable upload."""
-        with self.lock:
-            self.check(self.objects(bucket).get(name), conditions)
+    def _upload(self, bucket: str, request: Request) -> Reply:
+        query, kind = request.query, request.query["uploadType"]
+        if kind == "resumable":
+            resource = json.loads(request.body or b"{}")
+            name = query.get("name") or resource["name"]
+            _check(self.objects(bucket).get(name), query)
             upload_id = secrets.token_hex(8)
-            self.uploads[upload_id] = Upload(bucket, name, resource, conditions)
-            return upload_id
+            self.uploads[upload_id] = Upload(bucket, name, resource, query)
+            address = f"{request.base}/upload/storage/v1/b/{bucket}/o?uploadType=resumable"
+            return Reply(200, b"", {"Location": f"{address}&upload_id={upload_id}"})
+        if kind == "multipart":
+            resource, data = _parts(request)
+        else:
+            resource, data = {}, request.body
+        name = query.get("name") or resource["name"]
+        return json_reply(self._put(bucket, name, data, resource, query).resource())
 
-    def continue_upload(
-        self, upload_id: str, start: int | None, total: int | None, data: bytes, is_broken: bool
-    ) -> Upload:
-        """Adds a chunk that begins at `start` (None: only asks); completes it at `total`.
+    def _continue_upload(self, upload_id: str, request: Request) -> Reply:
+        """Adds a chunk, or only says how much is there; completes the upload at its total.
 
         A broken request keeps the whole 256 KiB multiples of what arrived.
         """
-        with self.lock:
-            if upload_id not in self.uploads:
-                raise HttpError(404, "Not Found")
-            upload = self.uploads[upload_id]
-            if upload.done or start is None:
-                self._complete(upload, total, is_broken)
-                return upload
-            if start > len(upload.data):
-                raise HttpError(400, f"Invalid request. There is a gap before byte {start}.")
-            kept = upload.data[:start] + data
-            if is_broken:
+        upload = self.uploads.get(upload_id)
+        if upload is None:
+            raise HttpError(404, "Not Found")
+        # Without a range it is all: an empty file, or a client that does not cut.
+        stated = request.headers.get("Content-Range", f"bytes 0-/{len(request.body)}")
+        chunk = re.fullmatch(r"bytes (?:(\d+)-\d*|\*)/(\d+|\*)", stated)
+        if chunk is None or int(chunk[1] or 0) > len(upload.data):
+            raise HttpError(400, f"Invalid request: {stated}, after {len(upload.data)} bytes.")
+        if chunk[1] and not upload.done:
+            kept = upload.data[: int(chunk[1])] + request.body
+            if request.is_broken:
                 kept = kept[: len(kept) // KEPT_MULTIPLE * KEPT_MULTIPLE]
-            if len(kept) > len(upload.data):
-                upload.data = kept
-            self._complete(upload, total, is_broken)
-            return upload
+            upload.data = max(upload.data, kept, key=len)
+        is_whole = chunk[2] != "*" and len(upload.data) >= int(chunk[2])
+        if is_whole and not request.is_broken and not upload.done:
+            place = (upload.bucket, upload.name)
+            upload.done = self._put(*place, upload.data, upload.resource, upload.conditions)
+        if upload.done:
+            return json_reply(upload.done.resource())
+        size = len(upload.data)
+        return Reply(308, b"", {"Range": f"bytes=0-{size - 1}"} if size else {})
 
-    def _complete(self, upload: Upload, total: int | None, is_broken: bool) -> None:
-        if upload.done or is_broken or total is None or len(upload.data) < total:
-            return
-        upload.done = self.put(
-            upload.bucket, upload.name, bytes(upload.data), upload.resource, upload.conditions
-        )
-        upload.data = bytearray()
+
+def error_reply(status: int, message: str) -> Reply:
+    """An answer that is not success, in Google's form."""
+    detail = {"message": message, "domain": "global", "reason": "fake"}
+    return json_reply({"error": {"code": status, "message": message, "errors": [detail]}}, status)
+
+
+def json_reply(value: Any, status: int = 200) -> Reply:
+    """An answer in JSON."""
+    kind = {"Content-Type": "application/json; charset=UTF-8"}
+    return Reply(status, json.dumps(value).encode(), kind)
+
+
+def _check(stored: StoredObject | None, conditions: dict[str, str]) -> None:
+    """Raises 412 where a precondition on the generation does not hold."""
+    current = stored.generation if stored else 0
+    wanted = conditions.get("ifGenerationMatch")
+    if wanted is not None and int(wanted) != current:
+        raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
+
+
+def _media(stored: StoredObject, request: Request) -> Reply:
+    size = len(stored.data)
+    answer = {
+        "Content-Type": "application/octet-stream",
+        "x-goog-generation": str(stored.generation),
+        "x-goog-hash": f"crc32c={stored.crc32c}",
+    }
+    wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", request.headers.get("Range", ""))
+    if not wanted:
+        return Reply(200, stored.data, answer, is_media=True)
+    start = int(wanted[1])
+    end = min(int(wanted[2] or size), size - 1)
+    if start >= size:
+        raise HttpError(416, "The requested range cannot be satisfied.")
+    answer["Content-Range"] = f"bytes {start}-{end}/{size}"
+    return Reply(206, stored.data[start : end + 1], answer, is_media=True, first_byte=start)
+
+
+def _parts(request: Request) -> tuple[dict[str, Any], bytes]:
+    """Metadata and content of a multipart/related body.
+
+    Cut by hand: the email package would touch line ends in binary content.
+    """
+    boundary = b"--" + str(request.headers.get_boundary()).encode()
+    _, first, second = request.body.split(boundary, 2)
+    content = second[: second.rfind(b"\r\n" + boundary)].partition(b"\r\n\r\n")[2]
+    return json.loads(first.partition(b"\r\n\r\n")[2]), content

@@ -14,9 +14,8 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,7 +35,6 @@ class Machine:
 
     resource: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
-    born: float = field(default_factory=time.monotonic)
 
 
 class Service:

@@ -59,9 +59,6 @@ class FakeTpu(Service):
         kill(machine.process, grace)
         with self._lock:
             machine.resource["state"] = state
-            queued = self.queued.get(machine.resource["name"].replace("/nodes/", QUEUES))
-            if queued is not None:
-                queued["state"] = {"state": "SUSPENDED"}
 
     # --- the API -----------------------------------------------------------------------------
 

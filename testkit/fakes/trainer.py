@@ -35,11 +35,11 @@ def python(directory: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Trains to `training.num_train_steps`; with FAKE_TRAINER=exit:N it fails at its start."""
+    """Trains to `training.num_train_steps`."""
     flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
     with open(flags["config"], encoding="utf-8") as file:
         target = int(yaml.safe_load(file)["training"]["num_train_steps"])
-    model_dir, behaviour = flags["model_dir"], os.environ.get("FAKE_TRAINER")
+    model_dir = flags["model_dir"]
     os.makedirs(model_dir, exist_ok=True)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
@@ -49,9 +49,6 @@ def main(arguments: list[str]) -> int:
     step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
     beat(model_dir, step, "starting")
     print(f"starting at {step} with {' '.join(arguments)}", flush=True)
-    if behaviour:
-        print("something went wrong", flush=True)
-        return int(behaviour.partition(":")[2])
     while step < target and not stopped:
         time.sleep(STEP_SECONDS)
         step += 1

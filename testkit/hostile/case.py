@@ -13,7 +13,7 @@ from bigbird_ja.cli import main
 GOOD: dict[str, str] = {
     "demo": "--work_dir={out}/demo",
     "sample": "--output={out}/sample.jsonl --documents=3",
-    "tokenize": "--input={in}/corpus.jsonl --output_prefix={out}/ja --vocab_size=400",
+    "tokenize": "--input={in}/corpus.jsonl --output_prefix={out}/ja --vocab_size=1200",
     "make-data": "--input={in}/corpus.jsonl --tokenizer={in}/ja.model --output_dir={out}/data"
     " --seq_length=256 --num_shards=4 --eval_fraction=0.1",
     "check-data": "--data_dir={in}/data",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from testkit.declared import GONE, changed
 from testkit.hostile.case import DAMAGED, LONG, REMOTE, Case, commands, good_arguments
 
 _WRONG: tuple[Any, ...] = (
@@ -23,14 +24,12 @@ def file_cases(inputs: Path) -> Iterator[Case]:
     for command in commands(*REMOTE, *LONG):
         for file in _files_of(command, inputs):
             name = str(file.relative_to(inputs))
+            # No checkpoint without its sidecar: the one before it is taken.
+            is_sidecar = re.fullmatch(r"model\.ckpt-\d+\.json", file.name) is not None
             for how, damage in _damages(file):
-                # No checkpoint without its sidecar: the one before it is taken.
-                is_sidecar = re.fullmatch(r"model\.ckpt-\d+\.json", file.name) is not None
-                prepare = functools.partial(_apply, name, damage)
-                words = tuple(good_arguments(command))
-                obeys = how == "unreadable"
                 yield Case(
-                    f"{name} {how}", command, words, DAMAGED, prepare, obeys_permissions=obeys,
+                    f"{name} {how}", command, tuple(good_arguments(command)), DAMAGED,
+                    functools.partial(_apply, name, damage), obeys_permissions=how == "unreadable",
                     other_result=how == "missing" and is_sidecar,
                 )  # fmt: skip
 
@@ -88,23 +87,14 @@ def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
+def _link(to: str | None) -> Callable[[Path], None]:
+    """A symbolic link; None: to itself."""
 
+    def link(path: Path) -> None:
+        path.unlink()
+        path.symlink_to(to or path.name)
 
-def _dangling(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-def _device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def _unreadable(path: Path) -> None:
-    path.chmod(0)
+    return link
 
 
 def _huge(path: Path) -> None:
@@ -120,10 +110,10 @@ _GENERAL: dict[str, Callable[[Path], None]] = {
     "flipped": _flipped,
     "a folder": _folder,
     "a FIFO": _fifo,
-    "a symlink loop": _loop,
-    "a dangling symlink": _dangling,
-    "a device": _device,
-    "unreadable": _unreadable,
+    "a symlink loop": _link(None),
+    "a dangling symlink": _link("nowhere"),
+    "a device": _link("/dev/zero"),
+    "unreadable": functools.partial(Path.chmod, mode=0),
     "binary": _replaced(bytes(range(256)) * 40),
     "a NUL": _replaced(b"\0"),
     "UTF-16": _replaced("日本語".encode("utf-16")),
@@ -150,11 +140,11 @@ def _of_json(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
         if file.name.startswith("corpus.") and path != ("text",):
             continue  # a corpus may have other keys, with anything in them
         at = ".".join(map(str, path))
-        yield f"without {at}", _replaced(_encoded(_changed(whole, path), rest))
+        yield f"without {at}", _replaced(_encoded(changed(whole, path, GONE), rest))
         for wrong in _WRONG:
             if type(wrong) is not type(here):
-                changed = _changed(whole, path, wrong)
-                yield f"{at} is {wrong!a}", _replaced(_encoded(changed, rest))
+                value = changed(whole, path, wrong)
+                yield f"{at} is {wrong!a}", _replaced(_encoded(value, rest))
 
 
 def _encoded(value: Any, rest: str) -> bytes:
@@ -172,22 +162,6 @@ def _paths(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
     for key, item in items:
         yield (*prefix, key), item
         yield from _paths(item, (*prefix, key))
-
-
-_GONE = object()
-
-
-def _changed(value: Any, path: tuple[Any, ...], new: Any = _GONE) -> Any:
-    """A copy with one place replaced, or gone."""
-    key, rest = path[0], path[1:]
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    if rest:
-        copy[key] = _changed(copy[key], rest, new)
-    elif new is _GONE:
-        del copy[key]
-    else:
-        copy[key] = new
-    return copy
 
 
 _YAML_TEXTS = {

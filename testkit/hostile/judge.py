@@ -7,10 +7,8 @@ import json
 import os
 import shutil
 import stat
-import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,6 @@ _HASHED = 1 << 20  # bytes; of larger files size and time are compared
 _VOLATILE = frozenset(
     {"seconds", "time", "tokens_per_second", "train_seconds", "stalled_by_saving_seconds", "date"}
 )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was wrong, or None; and how long it took."""
-
-    problem: str | None
-    seconds: float
 
 
 class Judge:
@@ -67,8 +57,8 @@ class Judge:
                 self._good[command] = _steady(ended.result)
         return self._good[command]
 
-    def try_case(self, case: Case, *, same_result: bool = False) -> Verdict:
-        """Runs one case.
+    def try_case(self, case: Case, *, same_result: bool = False) -> str | None:
+        """Runs one case; what was wrong, or None.
 
         Args:
             case: what to run.
@@ -79,15 +69,13 @@ class Judge:
             if case.prepare:
                 case.prepare(place / "in", place / "out")
             before = _listing(place)
-            start = time.monotonic()
             ended = self._run(case, place)
-            seconds = time.monotonic() - start
             problem = self._problem(case, ended, place, before)
             if problem is None and ended.status == 0 and same_result and not case.other_result:
                 result = _steady(ended.result)
                 if result != self.good_result(case.command):
                     problem = f"taken as if it were good: {_difference(result, self, case.command)}"
-        return Verdict(problem, seconds)
+        return problem
 
     @contextlib.contextmanager
     def _place(self) -> Iterator[Path]:
@@ -120,10 +108,7 @@ class Judge:
             return f"traceback: {last[:300]}"
         if ended.status not in case.statuses:
             return f"status {ended.status}: {last[:300]}"
-        problem = _badly_reported(ended, last)
-        if problem is None:
-            problem = _changed(before, _listing(place), ended.status)
-        return problem
+        return _badly_reported(ended, last) or _changed(before, _listing(place), ended.status)
 
 
 def _badly_reported(ended: Ended, last: str) -> str | None:

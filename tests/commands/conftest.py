@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from bigbird_ja.cli import main
 from testkit import killing
 from testkit.command_line import Ended
+from testkit.zygote import Zygote
+from tests.commands.pretraining import Runs
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +19,18 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Paths of a tiny config and a tiny data set to pretrain on; tests must not change them."""
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     return str(config), str(data)
+
+
+@pytest.fixture(scope="module")
+def engine() -> str:
+    """The engine of `runs`."""
+    return "pjrt"
+
+
+@pytest.fixture(scope="module")
+def runs(engine: str, zygote: Zygote, inputs: tuple[str, str], once: Callable[..., Path]) -> Runs:
+    """Runs under an engine, of which one is finished."""
+    return Runs(zygote, inputs, engine, once)
 
 
 @pytest.fixture

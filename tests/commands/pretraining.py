@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,27 +12,41 @@ import pytest
 from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage.ownership import Owned
-from testkit.zygote import Ended, Zygote
+from testkit.zygote import Command, Ended, Zygote
 
 STEPS = 30
-ENGINES = [pytest.param("estimator", marks=pytest.mark.estimator), "pjrt"]
+EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"]
 
 
-@dataclass
 class Runs:
     """Starts `pretrain` under an engine.
 
+    `flags` are those of all runs; `finished` is a run that was left alone, with evaluations on the
+    way, and `ended` how its process ended.
+
     Args:
         zygote: forks the processes.
-        flags: of all runs.
-        finished: a run that was left alone, and how its process ended.
+        inputs: a config and a data set.
+        once: makes the finished run, for all workers of a test run.
     """
 
-    zygote: Zygote
-    flags: list[str]
-    engine: str
-    finished: Path
-    ended: Ended
+    def __init__(
+        self, zygote: Zygote, inputs: tuple[str, str], engine: str, once: Callable[..., Path]
+    ) -> None:
+        self.zygote, self.engine = zygote, engine
+        self.flags = [
+            "pretrain", "--json", "--engine", engine, "--config", inputs[0],
+            "--data_dir", inputs[1], "--num_train_steps", str(STEPS),
+        ]  # fmt: skip
+
+        def finish(folder: Path) -> None:
+            ended = zygote.run(*self.flags, "--model_dir", str(folder / "model"), *EVALUATES)
+            assert ended.status == 0, ended.err
+            (folder / "ended.json").write_text(json.dumps(vars(ended)))
+
+        folder = once(f"finished-{engine}", finish)
+        self.finished = folder / "model"
+        self.ended = Ended(**json.loads((folder / "ended.json").read_text()))
 
     def new(self, directory: Path) -> list[str]:
         """The command for a new run, with the programs that another one has compiled."""
@@ -46,21 +61,18 @@ class Runs:
         model = shutil.copytree(self.finished, directory / "model")
         return [*self.flags, "--model_dir", str(model)]
 
+    def hung(self, *arguments: str, at: tuple[str, int]) -> Command:
+        """A process that stands still at an instant of its training."""
+        running = self.zygote.start(*arguments, hang_at=at)
+        running.wait_for(running.hung)
+        return running
 
-def make_runs(zygote: Zygote, inputs: tuple[str, str], engine: str, directory: Path) -> Runs:
-    """Lets one run finish, with evaluations on the way."""
-    config, data = inputs
-    flags = [
-        "pretrain", "--json", "--engine", engine, "--config", config, "--data_dir", data,
-        "--num_train_steps", str(STEPS),
-    ]  # fmt: skip
-    model = directory / "model"
-    ended = zygote.run(
-        *flags, "--model_dir", str(model), "--mode", "train_and_eval",
-        "--set", "training.eval_every_steps=16",
-    )  # fmt: skip
-    assert ended.status == 0, ended.err
-    return Runs(zygote, flags, engine, model, ended)
+
+def resumed_at_last(running: Command, words: str) -> Ended:
+    """How a process that stands still ends, once it has said something and runs again."""
+    running.wait_for(running.hung.with_name("err"), words)
+    running.hung.unlink()
+    return running.wait()
 
 
 def events(model: Path | str) -> list[str]:
@@ -68,10 +80,11 @@ def events(model: Path | str) -> list[str]:
     return [event["event"] for event in run_log.read_events(str(model))]
 
 
-def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str) -> None:
-    """The command ends with 2 and one line that holds `words`."""
-    assert main.run_command_line(flags) == 2
-    error = [line for line in capsys.readouterr().err.splitlines() if "bigbird-ja:" in line]
-    assert len(error) == 1
+def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str, status: int = 2) -> None:
+    """The command ends with a status and one line that holds `words`."""
+    assert main.run_command_line(flags) == status
+    err = capsys.readouterr().err
+    error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
+    assert len(error) == 1 and "Traceback" not in err
     for word in words:
         assert word in error[0]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.run_files import BucketFiles, Run, supervisor_lease
 from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -49,9 +48,7 @@ def test_one_run_only(fake: FakeTpu) -> None:
     assert status == 2
     assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
     for name in ("b", "damaged"):
-        run = Run(fake.work_dir, name, spec=TpuSpec(name, "v3-8", "i", f"id-{name}"))
-        BucketFiles(run).prepare()
-        run.save()
+        support.make_run(fake.work_dir, name)
     Path(fake.work_dir, "damaged/supervisor/launch.json").write_text("{")
     status, result = support.run([*down, f"--bucket={fake.work_dir}"], fake)
     assert (status, result["left"]) == (0, [])
@@ -66,8 +63,12 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: P
             support.client(older).create(TpuSpec(name, "v3-8", "i"), ZONE, 1, {}, 1e5)
             older.machine(name).resource["labels"] = {"owner": "someone-else"}
         vm = f"projects/p/zones/{ZONE}/instances/a"
-        for more, key in ((["--dry_run"], "left"), ([], "deleted")):
-            status, result = support.run([*DOWN, "--name=a", *more], newer, older)
+        for flags, key in (
+            (["--dry_run"], "left"),
+            (["--dry_run", "--name=a"], "left"),
+            (["--name=a"], "deleted"),
+        ):
+            status, result = support.run([*DOWN, *flags], newer, older)
             assert (status, result[key]) == (0, [vm])
         assert newer.node_names() == [] and len(older.node_names()) == 2
 
@@ -133,19 +134,3 @@ def test_a_zone_that_does_not_answer_is_not_called_empty(fake: FakeTpu) -> None:
     status, result = support.run(DOWN, fake)
     assert status == 74
     assert "no answer from asia-east1-c" in result["error"]
-
-
-def test_what_a_living_launch_watches_is_refused(fake: FakeTpu) -> None:
-    """Without --bucket: the metadata of the machine name the folder of its run."""
-    run = Run(f"{fake.work_dir}/bucket", "c")
-    BucketFiles(run).prepare()
-    spec = TpuSpec("c", "v3-8", "i", "id-c")
-    support.client(fake).create(spec, ZONE, 1, {RUN_DIR_KEY: run.run_dir}, 3600.0)
-    lock = supervisor_lease(run, print)
-    lock.acquire()
-    status, result = support.run([*DOWN, "--name=c"], fake)
-    assert status == 2
-    assert "c is watched by a `launch`" in result["error"]
-    lock.release()
-    status, result = support.run([*DOWN, "--name=c"], fake)
-    assert (status, result["deleted"]) == (0, [f"projects/p/locations/{ZONE}/nodes/c"])

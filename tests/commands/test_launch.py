@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSpec
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
@@ -57,6 +54,8 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
     assert result["cost"]["run"]["cost_usd"] > 0
+    _, requests = dry_run("--queued")
+    assert requests.keys() >= {"CreateQueuedResource", "DeleteQueuedResource"}
 
 
 def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
@@ -96,11 +95,11 @@ def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
         (["--vm_python=python3; secret"], "belong there"),
     ],
 )
-def test_refusals_are_one_line_before_anything(flags: list[str], words: str) -> None:
-    errors = io.StringIO()
-    with contextlib.redirect_stderr(errors):
-        status = main.run_command_line(["launch", "--dry_run", *flags])
-    (line,) = errors.getvalue().strip().splitlines()
+def test_refusals_are_one_line_before_anything(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = support.run(["launch", "--dry_run", *flags])
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert status == 2 and words in line and "secret" not in line
 
 
@@ -221,28 +220,18 @@ def test_preempted_run_finishes_and_leaves_nothing(
             assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
-def test_queued_resources_stockout_and_next_zone(root: str, fake: FakeTpu) -> None:
-    fake.script.append("stockout")
-    status, _ = support.run(support.command(root, "--queued", steps=40), fake)
-    assert status == 0
-    (name,) = fake.created
-    assert "/us-central1-b/" in name
-    assert fake.node_names() == fake.queued_names() == []
-
-
-def test_a_divergence_ends_the_run_with_its_status(root: str) -> None:
-    """Other reasons: tests/launch/test_supervisor.py, in virtual time."""
-    environ = {**os.environ, "FAKE_TRAINER": "exit:70"}
-    with FakeTpu(f"{root}/failing", environ, keep_disk=True) as failing:
-        status, result = support.run(support.command(root), failing)
-        assert (failing.node_names(), len(failing.created)) == ([], 1)
-    assert status == 70
-    assert "it would come again" in result["error"]
-
-
-def test_killed_supervisor_is_followed_by_one_that_adopts(root: str, fake: FakeTpu) -> None:
+def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(
+    root: str, fake: FakeTpu
+) -> None:
     process = support.start(root, fake)
     support.wait_for_step(root, 10)
+    status, result = support.run(support.command(root, steps=400), fake)
+    assert (status, f"process {process.pid}" in result["error"]) == (2, True)
+    # And `down` deletes nothing that is watched.
+    for more in ([], [f"--bucket={root}/bucket"]):  # the machine names its run's folder, too
+        status, result = support.run(["down", "--project=p", "--yes", *more], fake)
+        assert (status, "is watched by a `launch`" in result["error"]) == (2, True)
+    assert len(fake.node_names()) == 1
     process.kill()
     process.communicate()
     status, result = support.run(support.command(root, steps=400), fake)
@@ -250,38 +239,28 @@ def test_killed_supervisor_is_followed_by_one_that_adopts(root: str, fake: FakeT
     assert (len(fake.created), fake.node_names()) == (1, [])
 
 
-def test_second_supervisor_is_refused(root: str, fake: FakeTpu) -> None:
-    process = support.start(root, fake)
-    try:
-        support.wait_for_step(root, 10)
-        status, result = support.run(support.command(root, steps=400), fake)
-        assert status == 2
-        assert f"process {process.pid}" in result["error"]
-        # And `down` deletes nothing that is watched.
-        arguments = ["down", "--project=p", f"--bucket={root}/bucket", "--yes"]
-        status, result = support.run(arguments, fake)
-        assert status == 2
-        assert "is watched" in result["error"]
-        assert len(fake.node_names()) == 1
-    finally:
-        out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert json.loads(out)["global_step"] == 400
-
-
-@pytest.mark.parametrize(("policy", "status", "left"), [("ask", 75, 0), ("detach", 0, 1)])
-def test_ctrl_c_without_a_terminal(
-    root: str, fake: FakeTpu, policy: str, status: int, left: int
-) -> None:
-    process = support.start(root, fake, f"--on_interrupt={policy}", steps=100_000)
+def test_ctrl_c_without_a_terminal_deletes(root: str, fake: FakeTpu) -> None:
+    process = support.start(root, fake, steps=100_000)
     support.wait_for_step(root, 10)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == status, err
-    assert len(fake.node_names()) == left
-    assert b"Traceback" not in err
-    result = json.loads(out)
-    assert result.get("ending", result.get("state")) == ("detached" if left else "interrupted")
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(out)["ending"]) == (75, "interrupted")
+    assert fake.node_names() == []
+    assert b"Traceback" not in errors
+
+
+def test_a_detached_machine_finishes_its_run_and_deletes_itself(root: str, fake: FakeTpu) -> None:
+    # On a busy machine, too, the supervisor leaves before its run has ended, and how it ended is
+    # reported before the machine is deleted.
+    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=5)
+    support.wait_for_step(root, 5)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(out)["state"]) == (0, "detached"), errors
+    assert len(fake.node_names()) == 1
+    support.wait_until(lambda: fake.node_names() == [])
+    assert "machine DELETE" in fake.requests
+    assert support.read(root, "supervisor/exit.json", "status") == 0
 
 
 def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake: FakeTpu) -> None:
@@ -304,15 +283,3 @@ def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root: str, fake
     assert support.run(arguments, fake)[0] == 0
     config = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
     assert (config.training.schedule, mask_rates(config)) == ("wsd", None)
-
-
-def test_a_machine_that_nobody_comes_for_deletes_itself(root: str, fake: FakeTpu) -> None:
-    # On a busy machine, too, the supervisor is killed before its run has ended, and how it ended
-    # is reported before the machine is deleted.
-    process = support.start(root, fake, "--on_interrupt=detach", steps=1000, ended_seconds=5)
-    support.wait_for_step(root, 5)
-    process.kill()
-    process.communicate()
-    support.wait_until(lambda: fake.node_names() == [])
-    assert "machine DELETE" in fake.requests
-    assert support.read(root, "supervisor/exit.json", "status") == 0

@@ -34,12 +34,12 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     assert set(promised.split()) <= set(result)
     assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
     assert 15 < result["mean_predictions"] <= 20
-    before = making.digests(f"{tmp_path}/data")
+    before = making.tree(f"{tmp_path}/data")
     again = make_data(*places)
     assert again.status == 0 and "finished already" in again.stderr
     other = make_data(*places, "--seed=9")
     assert other.status == 2 and "--seed (12345 there, 9 requested)" in other.stderr
-    assert making.digests(f"{tmp_path}/data") == before
+    assert making.tree(f"{tmp_path}/data") == before
 
 
 def test_mixed_corpora_are_in_the_results_of_make_data_and_check_data(
@@ -100,7 +100,7 @@ def test_parquet_and_a_tokenizer_of_ones_own_make_what_jsonl_makes(
         assert ended.status == 0, ended.stderr
         assert "[MASK]" in ended.stderr  # what was added to the tokenizer is logged
         manifest = manifest_lib.load(output)
-        shards = {k: v for k, v in making.digests(output).items() if k.endswith(".tfrecord")}
+        shards = {k: v for k, v in making.tree(output).items() if k.endswith(".tfrecord")}
         assert len(shards) == 5 and manifest.special_ids["pad"] == 0 and manifest.documents == 60
         made.append((shards, manifest.special_ids))
     assert made[0] == made[1]

@@ -9,24 +9,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.cli import main
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables, write_variables
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.train import train as train_lib
 from testkit import killing, synthetic
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
-from tests.commands.pretraining import STEPS, Runs, events, make_runs, refused
-
-
-@pytest.fixture(scope="module")
-def runs(zygote: Zygote, inputs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return make_runs(zygote, inputs, "auto", tmp_path_factory.mktemp("finished"))
+from tests.commands.pretraining import STEPS, Runs, events, refused, resumed_at_last
 
 
 def test_finished_work_is_reported_as_finished(runs: Runs, tmp_path: Path) -> None:
@@ -42,15 +41,10 @@ def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(
 ) -> None:
     model = tmp_path / "model"
     flags = [how] if how.startswith("--") else []
-    running = runs.zygote.start(
-        *runs.flags, "--model_dir", str(model), *flags, hang_at=["start-up", 1]
-    )
-    running.wait_for(running.hung)
+    running = runs.hung(*runs.flags, "--model_dir", str(model), *flags, at=("start-up", 1))
     if not flags:
         running.send(signal.SIGHUP)
-    running.wait_for(running.hung.with_name("err"), f"{how}: ")
-    running.hung.unlink()
-    ended = running.wait()
+    ended = resumed_at_last(running, f"{how}: ")
     assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
     assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
 
@@ -76,19 +70,14 @@ def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(runs: Runs, tmp_pat
 
 
 def test_a_second_ctrl_c_leaves_at_once(runs: Runs, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    running = runs.zygote.start(*runs.new(tmp_path), hang_at=["step", 14])
-    running.wait_for(running.hung)
-    running.wait_for(model / "events.jsonl", '"global_step": 10')
+    """And not the checkpoint of step 10, which is being saved and never will be."""
+    running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
     running.wait_for(running.hung.with_name("err"), "Ctrl-C again leaves at once")
     running.send(signal.SIGINT)
     ended = running.wait()
     assert ended.status == 75 and ended.result["reason"] == "interrupted"
-    newest = CheckpointStore(str(model), str(tmp_path)).latest_good()
-    # Each fifth step is saved as planned (an engine may be ahead of the mark), none for a signal.
-    assert newest is not None and newest.meta.step >= 10 and newest.meta.step % 5 == 0
-    assert newest.meta.step < 30
+    assert CheckpointStore(str(tmp_path / "model")).steps() == [5]
 
 
 def test_the_watchdog_ends_a_frozen_run_with_stacks(runs: Runs, tmp_path: Path) -> None:
@@ -106,9 +95,7 @@ def test_the_watchdog_ends_a_frozen_run_with_stacks(runs: Runs, tmp_path: Path) 
 def test_of_two_trainers_on_one_model_dir_the_second_is_refused(runs: Runs, tmp_path: Path) -> None:
     """With --overwrite too; the lock of a killed one is taken over."""
     start = runs.new(tmp_path)
-    first = runs.zygote.start(*start, hang_at=["step", 12])
-    first.wait_for(first.hung)
-    first.wait_for(tmp_path / "model" / "events.jsonl", '"global_step": 10')
+    first = runs.hung(*start, at=("save", 2))
     for flags in ([], ["--overwrite", "--set", "training.seed=7"]):
         second = runs.zygote.run(*start, *flags)
         assert second.status == 2 and f"process {first.pid}" in second.err
@@ -136,19 +123,26 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
 
 
 @pytest.mark.estimator  # JAX's runtime asks its compiler: `tests/train/engines`
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        (["intermediate_size=1000000", "num_layers=99", "hidden_size=1024"], None),
+        (["hidden_size=1024"], {"AS": 100 << 20}),
+    ],
+)
 def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
-    runs: Runs, tmp_path: Path
-) -> None:
+    settings: list[str], limits: dict[str, int] | None, zygote: Zygote, inputs: tuple[str, str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
     model = tmp_path / "model"
-    here = [*runs.flags, "--model_dir", str(model), "--engine", "estimator"]
-    for ended in (
-        runs.zygote.run(*here, "--set", "model.intermediate_size=1000000",
-                        "--set", "model.num_layers=99", "--set", "model.hidden_size=1024"),
-        runs.zygote.run(*here, "--set", "model.hidden_size=1024", limits={"AS": 100 << 20}),
-    ):  # fmt: skip
-        assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
-        assert "needs about" in ended.err and "training.global_batch_size" in ended.err
-        assert "Traceback" not in ended.err and not model.exists()
+    ended = zygote.run(
+        "pretrain", "--json", f"--config={inputs[0]}", f"--data_dir={inputs[1]}",
+        f"--model_dir={model}", "--engine=estimator", *(f"--set=model.{s}" for s in settings),
+        limits=limits,
+    )  # fmt: skip
+    assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
+    assert "needs about" in ended.err and "training.global_batch_size" in ended.err
+    assert "Traceback" not in ended.err and not model.exists()
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
@@ -165,14 +159,14 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
     assert killing.digest(str(model)) == killing.digest(str(runs.finished))
 
 
-def test_with_no_good_checkpoint_left_it_stops(runs: Runs, tmp_path: Path) -> None:
+def test_with_no_good_checkpoint_left_it_stops(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     start, model = runs.copied(tmp_path), tmp_path / "model"
     for step in (25, STEPS):
         os.truncate(model / f"model.ckpt-{step}.index", 100)
     for _ in range(2):  # and the second time too, when all are set aside already
-        ended = runs.zygote.run(*start)
-        assert ended.status == 74 and "no good checkpoint is left" in ended.err
-    assert "Traceback" not in ended.err
+        refused(start, capsys, "no good checkpoint is left", status=74)
 
 
 @pytest.mark.parametrize("version", ["", "0.0.9"])
@@ -198,14 +192,14 @@ def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
     runs: Runs, fake_gcs: FakeGcs, bucket: str
 ) -> None:
     model = f"{bucket}/model"
-    running = runs.zygote.start(*runs.flags, "--model_dir", model, hang_at=["step", 3])
-    running.wait_for(running.hung)
+    running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
     fake_gcs.fault("/upload/", "status", code=503, times=-1)
     running.hung.unlink()
     ended = running.wait()
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
-    assert f"{model}/" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    # The mark is written first: it lists the checkpoint's files before they are there.
+    assert f"{model}/{MARK}: " in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).steps() == []
 
 
@@ -219,14 +213,14 @@ def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_aga
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
 
 
+@pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])
 def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
-    runs: Runs, fake_gcs: FakeGcs, bucket: str
-) -> None:
-    for code in (403, 503):
-        fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
-        ended = runs.zygote.run(*runs.flags, "--model_dir", f"{bucket}/model")
-        fake_gcs.clear()
-        assert ended.status in (2, 74) and "Traceback" not in ended.err, ended.err
+    code: int, status: int, runs: Runs, fake_gcs: FakeGcs, bucket: str,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
+    refused([*runs.flags, "--model_dir", f"{bucket}/model"], capsys, bucket, status=status)
+    fake_gcs.clear()
     assert fake_gcs.names(bucket.removeprefix("gs://")) == []
 
 
@@ -242,46 +236,45 @@ def test_init_from_starts_from_another_models_parameters(runs: Runs, tmp_path: P
 
 
 def test_bad_input_is_refused_before_anything_is_written(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    model = tmp_path / "model"
-    here = [*runs.flags, "--model_dir", str(model)]
-    (tmp_path / "file").write_text("x")
-    odd = ["--set=training.global_batch_size=6", "--set=training.gradient_accumulation_steps=4"]
-    for flags, words in (
-        ([*here, *odd], ["not divisible"]),
-        ([*here, "--use_tpu"], ["no TPU"]),
-        ([*here, "--data_dir", str(tmp_path / "none")], ["none"]),
-        ([*here, "--set", "model.vocab_size=300"], ["vocab_size=300", "200"]),
-        ([*here, "--set", "make_data.seq_length=128"], ["seq_length=128", "64"]),
-        ([*here, "--set", "model.block_size=3"], ["model.block_size"]),
-        ([*here, "--continue_with", "training.clip_norm=2"], ["no run to continue"]),
-        (runs.flags, ["--model_dir"]),
-        ([*runs.flags, "--model_dir", str(tmp_path / "file")], ["file"]),
-        ([*runs.flags, "--model_dir", "/proc/model"], ["/proc/model"]),
-    ):
-        refused(flags, capsys, *words)
-    assert not model.exists()
-
-
-def test_a_source_with_nan_and_shards_that_cannot_be_read_are_refused(
     runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
+    model = tmp_path / "model"
+    (tmp_path / "file").write_text("x")
     values = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
     name = "bert/encoder/layer_0/intermediate/dense/kernel"
     values[name][3, 4] = np.nan
     write_variables(str(tmp_path / "diverged"), values)
-    refused([*here, "--init_from", str(tmp_path / "diverged")], capsys, name, "NaN")
-    data = Path(shutil.copytree(inputs[1], tmp_path / "data"))
+    data = shutil.copytree(inputs[1], tmp_path / "data")
     shard = sorted(data.glob("train-*"))[1]
-    here += ["--data_dir", str(data)]
-    shard.chmod(0)
-    if not os.access(shard, os.R_OK):  # root reads everything
-        refused(here, capsys, shard.name, "permission")
-    shard.chmod(0o644)
     os.truncate(shard, shard.stat().st_size - 10)
-    refused(here, capsys, shard.name)
+    odd = ["--set=training.global_batch_size=6", "--set=training.gradient_accumulation_steps=4"]
+    for flags, words in (
+        (odd, ["not divisible"]),
+        (["--use_tpu"], ["no TPU"]),
+        ([f"--data_dir={tmp_path / 'none'}"], ["none"]),
+        ([f"--data_dir={data}"], [shard.name]),
+        ([f"--init_from={tmp_path / 'diverged'}"], [name, "NaN"]),
+        (["--set=model.vocab_size=300"], ["vocab_size=300", "200"]),
+        (["--set=make_data.seq_length=128"], ["seq_length=128", "64"]),
+        (["--set=model.block_size=3"], ["model.block_size"]),
+        (["--continue_with=training.clip_norm=2"], ["no run to continue"]),
+        (["--model_dir="], ["--model_dir"]),
+        ([f"--model_dir={tmp_path / 'file'}"], ["file"]),
+        (["--model_dir=/proc/model"], ["/proc/model"]),
+    ):
+        refused([*runs.flags, f"--model_dir={model}", *flags], capsys, *words)
+    assert not model.exists()
+
+
+def test_a_shard_that_may_not_be_read_is_refused(
+    runs: Runs, inputs: tuple[str, str], tmp_path: Path
+) -> None:
+    data = shutil.copytree(inputs[1], tmp_path / "data")
+    shard = sorted(data.glob("train-*"))[1]
+    shard.chmod(0)
+    here = [*runs.flags, f"--data_dir={data}", f"--model_dir={tmp_path / 'model'}"]
+    ended = runs.zygote.run(*here, obeys_permissions=True)
+    assert ended.status == 2 and f"{shard}: Permission denied" in ended.err.splitlines()[-1]
     assert not (tmp_path / "model").exists()
 
 
@@ -290,7 +283,12 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
 ) -> None:
     here = runs.copied(tmp_path)
     model = tmp_path / "model"
-    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+
+    def times() -> dict[str, int]:
+        """But of the mark, which notes the lock that a refused process held."""
+        return {p.name: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
+
+    before = times()
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
     for flags, words in (
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
@@ -301,8 +299,7 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
         ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
     ):
         refused([*here, *flags], capsys, *words)
-    files = [path for path in model.iterdir() if path.is_file()]
-    assert {path.name: path.read_bytes() for path in files} == before
+    assert times() == before
 
 
 def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
@@ -402,9 +399,21 @@ def test_overwrite_leaves_data_inside_model_dir_where_it_is(
     assert (model / "data" / "manifest.json").exists() and os.listdir(tmp_path) == ["model"]
 
 
-def test_cores_that_jax_s_runtime_would_not_use_are_refused(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_cores_that_jax_s_runtime_would_not_use_are_refused_where_the_user_says_so(
+    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = [*runs.flags, "--model_dir", str(tmp_path / "model"), "--engine=pjrt"]
-    refused([*here, "--set=tpu.num_cores=3"], capsys, "tpu.num_cores", "--engine=pjrt")
-    assert not (tmp_path / "model").exists()
+    """In a file too, unless it is one that states every setting, as a preset does."""
+    here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
+    refused([*here, "--set=tpu.num_cores=8"], capsys, "tpu.num_cores (--set)", "--engine=pjrt")
+    file = tmp_path / "mine.yaml"
+    file.write_text("tpu: {num_cores: 8}")
+    refused([*here, f"--config={file}"], capsys, f"tpu.num_cores ({file})", "--engine=pjrt")
+    assert main.run_command_line(["config", "base-4096"]) == 0
+    file.write_text(capsys.readouterr().out)
+
+    def train(*_: Any) -> None:
+        raise BadInput("here it would train")
+
+    monkeypatch.setattr(train_lib, "train", train)
+    for config in ("base-4096", str(file)):
+        refused([*here, f"--config={config}"], capsys, "here it would train")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.run_state import Ending, Phase, RunState, Settings
+from bigbird_ja.launch.run_state import Ending, Phase
 from bigbird_ja.launch.services import TpuSpec
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
@@ -16,39 +16,23 @@ from tests.launch import support
 
 
 @pytest.fixture
-def root(tmp_path: object) -> str:
-    return str(tmp_path)
-
-
-@pytest.fixture
-def fake(root: str) -> Iterator[FakeTpu]:
-    with FakeTpu(f"{root}/vms") as server:
+def fake(tmp_path: Path) -> Iterator[FakeTpu]:
+    with FakeTpu(f"{tmp_path}/vms") as server:
         yield server
 
 
-def make_run(root: str, name: str, **state: object) -> Run:
-    run = Run(
-        f"{root}/bucket", name, spec=TpuSpec(name, "v3-8", "i", f"id-{name}"),
-        settings=Settings((), 1000, 2.4),
-    )  # fmt: skip
-    files = BucketFiles(run)
-    files.prepare()
-    run.save()
-    files.save_state(RunState(name, **state))  # type: ignore[arg-type]
-    return run
-
-
-def test_runs_and_their_tpus(root: str, fake: FakeTpu) -> None:
-    training = make_run(
-        root, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
+def test_runs_and_their_tpus(tmp_path: Path, fake: FakeTpu) -> None:
+    bucket = f"{tmp_path}/bucket"
+    training = support.make_run(
+        bucket, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
         saved_at=time.time(), best_step=10,
     )  # fmt: skip
     trainer.beat(training.model_dir, 400, "training")
-    make_run(root, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP, ending_message="out of luck")
+    support.make_run(bucket, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP)
     tpus = support.client(fake)
     tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
     tpus.create(TpuSpec("stray", "v3-8", "i", "id-x"), "us-central1-a", 1, {}, 3600.0)
-    flags = ["status", f"--bucket={root}/bucket", "--project=p"]
+    flags = ["status", f"--bucket={bucket}", "--project=p"]
     status, result = support.run(flags, fake)
     assert status == 0
     first, second = result["runs"]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
-from bigbird_ja.data import blocks, build, tfrecords
-from bigbird_ja.data.manifest import Manifest, spec_of
+from bigbird_ja.data import blocks, build
+from bigbird_ja.data.manifest import spec_of
 from bigbird_ja.settings.schema import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -56,17 +53,7 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def digests(directory: str) -> dict[str, str]:
-    """Name to SHA-256 of every file."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(Path(directory).iterdir())
-        if path.is_file()
-    }
-
-
-def unmasked(manifest: Manifest, directory: str, split: str = "train") -> Iterator[np.ndarray]:
-    """int32 [S] of every dynamic record of a split, shard after shard."""
-    for shard in manifest.shards(split):
-        for batch in tf.data.TFRecordDataset(f"{directory}/{shard.name}").batch(256):
-            yield from tfrecords.parse_dynamic(manifest, batch)["tokens"].numpy()
+def tree(directory: str | Path) -> dict[str, bytes]:
+    """Relative name to content of every file."""
+    files = [path for path in Path(directory).rglob("*") if path.is_file()]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}

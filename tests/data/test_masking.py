@@ -44,13 +44,6 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
         assert value.dtype == theirs[name].dtype.as_numpy_dtype
 
 
-def test_the_mask_rate_is_the_same_in_numpy_and_tensorflow():
-    rate = masking.MaskRate(0.3, 0.15, steps=1_000)
-    assert rate.at(0) == 0.3 and rate.at(1_000) == rate.at(10**9) == 0.15
-    for step in (0, 3, 500, 999, 1_000, 2**40):
-        assert rate.at(step) == rate.at(tf.constant(step, tf.int64), TENSORFLOW).numpy()
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_targets_are_what_the_rule_says(data):
@@ -169,14 +162,3 @@ def test_the_targets_stay_what_they_are():
     assert digest.hexdigest() == (
         "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
     )
-
-
-def test_spans_are_longer_than_words():
-    tokens, starts = some_records(30, 1024)
-    joined = {}
-    for unit in UNITS:
-        rule = dataclasses.replace(RULE, unit=unit, max_predictions=600)
-        made = masking.mask(tokens, starts, 0, np.arange(30), 1, rule)
-        gaps = np.diff(np.where(made["masked_lm_weights"] > 0, made["masked_lm_positions"], -1))
-        joined[unit] = (gaps == 1).sum() / (gaps > 1).sum()
-    assert joined["span"] > 1.4 * joined["whole_word"] > 1.4 * joined["subword"]

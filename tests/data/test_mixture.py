@@ -46,7 +46,7 @@ def made(corpora, tokenizer_path, tmp_path_factory):
 
 
 @pytest.mark.parametrize("weight", [0.0001, 0.25, 1.001, 12.75])
-@pytest.mark.parametrize("eval_fraction", [0.0, 0.1])
+@pytest.mark.parametrize("eval_fraction", [0.0, 0.001, 1 / 3])
 def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
     number = 20_000
     a = [f"a{i}" for i in range(number)]
@@ -62,7 +62,7 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
     assert all(each == list(range(len(each))) for each in numbers.values())
     assert set(times["eval"].values()) <= {1} and not times["train"].keys() & times["eval"].keys()
     held_out = sum(text[0] == "a" for text in times["eval"])
-    assert held_out == number * eval_fraction
+    assert abs(held_out - number * eval_fraction) <= 1
     trained = [count for text, count in times["train"].items() if text[0] == "a"]
     assert abs(sum(trained) - weight * (number - held_out)) <= 1
     assert set(trained) <= {int(weight), int(weight) + 1}
@@ -94,26 +94,13 @@ def test_each_record_is_of_one_corpus_and_names_it(made, tokenizer_path):
             stated = getattr(manifest.corpora[number], split).sequences
             assert times[number].total() == stated > 0
         assert set(times[0].values()) == expected and set(times[1].values()) == {1}
-    assert check.check(manifest, output) == []
+    assert check.check(manifest, output) == [] and manifest_lib.load(output) == manifest
     a, b = manifest.corpora
     wrong = dataclasses.replace(b, eval=b.train)
     (problem,) = check.check(dataclasses.replace(manifest, corpora=(a, wrong)), output)
     assert "sequences of" in problem and "b.jsonl" in problem
     one = dataclasses.replace(manifest, corpora=(a,))
     assert any("is of no corpus" in problem for problem in check.check(one, output))
-
-
-def test_the_manifest_names_them_with_what_an_epoch_takes(made, corpora):
-    manifest, output = made
-    a, b = manifest.corpora
-    assert (a.name, a.weight, b.name, b.weight) == (corpora[0], 2.5, corpora[1], 0.25)
-    assert a.train.documents == 180 and a.eval.documents == 8  # 72 of 80 are trained on
-    assert b.train.documents == 14 and b.eval.documents == 6  # 54 of 60: 13.5
-    for split in manifest_lib.SPLITS:
-        for name in ("documents", "tokens", "sequences"):
-            whole = getattr(getattr(manifest, split), name)
-            assert whole == sum(getattr(getattr(c, split), name) for c in (a, b))
-    assert manifest_lib.load(output) == manifest
 
 
 def test_names_are_not_content_and_tell_folders_only_where_they_must(made):
@@ -143,11 +130,11 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
 
 def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
     _, output = made
-    before = making.digests(output)
+    before = making.tree(output)
     for weights, printed in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
         with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {printed} requested"):
             make(corpora, tokenizer_path, output, weights)
-    assert making.digests(output) == before
+    assert making.tree(output) == before
 
 
 def test_a_corpus_of_which_nothing_would_be_trained_on_is_refused(

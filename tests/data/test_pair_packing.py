@@ -54,18 +54,6 @@ def test_b_leaves_no_single_token_behind():
             assert left != 1 or each.end - each.start == 1  # it could not be cut in two
 
 
-def test_half_of_the_pairs_are_random_full_and_cut_between_sentences():
-    rng = np.random.default_rng(0)
-    lengths = rng.lognormal(6, 1.2, 2000).astype(int).tolist()
-    cuts = [list(range(25, n, 25)) for n in lengths]
-    pairs = pair_packing.pack_pairs(lengths, cuts, 4096, 5)
-    used = sum(1 + sum(p.cost for p in (*pair.a, *pair.b)) for pair in pairs)
-    assert 0.4 < np.mean([pair.is_random for pair in pairs]) < 0.6
-    assert used / (len(pairs) * 4096) > 0.97
-    at_sentence = [p.a[-1].end % 25 == 0 or p.a[-1].end == lengths[p.a[-1].document] for p in pairs]
-    assert np.mean(at_sentence) > 0.97
-
-
 def every_nth(lengths, sentence):
     """Sentence starts of documents whose sentences all have the same length."""
     return [list(range(sentence, n, sentence)) for n in lengths]
@@ -143,13 +131,13 @@ def test_every_document_gets_both_labels(lengths, sentence):
         assert abs(np.mean(long_ones) - 0.5) < 0.07
 
 
-def test_partners_start_anywhere_between_two_sentences_but_never_at_the_start():
+def test_pairs_are_full_and_partners_start_anywhere_between_two_sentences():
     lengths = [1000] * 200
     pairs = many_pairs(lengths, every_nth(lengths, 20), 512, 3)
-    starts = {
-        label: np.array([p.b[0].start for p in pairs if p.is_random == label])
-        for label in (False, True)
-    }
-    for each in starts.values():
-        assert each.min() > 0 and (each % 20 == 0).mean() > 0.97
-        np.testing.assert_allclose(np.histogram(each, 5, (0, 1000))[0] / len(each), 0.2, atol=0.06)
+    used = sum(pair.segment_b + sum(fragment.cost for fragment in pair.b) for pair in pairs)
+    assert used / (len(pairs) * 512) > 0.97
+    for label in (False, True):
+        starts = np.array([pair.b[0].start for pair in pairs if pair.is_random == label])
+        assert starts.min() > 0 and (starts % 20 == 0).mean() > 0.97
+        shares = np.histogram(starts, 5, (0, 1000))[0] / len(starts)
+        np.testing.assert_allclose(shares, 0.2, atol=0.06)

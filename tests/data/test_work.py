@@ -26,7 +26,6 @@ from testkit import ROOT
 from tests.data import making
 
 WRITING = ((blocks, "write_block"), (shards, "write_shard"))
-BOTH_PLACES = pytest.mark.parametrize("output", ["disk", "bucket"], indirect=True)
 
 
 class Killed(BaseException):
@@ -80,12 +79,6 @@ def make_until(after, request, *functions):
     return calls
 
 
-def tree(directory):
-    """Relative name to content of every file."""
-    files = [path for path in Path(directory).rglob("*") if path.is_file()]
-    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
-
-
 def assert_unfinished(output):
     with pytest.raises(BadInput, match="no finished data set"):
         manifest_lib.load(output)
@@ -135,7 +128,7 @@ def test_sigkill_at_random_instants_then_the_same_bytes(
         if os.path.exists(os.path.join(output, "manifest.json")):
             break
     assert run_cli("make-data", *flags, f"--output_dir={output}").status == 0
-    assert making.digests(output) == making.digests(whole)
+    assert making.tree(output) == making.tree(whole)
     assert not os.path.exists(os.path.join(output, work.NAME))
 
 
@@ -201,29 +194,6 @@ def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
         make(request_of(output))
 
 
-@pytest.mark.parametrize("refused", ["shard", "place", "manifest"])
-def test_a_bucket_that_refuses_at_the_end_costs_no_finished_work(
-    bucket, fake_gcs, request_of, tmp_path, monkeypatch, refused
-):
-    make(request_of(f"{bucket}/first"))
-    uploads = sum("/upload/" in line["request"] for line in fake_gcs.log(clear=True))
-    if refused == "place":
-        fake_gcs.fault("rewriteTo", "status", code=400, times=-1)
-    else:
-        passing = {"shard": 6, "manifest": uploads - 1}[refused]
-        fake_gcs.fault("/upload/", "status", code=400, times=-1, skip=passing)
-    request = request_of(f"{bucket}/data")
-    with pytest.raises(BadInput, match="refuses the request"):
-        make(request)
-    fake_gcs.clear()
-    assert_unfinished(f"{bucket}/data")
-    monkeypatch.setattr(blocks, "make_rows", None)  # not needed any more
-    if refused != "shard":
-        monkeypatch.setattr(shards, "write_shard", None)
-    assert make(request) == verify.fast_check(f"{bucket}/data")
-    assert tree(tmp_path / "cache") == {}
-
-
 # --- one process at a time ---
 
 
@@ -234,26 +204,17 @@ def test_two_at_once_and_the_second_is_refused(output, request_of):
     assert os.listdir(output) == []
 
 
-def after_writing(monkeypatch, act):
-    """Calls `act` when all shards are written and none is in place."""
-    whole = build._write_shards
-
-    def then_act(*arguments):
-        made = whole(*arguments)
-        act()
-        return made
-
-    monkeypatch.setattr(build, "_write_shards", then_act)
-
-
 def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, monkeypatch):
     lock = Path(output, work.LOCK_NAME)
+    write_shards = build._write_shards
 
-    def robbed():
+    def write_and_lose_the_lease(*arguments):
+        made = write_shards(*arguments)
         taken = {**json.loads(lock.read_text()), "host": "elsewhere", "id": "x"}
         lock.write_text(json.dumps(taken))
+        return made
 
-    after_writing(monkeypatch, robbed)
+    monkeypatch.setattr(build, "_write_shards", write_and_lose_the_lease)
     with pytest.raises(LeaseLost, match="on host elsewhere has taken over"):
         make(request_of(output))
     assert_unfinished(output)
@@ -263,23 +224,22 @@ def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, mon
 # --- only what make-data made is replaced or removed ---
 
 
-@pytest.mark.parametrize("what", ["folder", "link", "file"])
-def test_a_folder_of_the_users_in_the_place_of_ours_is_refused(tmp_path, output, request_of, what):
-    place, elsewhere = Path(output, work.NAME), tmp_path / "elsewhere"
-    (elsewhere / "blocks").mkdir(parents=True)
-    (elsewhere / "blocks" / "a.block").write_text("mine")
+@pytest.mark.parametrize(
+    ("put", "what"),
+    [(shutil.copytree, "mine"), (os.symlink, "mine"), (shutil.copy, "mine/blocks/a.block")],
+)
+def test_what_the_user_has_in_the_place_of_our_work_is_refused(
+    tmp_path, output, request_of, put, what
+):
+    (tmp_path / "mine/blocks").mkdir(parents=True)
+    (tmp_path / "mine/blocks/a.block").write_text("mine")
     os.mkdir(output)
-    if what == "folder":
-        shutil.copytree(elsewhere, place)
-    elif what == "link":
-        place.symlink_to(elsewhere)
-    else:
-        place.write_text("mine")
-    before = tree(tmp_path)
+    put(tmp_path / what, Path(output, work.NAME))
+    before = making.tree(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(BadInput, match="move it away"):
             make(request_of(output, overwrite=overwrite))
-    assert tree(tmp_path) == before
+    assert making.tree(tmp_path) == before
 
 
 def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
@@ -288,58 +248,30 @@ def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
     for name, content in mine.items():
         Path(output, work.NAME, name).write_bytes(content)
     make(request_of(output))
-    assert tree(Path(output, work.NAME)) == mine
+    assert making.tree(Path(output, work.NAME)) == mine
 
 
 @pytest.mark.parametrize(
-    ("output", "name"),
+    ("output", "marked", "name", "message"),
     [
-        ("disk", "train-00000-of-00002.tfrecord"),
-        ("disk", "notes.txt"),
-        ("disk", "tokenizer.model"),
-        ("disk", "manifest.json"),
-        ("bucket", "notes/mine.txt"),
+        ("disk", False, "train-00000-of-00002.tfrecord", "records of another program"),
+        ("disk", False, "manifest.json", "manifest.json"),
+        ("bucket", False, "notes/mine.txt", "notes"),
+        ("disk", True, "train-00000-of-00002.tfrecord", "nothing shows that make-data made it"),
+        ("bucket", True, "tokenizer.model", "nothing shows that make-data made it"),
     ],
     indirect=["output"],
 )
-def test_a_folder_that_others_made_is_refused(output, request_of, name):
+def test_what_others_made_is_refused(output, request_of, marked, name, message):
     storage.make_directory(output)
+    if marked:
+        Owned.create(output, work.KIND)
     storage.write_bytes(f"{output}/{name}", b"{}")
     for overwrite in (True, False):
-        with pytest.raises(BadInput, match=f"{name.partition('/')[0]}|records of another program"):
+        with pytest.raises(BadInput, match=message):
             make(request_of(output, overwrite=overwrite))
-    assert storage.list_tree(output) == [name] and storage.read_bytes(f"{output}/{name}") == b"{}"
-
-
-@pytest.mark.parametrize("name", ["train-00000-of-00002.tfrecord", "tokenizer.model"])
-def test_a_file_that_the_mark_does_not_list_is_refused(output, request_of, name):
-    os.mkdir(output)
-    Owned.create(output, work.KIND)
-    Path(output, name).write_bytes(b"mine")
-    with pytest.raises(BadInput, match=f"{name}, and nothing shows that make-data made it"):
-        make(request_of(output, overwrite=True))
-    assert tree(output).keys() == {name, MARK} and tree(output)[name] == b"mine"
-
-
-def test_what_another_command_made_is_refused(output, request_of):
-    os.mkdir(output)
-    Owned.create(output, "run")
-    with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
-        make(request_of(output))
-
-
-@BOTH_PLACES
-def test_foreign_files_that_come_during_the_run_are_kept(output, request_of, monkeypatch):
-    names = ("train-00001-of-00002.tfrecord", "tokenizer.model", "manifest.json")
-
-    def come():
-        for name in names:
-            storage.write_bytes(f"{output}/{name}", b"mine")
-
-    after_writing(monkeypatch, come)
-    assert make(request_of(output, num_shards=2)) == verify.fast_check(output)
-    for name in names:
-        assert storage.read_bytes(f"{output}/{name}.yours-1") == b"mine"
+    assert storage.list_tree(output) == [*[MARK] * marked, name]
+    assert storage.read_bytes(f"{output}/{name}") == b"{}"
 
 
 def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(output, request_of):
@@ -355,30 +287,24 @@ def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(out
     edited = manifest.read_text().replace('"seed": 12345', '"seed": 1')
     manifest.write_text(edited)
     assert make(request_of(output, num_shards=2, overwrite=True)) == verify.fast_check(output)
-    kept = {name: data for name, data in tree(output).items() if "yours" in name}
+    kept = {name: data for name, data in making.tree(output).items() if "yours" in name}
     assert kept == {
         f"{changed.name}.yours-1": mine,
         "manifest.json.yours-1": edited.encode(),
     }
-    assert make(dataclasses.replace(request, overwrite=True)) == made
+    same_name = Path(output, "train-00000-of-00002.tfrecord")
+    same_name.write_bytes(mine)
+    again = request_of(output, num_shards=2, seed=5, overwrite=True)
+    assert make(again) == verify.fast_check(output)
+    assert Path(f"{same_name}.yours-1").read_bytes() == mine
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_bad_text_leaves_what_was_there(tmp_path, output, request_of, tokenizer_path, is_new):
-    if not is_new:
-        make(request_of(output))
-    before = tree(tmp_path)
+def test_bad_text_leaves_what_was_there(tmp_path, output, request_of, tokenizer_path):
+    make(request_of(output))
+    before = making.tree(tmp_path)
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "吾輩は猫である。"}\n' * 50 + '{"body": "x"}\n')
     with pytest.raises(BadInput, match="51"):
         make(making.request(str(bad), tokenizer_path, output, overwrite=True))
     bad.unlink()
-    assert tree(tmp_path) == before and os.path.exists(output) != is_new
-
-
-def test_an_output_that_overlaps_with_the_input_is_refused(output, corpus, tokenizer_path):
-    os.mkdir(output)
-    inside = shutil.copy(corpus, output)
-    with pytest.raises(BadInput, match=r"--output_dir.* overlaps with --input"):
-        make(making.request(inside, tokenizer_path, output))
-    assert os.listdir(output) == [os.path.basename(inside)]
+    assert making.tree(tmp_path) == before

@@ -15,6 +15,7 @@ from bigbird_ja.export import huggingface, model_card
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import STEP, CheckpointStore, read_variables, write_variables
 from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.train.warm_start import load_initial
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -27,11 +28,14 @@ def folder(small_run, tmp_path_factory):
     return str(path)
 
 
-def test_an_export_is_the_model_that_was_exported(folder, small_run):
+def test_an_export_is_the_model_that_was_exported_and_training_begins_from_it(folder, small_run):
     ours, theirs = trained_model.load_model(small_run.model_dir), trained_model.load_model(folder)
     assert theirs.params.keys() == ours.params.keys()
     assert all((theirs.params[name] == value).all() for name, value in ours.params.items())
     assert vars(theirs.config.model) == vars(ours.config.model)
+    initial, table = load_initial(folder, ours.config)
+    assert all((initial[name] == value).all() for name, value in ours.params.items())
+    assert "a Hugging Face folder" in table
     assert theirs.step == ours.step and theirs.tokenizer.sha256 == ours.tokenizer.sha256
 
 

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from bigbird_ja.commands.fill_mask import fill_mask
-from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.evaluation.trained_model import load_model, load_run
+from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.train.warm_start import load_initial
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -27,17 +25,15 @@ pytestmark = pytest.mark.both
 
 
 @pytest.fixture(scope="module")
-def exported(small_run, tmp_path_factory):
-    """(folder, parity report, model)"""
+def exported(small_run, trained, manifest, tmp_path_factory):
+    """(folder, parity report)"""
     folder = tmp_path_factory.mktemp("hf")
-    trained = load_run(small_run.model_dir)
-    manifest = manifest_lib.load(small_run.data_dir)
     options = model_card.Options("tiny", "other", 3, small_run.data_dir, manifest)
-    return folder, huggingface.fill(str(folder), trained, options), trained
+    return folder, huggingface.fill(str(folder), trained, options)
 
 
-def test_everything_agrees(exported):
-    _, report, _ = exported
+def test_everything_agrees_and_the_card_states_it(exported, trained):
+    folder, report = exported
     assert report["tokenizer"]["agrees"], report["tokenizer"]
     assert report["scores"]["agrees"] and report["scores"]["predictions"] > 50, report["scores"]
     losses = report["masked_lm_loss"]
@@ -45,10 +41,18 @@ def test_everything_agrees(exported):
     assert {"transformers", "tokenizers", "sentencepiece", "torch"} <= report["versions"].keys()
     assert f"transformers {transformers.__version__}" in parity.as_markdown(report)
     assert "not_compared" not in report
+    text = (folder / "parity_report.md").read_text(encoding="utf-8")
+    assert "DO NOT" not in text and "identical in 28 of 28" in text
+    assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlanguage: ja\nlicense: other\n")
+    loss = f"loss {losses['exported']:.4f} with"
+    for fact in ("6 of 6", "1,200 SentencePiece pieces", "not recorded", loss):
+        assert fact in card, fact
 
 
-def test_transformers_own_class_fills_short_texts_as_we_do(exported):
-    folder, _, trained = exported
+def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
+    folder, _ = exported
     text = "この城は[MASK]である。"
     fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
     assert type(fill.model).__name__ == "BigBirdForMaskedLM"
@@ -60,7 +64,7 @@ def test_transformers_own_class_fills_short_texts_as_we_do(exported):
 
 
 def test_the_card_s_code_runs(exported):
-    folder, _, _ = exported
+    folder, _ = exported
     card = (folder / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
     assert len(blocks) == 2
@@ -69,20 +73,7 @@ def test_the_card_s_code_runs(exported):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_card_states_what_the_files_hold(exported):
-    folder, report, trained = exported
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlanguage: ja\nlicense: other\n")
-    loss = report["masked_lm_loss"]["exported"]
-    for fact in ("6 of 6", "1,200 SentencePiece pieces", "not recorded", f"loss {loss:.4f} with"):
-        assert fact in card, fact
-    text = (folder / "parity_report.md").read_text(encoding="utf-8")
-    assert "DO NOT" not in text and "identical in 28 of 28" in text
-    assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
-
-
-def test_without_pytorch_the_report_names_what_was_not_compared(exported, tmp_path, monkeypatch):
-    _, _, trained = exported
+def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
@@ -95,8 +86,7 @@ def test_without_pytorch_the_report_names_what_was_not_compared(exported, tmp_pa
     assert "neither token ids nor scores" in parity.as_markdown(report)
 
 
-def test_generated_records_where_there_is_no_data(exported):
-    _, _, trained = exported
+def test_generated_records_where_there_is_no_data(trained):
     batch = parity.masked_records(trained, model_card.Options("x", parity_sequences=2))
     assert batch["input_ids"].shape == (2, 256)
     truth, places = batch["masked_lm_ids"], batch["masked_lm_positions"]
@@ -105,21 +95,11 @@ def test_generated_records_where_there_is_no_data(exported):
     assert (truth != special.mask).all() and (truth != special.pad).all()
 
 
-def test_round_trip_through_init_from(exported):
-    folder, _, trained = exported
-    params, table = load_initial(str(folder), trained.config)
-    assert params.keys() == trained.params.keys()
-    assert all((params[name] == value).all() for name, value in trained.params.items())
-    assert "a Hugging Face folder" in table
-    assert "bert.embeddings.word_embeddings.weight" in table
-
-
 @pytest.mark.parametrize(
     ("kind", "act"), [("BigBirdForPreTraining", "gelu"), ("BigBirdForMaskedLM", "relu")]
 )
-def test_transformers_own_class_computes_full_attention_as_we_do(exported, tmp_path, kind, act):
+def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_path, kind, act):
     """Of weights none of which is at its trivial first value."""
-    _, _, trained = exported
     config = deepcopy(trained.config)
     config.make_data.nsp = kind == "BigBirdForPreTraining"
     config.model.hidden_act, config.model.attention_type = act, "original_full"

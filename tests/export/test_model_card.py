@@ -9,20 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation.trained_model import TrainedModel, load_run
 from bigbird_ja.export import huggingface, model_card
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
-
-
-@pytest.fixture(scope="module")
-def trained(small_run) -> TrainedModel:
-    return load_run(small_run.model_dir)
-
-
-@pytest.fixture(scope="module")
-def manifest(small_run) -> manifest_lib.Manifest:
-    return manifest_lib.load(small_run.data_dir)
 
 
 @pytest.mark.parametrize(
@@ -58,27 +47,19 @@ def test_the_folder_holds_no_path_of_this_machine(small_run, run_cli, tmp_path) 
     assert os.path.basename(small_run.corpus) in (folder / "README.md").read_text("utf-8")
 
 
-def test_mixed_corpora_are_named_with_their_share_and_loss(trained, manifest) -> None:
+def test_mixed_corpora_are_named_and_names_of_others_are_text_and_nothing_else(trained, manifest):
+    """File names went into the card's HTML and tables as they are."""
     taken = manifest_lib.Share(3, manifest.train.tokens // 4, 2)
+    odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit"
     corpora = tuple(
         manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)
-        for name, weight in (("news", 2.0), ("books", 0.5))
+        for name, weight in (("news", 2.0), (odd, 0.5))
     )
-    options = model_card.Options("x", manifest=dataclasses.replace(manifest, corpora=corpora))
-    card = model_card.text(trained, options, {})
-    assert "news.jsonl (2 times per epoch, 25.0% of the tokens), books.jsonl (0.5 times" in card
-    assert "/home/me" not in card
-
-
-def test_names_of_others_are_text_and_nothing_else(trained, manifest) -> None:
-    """File names went into the card's HTML and tables as they are."""
-    sources = ("/home/me/<img src=x onerror=alert(1)>|\n---\nlicense: mit.jsonl",)
-    options = model_card.Options(
-        "my <b>bird</b>\n## x", manifest=dataclasses.replace(manifest, sources=sources)
-    )
-    card = model_card.text(trained, options, {})
+    mixed = dataclasses.replace(manifest, corpora=corpora)
+    card = model_card.text(trained, model_card.Options("my <b>bird</b>\n## x", manifest=mixed), {})
+    assert "news.jsonl (2 times per epoch, 25.0% of the tokens)" in card and "(0.5 times" in card
     assert "<img" not in card and "<b>" not in card and "\n## x" not in card
-    assert card.count("\nlicense: ") == 1
+    assert "/home/me" not in card and card.count("\nlicense: ") == 1
     (row,) = [line for line in card.splitlines() if line.startswith("| data |")]
     assert row.count("|") - row.count("\\|") == 3
 

@@ -13,9 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import tfrecords
-from bigbird_ja.evaluation.trained_model import load_run
 from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import set_value
@@ -26,11 +24,6 @@ transformers = pytest.importorskip("transformers", reason="needs the huggingface
 pytestmark = pytest.mark.both
 
 from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def trained(small_run):
-    return load_run(small_run.model_dir)
 
 
 def exported(trained, folder, **settings):
@@ -103,9 +96,8 @@ def test_the_block_mask_lists_the_tiles_that_hold_something(block_size):
     [{"random_pattern": "independent"}, {"num_random_blocks": 5, "attend_across_documents": False}],
     ids=["independent", "documents apart"],
 )
-def test_logits_are_the_trainers(trained, small_run, tmp_path, settings):
+def test_logits_are_the_trainers(trained, small_run, manifest, tmp_path, settings):
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    manifest = manifest_lib.load(small_run.data_dir)
     options = model_card.Options("x", "other", 3, small_run.data_dir, manifest)
     batch = parity.masked_records(changed, options)
     if not changed.config.model.attend_across_documents:

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.evaluation.trained_model import load_run
 from bigbird_ja.export import saved_model
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 pytestmark = pytest.mark.both
 
 
-@pytest.fixture(scope="module")
-def trained(small_run):
-    return load_run(small_run.model_dir)
+@pytest.fixture(scope="module", params=["block_sparse", "original_full"])
+def model(request, trained):
+    changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
+    changed.config.model.attention_type = request.param
+    return changed
 
 
 @pytest.fixture(scope="module")
-def loaded(trained, tmp_path_factory):
+def loaded(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     folder.mkdir()
-    saved_model.fill(str(folder), trained)
+    saved_model.fill(str(folder), model)
     kept = tokenizer_lib.load(str(folder / "assets.extra/tokenizer.model"))
-    assert kept.sha256 == trained.tokenizer.sha256
+    assert kept.sha256 == model.tokenizer.sha256
     return tf.saved_model.load(str(folder))
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 3), (2, 176), (3, 177), (2, 256)])
-def test_scores_are_ours(loaded, trained, batch, length):
+def test_scores_are_ours(loaded, model, batch, length):
     random = np.random.default_rng(length)
     ids = random.integers(11, 1000, (batch, length)).astype(np.int32)
     ids[0, length * 2 // 3 :] = 0  # padding
     positions = random.integers(0, length * 2 // 3, (batch, 2)).astype(np.int32)
     inputs = {"input_ids": tf.constant(ids), "segment_ids": tf.zeros_like(ids)}
     filled = loaded.signatures["fill_mask"](**inputs, positions=tf.constant(positions))
-    expected = Forward(trained.config, trained.params).log_probabilities(ids, positions)
+    expected = Forward(model.config, model.params).log_probabilities(ids, positions)
     np.testing.assert_allclose(filled["log_probabilities"], expected, atol=1e-5)
     assert filled["embeddings"].shape == (batch, length, 32)
     same = loaded.signatures["serving_default"](**inputs, positions=tf.constant(positions))
@@ -51,18 +54,3 @@ def test_longer_than_the_model_is_an_error(loaded):
     ids = tf.ones([1, 257], tf.int32)
     with pytest.raises(tf.errors.InvalidArgumentError, match="more tokens than the model takes"):
         loaded.signatures["embed"](input_ids=ids, segment_ids=ids)
-
-
-@pytest.mark.parametrize(
-    ("attention", "longest", "lengths"),
-    [
-        ("block_sparse", 4096, [64, 128, 256, 512, 704, 768, 1536, 3072, 4096]),
-        ("block_sparse", 256, [64, 128, 256]),  # full at every length
-        ("original_full", 300, [64, 128, 256, 300]),
-    ],
-)
-def test_branches_double_in_length(attention, longest, lengths):
-    config = Config()
-    config.model.attention_type = attention
-    config.model.max_position_embeddings = longest
-    assert saved_model.branch_lengths(config) == lengths

@@ -6,8 +6,8 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +22,11 @@ from bigbird_ja.cli import main
 from bigbird_ja.launch import compute, services
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.rest import Rest
-from bigbird_ja.launch.services import Operation, Presence, TpuNodes, Tpus
+from bigbird_ja.launch.run_files import BucketFiles, Run
+from bigbird_ja.launch.run_state import RunState, Settings
+from bigbird_ja.launch.services import Operation, Presence, TpuNodes, Tpus, TpuSpec
 from bigbird_ja.launch.startup import VM_VARIABLE
-from testkit import prepared, synthetic
+from testkit import synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -37,7 +39,7 @@ ZONES = "us-central1-a,us-central1-b"
 def write_manifest(directory: str, masking: str = "dynamic") -> str:
     """A small data set; the fake trainer reads its manifest only."""
     synthetic.write(
-        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions=77, masking=masking,
+        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions_per_seq=77, masking=masking,
         mask_unit="subword", vocab_size=2000,
     )  # fmt: skip
     return directory
@@ -94,11 +96,9 @@ def start(
     root: str, fake: Fake, *more: str, steps: int = 400, **vm: object
 ) -> subprocess.Popen[bytes]:
     """`launch` as a process of its own."""
-    # nohup ignores SIGHUP, and so would its children.
-    reset = prepared.dispositions((signal.SIGHUP,))
     arguments = command(root, *more, steps=steps)
     return subprocess.Popen(
-        [*prepared.python(reset), "-m", "bigbird_ja", *arguments, "--json"],
+        [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
         env={**os.environ, **environment(fake, **vm)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -124,6 +124,17 @@ def events_of(root: str) -> list[dict[str, Any]]:
     """The run's events."""
     with open(f"{root}/bucket/run-1/model/events.jsonl", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+def make_run(bucket: str, name: str, **state: object) -> Run:
+    """A run of 1,000 steps on a bucket, whose supervisor has left this state."""
+    spec, settings = TpuSpec(name, "v3-8", "i", f"id-{name}"), Settings((), 1000, 2.4)
+    run = Run(bucket, name, spec=spec, settings=settings)
+    files = BucketFiles(run)
+    files.prepare()
+    run.save()
+    files.save_state(RunState(name, **state))  # type: ignore[arg-type]
+    return run
 
 
 def in_background(work: Callable[[], None]) -> threading.Thread:

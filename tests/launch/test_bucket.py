@@ -9,26 +9,16 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.launch import startup
-from bigbird_ja.launch.run_files import (
-    LOCK,
-    STALE_SECONDS,
-    BucketFiles,
-    Run,
-    check_name,
-    find_runs,
-    read_run,
-    supervisor_lease,
-)
+from bigbird_ja.launch.run_files import BucketFiles, Run, check_name, find_runs, read_run
 from bigbird_ja.launch.run_state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage.decode import FORMAT_VERSION
-from bigbird_ja.storage.lease import Lease, LeaseLost, holder_of
 
 
 def test_state_events_and_reports(bucket: str) -> None:
-    paths = Run(bucket, "run-1")
-    files = BucketFiles(paths)
+    run = Run(bucket, "run-1")
+    files = BucketFiles(run)
     files.prepare()
     assert files.load_state() is None
     assert files.heartbeat() is None
@@ -38,73 +28,43 @@ def test_state_events_and_reports(bucket: str) -> None:
     files.save_state(state)
     assert files.load_state() == replace(state, format_version=FORMAT_VERSION)
     files.append_event({"event": "created", "time": 1.0})
-    run_log.append_event(paths.model_dir, "saved", step=5)  # the trainer writes there too
+    run_log.append_event(run.model_dir, "saved", step=5)  # the trainer writes there too
     files.append_event({"event": "preempted", "time": 2.0})
-    story = [event["event"] for event in run_log.read_events(paths.model_dir)]
-    assert story == ["created", "saved", "preempted"]
-    storage.write_text(paths.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
+    events = [event["event"] for event in run_log.read_events(run.model_dir)]
+    assert events == ["created", "saved", "preempted"]
+    storage.write_text(run.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
     report = files.exit_report()
     assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
-    storage.write_text(paths.supervisor("training.log"), "a\nb\n")
+    storage.write_text(run.supervisor("training.log"), "a\nb\n")
     assert files.log_tail() == "a\nb"
     assert files.checkpoint_step() == -1
     for step in (20, 100):
-        storage.write_text(storage.join(paths.model_dir, f"model.ckpt-{step}.json"), "{}")
+        storage.write_text(storage.join(run.model_dir, f"model.ckpt-{step}.json"), "{}")
     assert files.checkpoint_step() == 100
     files.renew_machine(3, 1.5)
-    lease = json.loads(storage.read_bytes(paths.supervisor("lease.json")))
+    lease = json.loads(storage.read_bytes(run.supervisor("lease.json")))
     assert lease == {"attempt": 3, "renewed": 1.5}
     assert read_run(bucket, "run-1") is None and find_runs(bucket) == []
-    run = replace(paths, wheel="w", engine="pjrt")
+    run = replace(run, wheel="w", engine="pjrt")
     run.save()
     assert read_run(bucket, "run-1") == replace(run, format_version=FORMAT_VERSION)
     assert find_runs(bucket) == ["run-1"]
 
 
-@pytest.mark.parametrize(("name", "key"), [("launch.json", "bucket"), ("state.json", "phase")])
-def test_files_of_an_unreleased_version_are_refused(bucket: str, name: str, key: str) -> None:
+@pytest.mark.parametrize("version", [None, "9.0.0"])
+@pytest.mark.parametrize("name", ["launch.json", "state.json"])
+def test_files_of_another_version_are_refused(bucket: str, name: str, version: str | None) -> None:
     run = Run(bucket, "run-1")
     files = BucketFiles(run)
     files.prepare()
     run.save()
     files.save_state(RunState("run-1"))
-    path = run.supervisor(name)
-    values = json.loads(storage.read_bytes(path))
-    assert values.pop("format_version") == FORMAT_VERSION and key in values
-    for version, words in ((None, "before 0.1.0"), ("9.0.0", "a later one")):
-        more = {"format_version": version} if version else {}
-        storage.write_text(path, json.dumps({**values, **more}))
-        with pytest.raises(BadInput, match=words):
-            _ = (read_run(bucket, "run-1"), files.load_state())
-
-
-def test_one_supervisor_per_run(bucket: str) -> None:
-    paths = Run(bucket, "run-1")
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    def lease() -> Lease:
-        return supervisor_lease(paths, lambda text: None, lambda: now[0], sleep)
-
-    first, second = lease(), lease()
-    first.acquire()
-    first.renew()
-    with pytest.raises(BadInput, match="another `launch`"):
-        second.acquire()
-    # A machine that slept for an hour was taken over meanwhile, and learns of it.
-    path = paths.supervisor(LOCK)
-    values = json.loads(storage.read_bytes(path))
-    storage.write_text(path, json.dumps({**values, "machine": "elsewhere", "id": "slept"}))
-    second.acquire()
-    assert now[0] >= STALE_SECONDS
-    with pytest.raises(LeaseLost):
-        first.renew()
-    first.release()
-    assert holder_of(path) is not None  # the other's stays
-    second.release()
-    assert holder_of(path) is None
+    values = json.loads(storage.read_bytes(run.supervisor(name)))
+    assert values.pop("format_version") == FORMAT_VERSION
+    values |= {"format_version": version} if version else {}
+    storage.write_text(run.supervisor(name), json.dumps(values))
+    with pytest.raises(BadInput, match="a later one" if version else "before 0.1.0"):
+        _ = (read_run(bucket, "run-1"), files.load_state())
 
 
 def test_the_wheel_is_reproducible_and_uploaded_once(bucket: str) -> None:

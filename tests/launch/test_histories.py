@@ -40,4 +40,4 @@ def test_machines_without_a_watcher_are_noticed() -> None:
         verdict = history.run()
         history.cloud.watch_poll = 60.0
         verdicts.append(history.verdict(verdict.unending))
-    assert not all(verdict.is_clean for verdict in verdicts)
+    assert any(verdict != Verdict() for verdict in verdicts)

@@ -295,26 +295,21 @@ def test_one_empty_listing_does_not_prove_a_deletion() -> None:
     assert cloud.nodes == [] and "deleted" in names(cloud)
 
 
-@pytest.mark.parametrize("seconds", [20.0, 600.0, 2 * HOUR])
+@pytest.mark.parametrize(
+    ("seconds", "hides_names"), [(20.0, False), (600.0, False), (2 * HOUR, False), (20.0, True)]
+)
 def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(
-    seconds: float,
+    seconds: float, hides_names: bool
 ) -> None:
     cloud = SimulatedCloud(TRAINER)
     cloud.blinks = lambda zone, now: HOUR <= now % (4 * HOUR) < HOUR + seconds
+    real = cloud.find
+    cloud.find = lambda zone, name: (  # type: ignore[method-assign]
+        None if hides_names and cloud.blinks(zone, cloud.now) else real(zone, name)
+    )
     state = run(cloud)
     assert (state.ending, state.preemptions) == (Ending.FINISHED, 0)
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
-
-
-def test_a_name_that_is_not_found_once_is_looked_up_again() -> None:
-    cloud = SimulatedCloud(TRAINER)
-    cloud.blinks = lambda zone, now: HOUR <= now < HOUR + 20
-    real = cloud.find
-    cloud.find = lambda zone, name: (  # type: ignore[method-assign]
-        None if cloud.blinks(zone, cloud.now) else real(zone, name)
-    )
-    state = run(cloud)
-    assert (state.ending, state.preemptions, cloud.creations) == (Ending.FINISHED, 0, 1)
 
 
 def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted() -> None:

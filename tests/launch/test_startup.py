@@ -49,13 +49,6 @@ def test_control_characters_are_refused(bad: str) -> None:
         fill(run_of(bucket=bad))
 
 
-def test_template_and_values_must_agree() -> None:
-    with pytest.raises(ValueError, match="UNKNOWN"):
-        startup.substitute("x=@@UNKNOWN@@", {})
-    with pytest.raises(ValueError, match="EXTRA"):
-        startup.substitute("x=1", {"EXTRA": "1"})
-
-
 @pytest.mark.parametrize("filled", [False, True])
 def test_shellcheck_is_clean(tmp_path: Path, filled: bool) -> None:
     path = tmp_path / "startup.sh"

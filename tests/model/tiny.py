@@ -28,10 +28,11 @@ _TINY: dict[str, Any] = {
 def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     """A completed config; `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
-    if values.get("model.architecture") == "modernbert":
+    if "model.architecture" in sets:
         del values["model.block_size"]
     elif values.get("model.attention_type") == "original_full":  # it has no blocks
-        values = {k: v for k, v in values.items() if not OPTIONS[k].only_with}
+        blocks = [k for k in values if "model.attention_type" in dict(OPTIONS[k].conditions)]
+        values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
     return complete_config(config)
 

@@ -15,6 +15,7 @@ from bigbird_ja.settings.values import config_to_yaml
 START = 1_700_000_000.0  # UNIX seconds
 STEP_SECONDS = 2.0
 EVERY = 50
+PAUSE_SECONDS = 1200.0
 TOTAL = 10_000
 
 
@@ -25,12 +26,11 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     config.training.num_train_steps = TOTAL
     config.training.learning_rate = 1e-4 * (1 + seed)
     (directory / "config.yaml").write_text(config_to_yaml(config))
-    stops = [steps // 4, steps // 2, steps * 3 // 4, steps]
-    endings = ["interrupted", None, "preempted", None]
-    metrics, events, time, step = [], [], START, 0
-    for number, (stop, ending) in enumerate(zip(stops, endings, strict=True)):
-        events.append(_event("resumed" if number else "started", time, step))
-        while step < stop:
+    metrics, events, time, step = [], [], START - PAUSE_SECONDS, 0
+    for number, ending in enumerate(("interrupted", None, "preempted", None), start=1):
+        time += PAUSE_SECONDS
+        events.append(_event("resumed" if step else "started", time, step))
+        while step < steps * number // 4:
             step += EVERY
             time += EVERY * STEP_SECONDS
             loss = 9 * math.exp(-step / 2500) + 2
@@ -46,8 +46,6 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
                 events.append(_event("saved", time, step))
         if ending:
             events.append(_event(ending, time + 5, step))
-        if number < 3:
-            time += 1200
     heartbeat = {
         "run": directory.name, "global_step": step, "time": time, "state": "training",
         "reason": None, "tokens_per_second": 65_000.0, "host": "vm", "pid": 1,
@@ -71,10 +69,9 @@ def evaluation(step: int) -> dict[str, Any]:
     """A line of eval.jsonl."""
     loss = 9 * math.exp(-step / 2500) + 2.1
     edges = [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-    spans: list[tuple[int | None, int | None]] = [*pairwise(edges)]
     rows = [
         {"from": low, "to": high, "count": 100, "loss": loss, "accuracy": 0.5 - 0.04 * i}
-        for i, (low, high) in enumerate([*spans, (None, None)])
+        for i, (low, high) in enumerate([*pairwise(edges), (None, None)])
     ]
     return {
         "step": step, "time": START + step * STEP_SECONDS, "masked_lm_loss": loss,

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import collect
 from tests.report import fake_run
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
-    return fake_run.write(tmp_path_factory.mktemp("runs") / "base")
-
-
-def test_sessions_end_as_the_events_say(run_dir):
+def test_sessions_end_as_the_events_say(tmp_path):
+    run_dir = fake_run.write(tmp_path / "base")
     now = fake_run.end_of(run_dir) + 10
     run = collect.collect(str(run_dir), now)
     assert [s.ending for s in run.sessions] == ["interrupted", "killed", "preempted", None]
@@ -22,12 +17,9 @@ def test_sessions_end_as_the_events_say(run_dir):
     assert run.seconds == pytest.approx(6000 * fake_run.STEP_SECONDS, abs=60)
     assert run.breaks == [s.end for s in run.sessions[:3]]
     assert len(run.times_of("preempted")) == 1 and len(run.times_of("saved")) == 12
-
-
-def test_a_silent_run_is_not_running(run_dir):
-    run = collect.collect(str(run_dir), fake_run.end_of(run_dir) + 3600)
-    assert not run.is_running and run.sessions[-1].ending == "killed"
-    assert run.sessions[-1].end == fake_run.end_of(run_dir)
+    silent = collect.collect(str(run_dir), now + 3600)
+    assert not silent.is_running and silent.sessions[-1].ending == "killed"
+    assert silent.sessions[-1].end == fake_run.end_of(run_dir)
 
 
 def test_cost_and_eta_follow_the_pace_so_far(tmp_path):
@@ -49,8 +41,3 @@ def test_runs_are_named_by_where_they_differ(tmp_path):
         ([a, a], ["model"] * 2),
     ):
         assert [run.name for run in collect.distinct(runs)] == names
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="holds no run"):
-        collect.collect(str(tmp_path), 0.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 
 import pytest
 
-from bigbird_ja.report import collect
+from bigbird_ja.report import charts, collect
 from bigbird_ja.report.page import page
 from testkit import browser
 from tests.report import fake_run
@@ -19,7 +20,7 @@ matplotlib = pytest.importorskip("matplotlib.image", reason="draws the charts")
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     first = fake_run.write(root / "first")
-    second = fake_run.write(root / "second", steps=8000, seed=1)
+    second = fake_run.write(root / "<u> & $x$ 日本", steps=8000, seed=1)
     now = fake_run.end_of(first) + 10
     return [collect.collect(str(folder), now) for folder in (first, second)], now
 
@@ -29,7 +30,8 @@ def text(runs):
     return page(*runs)
 
 
-def test_nothing_is_fetched_and_no_path_is_shown(runs, text):
+def test_it_is_the_same_bytes_again_fetches_nothing_and_shows_no_path(runs, text):
+    assert text == page(*runs)
     assert not re.findall(r"src\s*=|href\s*=(?!\"#)|url\((?!#)|@import|https?://", text)
     assert runs[0][0].model_dir not in text
 
@@ -42,7 +44,8 @@ def test_everything_is_there(text):
     ):  # fmt: skip
         assert title in text
     assert '<tr class="differs"><th>training.learning_rate</th>' in text
-    assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "<b>江戸</b>" not in text
+    assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "&lt;u&gt; &amp; $x$ 日本" in text
+    assert "<b>江戸" not in text and "<u>" not in text
     assert '<table lang="ja">' in text and "http-equiv" not in text
 
 
@@ -81,7 +84,7 @@ def test_a_browser_draws_it(text, tmp_path, width, colors, drawn):
     path, picture = tmp_path / "report.html", tmp_path / "report.png"
     path.write_text(text, encoding="utf-8")
     result = browser.render(path, picture, width, colors)
-    assert result["title"] == "bigbird-ja: first, second"
+    assert result["title"] == "bigbird-ja: first, <u> & $x$ 日本"
     assert result["errors"] == [] and result["requests"] == [path.as_uri()]
     assert result["pictures"] >= 9 and result["width"] == width  # nothing to scroll sideways
     pixels = matplotlib.imread(picture)
@@ -89,3 +92,15 @@ def test_a_browser_draws_it(text, tmp_path, width, colors, drawn):
     for colour in drawn:
         near = (abs(pixels[..., :3] * 255 - colour).max(axis=-1) < 4).sum()
         assert near > 1000, f"{colour}: {near} pixels"
+
+
+def test_thinning_keeps_the_last_point_and_drops_what_is_not_finite():
+    points = [(float(i), 1.0) for i in range(5000)] + [(5000.0, math.nan), (5001.0, 7.0)]
+    steps, values = charts.thin(points, 100)
+    assert len(steps) == 100 and (steps[-1], values[-1]) == (5001.0, 7.0)
+    assert steps.mean() == pytest.approx(2500, rel=0.05)
+
+
+def test_bars_leave_out_what_is_missing():
+    text = charts.bar_chart("x", {"a": {"0+": 0.5, "16+": None}, "b": {"0+": 0.1, "16+": 0.2}})
+    assert text.count("fill: var(--c0)") == 2 and text.count("fill: var(--c1)") == 3  # and a key

@@ -74,13 +74,6 @@ def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
     assert {"host", "pid", "tokens_per_second"} <= written.keys()
 
 
-def test_numbers_that_json_lacks_become_null() -> None:
-    import numpy as np
-
-    line = run_log.json_line({"a": float("nan"), "b": [float("inf")], "c": np.float32(1.5)})
-    assert line == b'{"a": null, "b": [null], "c": 1.5}\n'
-
-
 def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
     bucket: str, fake_gcs: object
 ) -> None:
@@ -92,3 +85,17 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
     log.sync()
     uploads = [r for r in fake_gcs.log() if "/upload/" in r["request"]]  # type: ignore[attr-defined]
     assert len(uploads) == 1
+
+
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        ("", 0),
+        ("started saved finished", 0),
+        ("started interrupted resumed failed", 2),
+        ("started finished resumed finished", 0),
+        ("created started preempted resumed finished deleted", 1),
+    ],
+)
+def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
+    assert run_log.unfinished_starts({"event": name} for name in events.split()) == count

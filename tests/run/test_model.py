@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.cli import main
+from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.run.checkpoints import read_variables, write_variables
@@ -53,48 +55,52 @@ def _commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
         "export": ["export", f"--model_dir={run.model_dir}", f"--output_dir={out}"],
         "evaluate": ["evaluate", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"],
         "pretrain": ["pretrain", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}",
-                     "--num_train_steps=8", *SETTINGS],
+                     "--num_train_steps=8"],
         "init_from": ["pretrain", f"--init_from={run.model_dir}", f"--data_dir={run.data_dir}",
                       "--num_train_steps=8", f"--model_dir={out}", *SETTINGS],
     }  # fmt: skip
 
 
-def _files(*folders: Path) -> dict[str, bytes]:
-    return {
-        str(path): path.read_bytes()
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _run(command: list[str], capsys: pytest.CaptureFixture) -> tuple[int, str]:
+    """The status of a command in this process, and what it wrote for people."""
+    capsys.readouterr()
+    return main.run_command_line(command), capsys.readouterr().err
+
+
+def _refused(
+    command: str, run: SmallRun, out: Path, capsys: pytest.CaptureFixture, words: str
+) -> None:
+    """A command ends with status 2 and one line that holds the words, and writes nothing."""
+    before = _files(out.parent)
+    status, err = _run(_commands(run, out)[command], capsys)
+    assert status == 2 and words in err and "Traceback" not in err, err
+    assert _files(out.parent) == before
 
 
 @pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain"])
 def test_a_tokenizer_that_the_run_was_not_trained_with_is_refused(
-    command: str, copy: SmallRun, other_tokenizer: bytes, run_cli: Callable, tmp_path: Path
-) -> None:
+    command: str, copy: SmallRun, other_tokenizer: bytes, tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
     Path(copy.model_dir, "tokenizer.model").write_bytes(other_tokenizer)
-    before = _files(tmp_path)
-    ended = run_cli(*_commands(copy, tmp_path / "out")[command])
-    assert ended.status == 2, ended.stderr
-    assert "tokenizer.model is not the tokenizer that the run was trained with" in ended.stderr
-    assert "Traceback" not in ended.stderr and _files(tmp_path) == before
+    words = "tokenizer.model is not the tokenizer that the run was trained with"
+    _refused(command, copy, tmp_path / "out", capsys, words)
 
 
 @pytest.mark.parametrize("command", ["fill-mask", "export", "evaluate", "pretrain", "init_from"])
 def test_a_config_that_was_edited_is_refused(
-    command: str, copy: SmallRun, run_cli: Callable, tmp_path: Path
+    command: str, copy: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     path = Path(copy.model_dir, "config.yaml")
     text = path.read_text()
     assert "hidden_act: gelu_new" in text
     path.write_text(text.replace("hidden_act: gelu_new", "hidden_act: relu"))
-    before = _files(tmp_path)
-    # Flags that agree with the edited file, so that only the checkpoint can tell.
-    flags = ["--set=model.hidden_act=relu"] if command == "pretrain" else []
-    ended = run_cli(*_commands(copy, tmp_path / "out")[command], *flags)
-    assert ended.status == 2, ended.stderr
-    assert "config.yaml is not the config that checkpoint 6 was trained with" in ended.stderr
-    assert "Traceback" not in ended.stderr and _files(tmp_path) == before
+    words = "config.yaml is not the config that checkpoint 6 was trained with"
+    _refused(command, copy, tmp_path / "out", capsys, words)
 
 
 def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
@@ -127,54 +133,38 @@ def other_data(small_run: SmallRun, tmp_path_factory: pytest.TempPathFactory, ru
 
 
 def test_export_puts_no_other_data_set_into_the_card(
-    small_run: SmallRun, other_data: str, run_cli: Callable, tmp_path: Path
+    small_run: SmallRun, other_data: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = tmp_path / "out"
-    flags = [f"--model_dir={small_run.model_dir}", f"--output_dir={out}"]
-    ended = run_cli("export", *flags, f"--data_dir={other_data}")
-    assert ended.status == 2, ended.stderr
-    assert "is not the data set that" in ended.stderr and "leave --data_dir out" in ended.stderr
+    command = ["export", f"--model_dir={small_run.model_dir}", f"--output_dir={out}"]
+    status, err = _run([*command, f"--data_dir={other_data}"], capsys)
+    assert status == 2, err
+    assert "is not the data set that" in err and "leave --data_dir out" in err
     assert not out.exists()
 
 
 def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
-    copy: SmallRun, other_data: str, other_tokenizer: bytes, run_cli: Callable, tmp_path: Path
-) -> None:
-    flags = [f"--model_dir={copy.model_dir}", f"--data_dir={other_data}", "--max_batches=1"]
-    ended = run_cli("evaluate", *flags)
-    assert ended.status == 0, ended.stderr
-    assert "is not the data set that" in ended.stderr
+    copy: SmallRun, other_data: str, other_tokenizer: bytes, tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    evaluate = ["evaluate", f"--model_dir={copy.model_dir}", f"--data_dir={other_data}"]
+    status, err = _run([*evaluate, "--max_batches=1"], capsys)
+    assert status == 0 and "is not the data set that" in err, err
+    # The same data set, as if that tokenizer had made it.
     data = tmp_path / "data"
-    path = tmp_path / "other.model"
-    path.write_bytes(other_tokenizer)
-    ended = run_cli(
-        "make-data", f"--input={copy.corpus}", f"--tokenizer={path}", f"--output_dir={data}",
-        "--seq_length=256", "--max_predictions_per_seq=40", "--eval_fraction=0.1",
-        "--num_shards=4",
-    )  # fmt: skip
-    assert ended.status == 0, ended.stderr
-    ended = run_cli("evaluate", f"--model_dir={copy.model_dir}", f"--data_dir={data}")
-    assert ended.status == 2, ended.stderr
-    assert "was made with another tokenizer" in ended.stderr
+    shutil.copytree(other_data, data)
+    (data / "tokenizer.model").write_bytes(other_tokenizer)
+    sha256 = hashlib.sha256(other_tokenizer).hexdigest()
+    changed = dataclasses.replace(manifest.load(str(data)), tokenizer_sha256=sha256)
+    (data / "manifest.json").write_text(manifest.to_json(changed))
+    status, err = _run([*evaluate[:2], f"--data_dir={data}"], capsys)
+    assert status == 2 and "was made with another tokenizer" in err, err
 
 
 def test_no_config_is_bad_input(copy: SmallRun) -> None:
     Path(copy.model_dir, "config.yaml").unlink()
     with pytest.raises(BadInput, match=r"config\.yaml: missing: restore it"):
         model.load_parameters(copy.model_dir)
-
-
-def _rewritten(copy: SmallRun, change: Callable[[dict], None]) -> None:
-    """The newest checkpoint with other variables and a sidecar that fits them."""
-    prefix = f"{copy.model_dir}/model.ckpt-6"
-    values = read_variables(prefix)
-    change(values)
-    write_variables(prefix, values)
-    path = Path(f"{prefix}.json")
-    meta = json.loads(path.read_text())
-    for name, stored in meta["files"].items():
-        stored["crc32c"], stored["bytes"] = storage.crc32c_of_file(f"{copy.model_dir}/{name}")
-    path.write_text(json.dumps(meta))
 
 
 @pytest.mark.parametrize(
@@ -186,17 +176,23 @@ def test_wrong_variables_under_a_right_sidecar_are_refused(
     command: str, value: object, words: str, copy: SmallRun, tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:  # fmt: skip
-    name = "bert/encoder/layer_0/intermediate/dense/kernel"
-
-    def change(values: dict) -> None:
-        old = values.pop(name)
-        if value is not None:
-            values[name] = old * value if value is np.nan else value
-
-    _rewritten(copy, change)
-    assert main.run_command_line(_commands(copy, tmp_path / "out")[command]) == 2
-    (line,) = [n for n in capsys.readouterr().err.splitlines() if n.startswith("bigbird-ja: ")]
-    assert name in line and words in line and not (tmp_path / "out").exists()
+    name, prefix = (
+        "bert/encoder/layer_0/intermediate/dense/kernel",
+        f"{copy.model_dir}/model.ckpt-6",
+    )
+    values = read_variables(prefix)
+    old = values.pop(name)
+    if value is not None:
+        values[name] = old * value if value is np.nan else value
+    write_variables(prefix, values)
+    path = Path(f"{prefix}.json")
+    meta = json.loads(path.read_text())
+    for file, stored in meta["files"].items():
+        stored["crc32c"], stored["bytes"] = storage.crc32c_of_file(f"{copy.model_dir}/{file}")
+    path.write_text(json.dumps(meta))
+    status, err = _run(_commands(copy, tmp_path / "out")[command], capsys)
+    (line,) = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
+    assert status == 2 and name in line and words in line and not (tmp_path / "out").exists()
 
 
 def test_a_newer_checkpoint_without_its_sidecar_is_named(

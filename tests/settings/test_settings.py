@@ -36,13 +36,14 @@ FROZEN = {
     "tokenize": "vocab_size model_type character_coverage max_sentence_length max_sentences",
     "make_data": (
         "seq_length masking dupe_factor max_predictions_per_seq masked_lm_prob mask_unit"
-        " word_boundaries nsp eval_fraction num_shards seed"
+        " word_boundaries nsp pad_id eval_fraction num_shards seed"
     ),
     "model": (
-        "vocab_size hidden_size num_layers num_attention_heads intermediate_size hidden_act"
-        " max_position_embeddings hidden_dropout_prob initializer_range initializer"
+        "architecture vocab_size hidden_size num_layers num_attention_heads intermediate_size"
+        " hidden_act max_position_embeddings hidden_dropout_prob initializer_range initializer"
         " layer_norm_eps attention_type block_size num_random_blocks random_pattern"
-        " pattern_seed attention_implementation attend_across_documents"
+        " pattern_seed attention_implementation attend_across_documents local_attention"
+        " global_attn_every_n_layers global_rope_theta local_rope_theta"
     ),
     "data": "mask_unit shuffle_window seed",
     "training": (
@@ -73,9 +74,13 @@ def completed(*sets: str, path: str | None = None, data: dict[str, Any] | None =
 def test_the_set_of_settings_is_frozen() -> None:
     """A new one needs a reason in the changelog."""
     assert list(OPTIONS) == [f"{s}.{name}" for s, names in FROZEN.items() for name in names.split()]
-    in_blocks = {"block_size", "num_random_blocks", "random_pattern", "pattern_seed"}
-    of_attention = {f"model.{name}" for name in (*in_blocks, "attention_implementation")}
-    assert {key for key in CONDITIONAL if key.startswith("model.")} == of_attention
+    conditional = (
+        "initializer attention_type block_size num_random_blocks random_pattern pattern_seed"
+        " attention_implementation local_attention global_attn_every_n_layers global_rope_theta"
+        " local_rope_theta"
+    )
+    of_models = [key for key in CONDITIONAL if key.startswith("model.")]
+    assert of_models == [f"model.{name}" for name in conditional.split()]
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -88,9 +93,8 @@ def test_every_setting_is_declared_whole(key: str) -> None:
         assert option.none, "what None stands for"
     else:
         assert option.read(option.default, "default") == option.default
-    if option.only_with:
-        other, _, value = option.only_with.partition("=")
-        assert set(value.split("|")) < set(OPTIONS[other].choices)
+    for other, values in option.conditions:
+        assert set(values) < set(OPTIONS[other].choices)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -291,14 +295,14 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
 @pytest.mark.parametrize("key", CONDITIONAL)
 def test_a_setting_that_depends_on_another_is_refused_without_it(key: str) -> None:
     option = OPTIONS[key]
-    other, _, needed = option.only_with.partition("=")
+    other, needed = option.conditions[-1]
     value = option.choices[-1] if option.choices else option.low
     if value is None:
         value = ((option.above or 0) + (option.below or 1)) / 2
     beside = ["training.first_seq_length_steps=9"] if key == "training.first_seq_length" else []
     for choice in OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}", *beside]
-        if choice in needed.split("|"):
+        if choice in needed:
             resolve_config(None, sets)
         else:
             with pytest.raises(BadInput, match=f"{key}=.* has no effect with {other}={choice}"):

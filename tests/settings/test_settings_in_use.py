@@ -15,6 +15,7 @@ from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
+SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 HANDLING = {"dataclasses", "copy", "bigbird_ja.settings.resolve"}
 HANDLING_FUNCTIONS = {
     "get_value", "set_value", "validate_config", "_validate_mimetic", "config_fingerprint",
@@ -58,7 +59,8 @@ def of_runs(keys: set[str]) -> set[str]:
 
 def test_plan_reads_what_it_takes(read: set[str]) -> None:
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.final_masked_lm_prob=0.1"]
-    assert main.run_command_line(["plan", "--config=base-4096", *words]) == 0
+    for architecture in SHAPES:
+        assert main.run_command_line(["plan", "--config=base-4096", *words, architecture]) == 0
     assert of_runs(read) == used("plan")
 
 
@@ -69,8 +71,9 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
         monkeypatch.setattr(figures, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
     words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
-    words += ["--set=model.num_layers=1", "--chip=v3"]
-    assert main.run_command_line(["preflight", "--config=tiny-cpu", *words]) == 0
+    words += ["--set=model.num_layers=2", "--chip=v3"]
+    for architecture in SHAPES:
+        assert main.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
     read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
     assert of_runs(read) == used("preflight")
 

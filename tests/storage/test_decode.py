@@ -27,11 +27,6 @@ class _Record:
     files: dict[str, _File] = dataclasses.field(default_factory=dict)
 
 
-def test_a_good_object_is_read() -> None:
-    data = b'{"step": 3, "loss": 1, "files": {"a": {"bytes": 4}}, "new_key": [[1]]}'
-    assert decode.decode_json(data, _Record, "x") == _Record(3, 1.0, {"a": _File(4)})
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 
@@ -205,13 +204,3 @@ def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> 
     fake_gcs.log(clear=True)
     assert owned.is_unchanged("model.ckpt-1.index")
     assert len(fake_gcs.log()) == 1
-
-
-def test_the_mark_reads_as_plain_json(tmp_path) -> None:
-    Owned.create(str(tmp_path), "run", lambda: "00112233445566ff").write("a", b"ours")
-    mark = json.loads((tmp_path / MARK).read_text())
-    assert mark.pop("crc32c")
-    assert mark == {
-        "id": "00112233445566ff", "kind": "run", "format_version": "0.1.0",
-        "files": {"a": [{"size": 4, "crc32c": storage.crc32c_text(b"ours")}]},
-    }  # fmt: skip

@@ -66,7 +66,7 @@ _LAUNCHED = Run(
     settings=Settings(("z",), 0, 1.0), format_version=FORMAT_VERSION,
 )  # fmt: skip
 _STATE = RunState("r", used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1}).to_json()
-_EXIT = {"attempt": 3, "status": 71, "self_deleted": False}
+_EXIT = {"attempt": 3, "status": 71}
 _BEAT = {
     "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
     "tokens_per_second": 10.0, "host": "vm", "pid": 7, "num_train_steps": 9,

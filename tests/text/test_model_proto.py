@@ -19,6 +19,7 @@ from bigbird_ja.text.corpus import open_corpus
 KINDS = {
     # SentencePiece's own defaults: <unk>, <s>, </s>, no padding, nothing for masks.
     "plain": {},
+    "bpe": {"model_type": "bpe"},
     "bpe with bytes": {"model_type": "bpe", "byte_fallback": True},
     "unigram with bytes": {"byte_fallback": True},
     "as in T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
@@ -57,11 +58,13 @@ def plain_texts(sample_corpus):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_ids_stay_but_for_special_pieces(name, models, sample_corpus, tmp_path):
-    path = tmp_path / "own.model"
+def test_ids_stay_but_for_special_pieces_and_old_ones_are_known(
+    name, models, sample_corpus, tmp_path
+):
+    path = tmp_path / "spiece.model"
     path.write_bytes(models[name])
     theirs = sentencepiece.SentencePieceProcessor(str(path))
-    ours = tokenizer_lib.load_any(str(path))
+    ours = tokenizer_lib.load_any(str(tmp_path))
     assert ours.special.pad == 0 and len(set(vars(ours.special).values())) == 11
     assert ours.changes and ours.vocab_size >= theirs.vocab_size()
     moved = ours.special.unk if theirs.unk_id() == 0 else None
@@ -69,14 +72,6 @@ def test_ids_stay_but_for_special_pieces(name, models, sample_corpus, tmp_path):
         expected = [moved if i == 0 and moved else i for i in theirs.encode(text)]
         assert ours.encode(text) == expected
     assert ours.encode("_START_ARTICLE_")[-1] == ours.special.article
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
-    path = tmp_path / "spiece.model"
-    path.write_bytes(models[name])
-    theirs = sentencepiece.SentencePieceProcessor(str(path))
-    ours = tokenizer_lib.load_any(str(tmp_path))
     ids = tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256)
     assert ids is not None and len(ids) == ours.vocab_size
     known = {old: ours.pieces[i] for i, old in enumerate(ids) if old is not None}
@@ -85,7 +80,7 @@ def test_every_id_of_ours_is_known_by_its_old_one(name, models, tmp_path):
     assert {known[old] for old in renamed} <= model_proto.PARTS.keys()
     assert (ids[0] is None) == (theirs.pad_id() < 0), "padding is new, or theirs"
     assert tokenizer_lib.old_ids_in(str(tmp_path), "0" * 64) is None, "made of another"
-    (tmp_path / "spiece.model").write_bytes(ours.model_bytes)
+    path.write_bytes(ours.model_bytes)
     assert tokenizer_lib.old_ids_in(str(tmp_path), ours.sha256) is None, "nothing to map"
 
 
@@ -107,7 +102,8 @@ def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
         model_proto.adapt(characters, {}, (), "x")
 
 
-@pytest.mark.parametrize("name", ["bpe with bytes", "unigram with bytes", "other names"])
+@pytest.mark.both
+@pytest.mark.parametrize("name", ["bpe", "bpe with bytes", "unigram with bytes", "other names"])
 def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
     from bigbird_ja.export import hf_tokenizer
@@ -117,7 +113,7 @@ def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
     for file, data in hf_tokenizer.files(ours, 512).items():
         (tmp_path / file).write_bytes(data)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    texts = plain_texts(sample_corpus)
+    texts = [*plain_texts(sample_corpus), *open_corpus([sample_corpus]).texts()]
     result = theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
     assert result == ours.encode_batch(texts)
     assert theirs.mask_token_id == ours.special.mask

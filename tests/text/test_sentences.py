@@ -11,21 +11,11 @@ from hypothesis import strategies as st
 from bigbird_ja.text import corpus, sentences
 
 # Strings made of what the splitter looks at, and of anything else.
-tricky = st.lists(
-    st.one_of(
-        st.sampled_from(
-            [
-                *"。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f",
-                *sentences.MARKERS,
-            ]
-        ),
-        st.text(max_size=4),
-    ),
-    max_size=60,
-).map("".join)
+CHARACTERS = "。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f"
+PARTS = st.sampled_from([*CHARACTERS, *sentences.MARKERS]) | st.text(max_size=4)
 
 
-@given(tricky)
+@given(st.lists(PARTS, max_size=60).map("".join))
 def test_joined_sentences_are_the_text(text: str) -> None:
     pieces = sentences.split(text)
     assert "".join(pieces) == text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.process.errors import BadInput, CommandError, OutOfMemory
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
@@ -75,27 +75,6 @@ def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path):
     settings = TokenizeConfig(vocab_size=36, character_coverage=1.0)
     pieces = tokenizer_training.train(corpus, settings).tokenizer.pieces
     assert {"右", "😀"} <= set("".join(pieces))
-
-
-@pytest.mark.parametrize(
-    ("log", "signal_number", "end", "message"),
-    [
-        ("", 9, OutOfMemory, "ran out of memory, or was killed: .*--max_sentences"),
-        ("trainer.cc(95) [!weighted.empty()] terminated", 6, CommandError, "weighted.empty"),
-    ],
-    ids=["killed", "a fault of its own"],
-)
-def test_the_end_of_a_child_becomes_an_error(
-    tmp_path, monkeypatch, log, signal_number, end, message
-):
-    (tmp_path / "ending_child.py").write_text(
-        f"import os, sys\nprint({log!r}, file=sys.stderr, flush=True)\n"
-        f"os.kill(os.getpid(), {signal_number})\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(tokenizer_training, "_CHILD", "ending_child")
-    with pytest.raises(end, match=message):
-        tokenizer_training.train(corpus_of(tmp_path, "あ"), TokenizeConfig())
 
 
 def test_a_model_that_the_disk_does_not_take(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,7 +43,8 @@ def test_the_process_is_known_from_flags_variables_or_the_tpu(
     flags: Any, environ: dict[str, str], place: Any, process: Process
 ) -> None:
     get = None if place is None else lambda: place
-    assert find_process(dict(zip(FLAGS, flags, strict=True)), environ, get) == process
+    args = SimpleNamespace(**dict(zip(FLAGS, flags, strict=True)))
+    assert find_process(args, environ, get) == process
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(
     flags: Any, environ: dict[str, str]
 ) -> None:
     with pytest.raises(BadInput, match=r"a pod of N processes needs .* here they are \w+=\S+"):
-        find_process(dict(zip(FLAGS, flags, strict=True)), environ, None)
+        find_process(SimpleNamespace(**dict(zip(FLAGS, flags, strict=True))), environ, None)
 
 
 def test_each_difference_is_named() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, shard_of
+from bigbird_ja.train.lowered import Shard, Spec, shard_of
 
 
 @pytest.mark.parametrize(
@@ -24,10 +23,3 @@ def test_shards(shape: tuple[int, ...], replicas: int, shard: Shard) -> None:
     part, whole = shard.part(spec), shard.whole(spec, replicas)
     assert part.shape[shard.dimension] * replicas == whole.shape[shard.dimension]
     assert all(a <= b for a, b in zip(spec.shape, whole.shape, strict=True))
-
-
-def test_a_step_goes_through_a_file() -> None:
-    spec = Spec((2, 3), "float32")
-    traced = Traced(b"\0\xff", {"a": spec}, {"b": spec})
-    step = LoweredStep(traced, traced, {"a": spec}, {}, {}, 4, "bfloat16", {"a": Shard(0, 1)})
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(step), type=LoweredStep) == step

@@ -141,25 +141,23 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
 
 
 class Library:
-    """The three calls that are used."""
+    """The three calls that are used; `log` fails where the text of a failure is given."""
 
-    def __init__(self) -> None:
-        self.lines: list[tuple[int, dict]] = []
-        self.begun: dict = {}
-        self.fails = False
-        self.finished = False
+    def __init__(self, failure: str = "") -> None:
+        self.calls: list[tuple[str, dict]] = []
+        self._failure = failure
 
     def init(self, **options):
-        self.begun = options
+        self.calls.append(("init", options))
         return self
 
     def log(self, values, step):
-        if self.fails:
-            raise ConnectionError("no network")
-        self.lines.append((step, values))
+        if self._failure:
+            raise ConnectionError(self._failure)
+        self.calls.append(("log", {**values, "step": step}))
 
     def finish(self):
-        self.finished = True
+        self.calls.append(("finish", {}))
 
 
 def test_numbers_are_written_under_their_prefix():
@@ -167,20 +165,16 @@ def test_numbers_are_written_under_their_prefix():
     log = WandbLog(library, "0123abcd", "model", Config(), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
     log.close()
-    assert library.lines == [(3, {"train/loss": 2.0})]
-    assert library.finished
-    assert (library.begun["id"], library.begun["name"]) == ("0123abcd", "model")
-    assert library.begun["resume"] == "allow"
-    assert library.begun["config"]["training.global_batch_size"] == 16
-    assert (
-        library.begun["settings"]["console"] == "off" and library.begun["settings"]["disable_git"]
-    )
+    (_, options), *later = library.calls
+    assert later == [("log", {"train/loss": 2.0, "step": 3}), ("finish", {})]
+    assert (options["id"], options["name"], options["resume"]) == ("0123abcd", "model", "allow")
+    assert options["config"]["training.global_batch_size"] == 16
+    assert options["settings"]["console"] == "off" and options["settings"]["disable_git"]
 
 
 def test_a_failure_is_logged_once_and_training_continues():
-    library, printed = Library(), []
-    log = WandbLog(library, "0123abcd", "model", Config(), printed.append)
-    library.fails = True
+    printed = []
+    log = WandbLog(Library("no network"), "0123abcd", "model", Config(), printed.append)
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")
     log.close()

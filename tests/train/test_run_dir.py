@@ -26,22 +26,22 @@ def config(*sets: str) -> Config:
 def start(directory: Path) -> RunDir:
     """A run that has logged one step."""
     directory.mkdir(exist_ok=True)
-    run = RunDir.open(str(directory))
-    with run.locked(DEPS, overwrite=False):
+    run = RunDir(str(directory))
+    with run.locked(DEPS):
         run.write_settings(config(), str(directory / "none"))
         run_log.append_event(str(directory), "started")
         line = {"step": 1, "loss": 1.0, "time": 0.0}
         run_log.append_line(str(directory / run_log.METRICS), line)
-    return RunDir.open(str(directory))
+    return RunDir(str(directory))
 
 
 def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
-    RunDir.open(str(tmp_path / "none")).check_settings(config())
-    run = RunDir.open(str(tmp_path))
-    with run.locked(DEPS, overwrite=False):
+    RunDir(str(tmp_path / "none")).check_settings(config())
+    run = RunDir(str(tmp_path))
+    with run.locked(DEPS):
         run.write_settings(config(), str(tmp_path / "none"))
         run_log.append_event(str(tmp_path), "started")
-    RunDir.open(str(tmp_path)).check_settings(config("training.seed=1"))
+    RunDir(str(tmp_path)).check_settings(config("training.seed=1"))
 
 
 def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_with_work_in_it_each_difference_is_named(tmp_path: Path) -> None:
 def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
     for number in (1, 2):
         start(tmp_path / "run")
-        with RunDir.open(str(tmp_path / "run"), overwrite=True).locked(DEPS, overwrite=True):
+        with RunDir(str(tmp_path / "run"), overwrite=True).locked(DEPS):
             assert (tmp_path / f"run.replaced-{number}" / "config.yaml").exists()
-    assert not RunDir.open(str(tmp_path / "run")).has_work
+    assert not RunDir(str(tmp_path / "run")).has_work
 
 
 def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_facts(
@@ -64,29 +64,11 @@ def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_fa
 ) -> None:
     run = start(tmp_path)
     run_log.append_event(str(tmp_path), "saved")  # a supervisor's events do no harm
-    with run.locked(DEPS, overwrite=False):
+    with run.locked(DEPS):
         pass
     run_log.append_event(str(tmp_path), "resumed")
-    with (
-        pytest.raises(BadInput, match="another process has trained here"),
-        run.locked(DEPS, overwrite=False),
-    ):
+    with pytest.raises(BadInput, match="another process has trained here"), run.locked(DEPS):
         pass
-
-
-@pytest.mark.parametrize(
-    ("events", "count"),
-    [
-        ("", 0),
-        ("started saved finished", 0),
-        ("started saved", 1),
-        ("started interrupted resumed failed", 2),
-        ("started finished resumed finished", 0),
-        ("created started preempted resumed finished deleted", 1),
-    ],
-)
-def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
-    assert run_log.unfinished_starts({"event": name} for name in events.split()) == count
 
 
 @pytest.mark.parametrize(
@@ -104,7 +86,7 @@ def test_on_a_bucket_scratch_is_in_the_systems_place(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with RunDir.open(f"{bucket}/model").locked(DEPS, overwrite=False) as (_, scratch):
+    with RunDir(f"{bucket}/model").locked(DEPS) as (_, scratch):
         assert Path(scratch).is_relative_to(tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -113,19 +95,19 @@ def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path: Path)
     """What a kill has left goes at the next start, by the mark and not by its name."""
     run = start(tmp_path)
     (tmp_path / ".scratch-thesis").mkdir()
-    with run.locked(DEPS, overwrite=False) as (_, scratch):
+    with run.locked(DEPS) as (_, scratch):
         assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
         left = Path(scratch).name
         mark = (tmp_path / MARK).read_bytes()
     (tmp_path / left).mkdir()
     (tmp_path / MARK).write_bytes(mark)  # as it was when a kill came
-    with RunDir.open(str(tmp_path)).locked(DEPS, overwrite=False):
+    with RunDir(str(tmp_path)).locked(DEPS):
         assert not (tmp_path / left).exists()
     folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
     assert folders == [".scratch-thesis"]
 
 
 def test_a_run_that_was_refused_leaves_no_mark(tmp_path: Path) -> None:
-    with RunDir.open(str(tmp_path / "run")).locked(DEPS, overwrite=False):
+    with RunDir(str(tmp_path / "run")).locked(DEPS):
         pass
     assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,18 @@ def test_the_next_step_that_is_due_by_steps() -> None:
     assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
 
 
-def make(tmp_path: Path, **how: Any) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
+def make(
+    tmp_path: Path, may_publish: Callable[[], None] = lambda: None, **how: Any
+) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
     scratch = tmp_path / ".scratch"
     scratch.mkdir()
     store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
     saved: list[int] = []
-    saver = CheckpointSaver(
-        store,
-        str(scratch),
-        CheckpointsConfig(),
-        how.get("may_publish", lambda: None),
-        lambda meta, seconds, waited: saved.append(meta.step),
-        how.get("mark", lambda phase: None),
-    )
+
+    def on_saved(meta: Meta, seconds: float, waited: float) -> None:
+        saved.append(meta.step)
+
+    saver = CheckpointSaver(store, str(scratch), CheckpointsConfig(), may_publish, on_saved, **how)
     return saver, store, saved
 
 

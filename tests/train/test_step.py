@@ -53,31 +53,30 @@ def _assert_same_update(got, expected, atol=1e-5):
 
 
 def test_eager_compiled_and_graph_mode_agree():
-    config = _config(**{"model.num_layers": 1})
+    """With two micro-batches; compiled, with recomputation too."""
+    sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
+    config = _config(**sets, **{"training.gradient_accumulation_steps": 2})
     batch = tiny_batch(config)
     eager = _step(config, batch)
     assert eager[2]["finite"]
     assert eager[2]["loss"] == pytest.approx(
         eager[2]["masked_lm_loss"] + eager[2]["next_sentence_loss"]
     )
-    _assert_same_update(_step(config, batch, jit=True), eager)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
         graph = session.run(train_step(config, *_state(config), constants))
     _assert_same_update(graph, eager)
-
-
-def _checkpointing(on, **sets):
-    return _config(**{"training.gradient_checkpointing": on, **sets})
+    config.training.gradient_checkpointing = True
+    _assert_same_update(_step(config, batch, jit=True), eager)
 
 
 @pytest.mark.parametrize("random_pattern", ["rolled", "independent"])
 def test_gradient_checkpointing_gives_the_same_gradients(random_pattern):
-    configs = [
-        _checkpointing(on, **{"model.random_pattern": random_pattern}) for on in (False, True)
-    ]
-    results = [_step(config, tiny_batch(config)) for config in configs]
-    _assert_same_update(results[1], results[0], atol=1e-6)
+    config = _config(**{"model.random_pattern": random_pattern})
+    batch = tiny_batch(config)
+    plain = _step(config, batch)
+    config.training.gradient_checkpointing = True
+    _assert_same_update(_step(config, batch), plain, atol=1e-6)
 
 
 def test_what_the_compiler_gets_recomputes_each_layer_behind_a_barrier():
@@ -85,7 +84,8 @@ def test_what_the_compiler_gets_recomputes_each_layer_behind_a_barrier():
     tf.random.set_seed(1)  # TensorFlow draws a number to find its device; determinism may be on
     products, barriers = [], []
     for on in (False, True):
-        config = _checkpointing(on, **{"model.attention_type": "original_full"})
+        sets = {"model.attention_type": "original_full", "training.gradient_checkpointing": on}
+        config = _config(**sets)
         args = (*_state(config), tiny_batch(config))
         compiled = _runner(config, jit=True)
         text = compiled.experimental_get_compiler_ir(*args)(stage="hlo")
@@ -96,32 +96,15 @@ def test_what_the_compiler_gets_recomputes_each_layer_behind_a_barrier():
     assert products[1] >= products[0] + config.model.num_layers * forward_only
 
 
-def test_recomputation_compiled_gives_the_same_gradients():
-    sets = {"model.num_layers": 1, "model.attention_type": "original_full"}
-    config = _checkpointing(True, **sets)
-    batch = tiny_batch(config)
-    _assert_same_update(_step(config, batch, jit=True), _step(config, batch))
-
-
 def test_micro_batches_give_the_gradients_of_one_large_batch():
     sets = {"model.hidden_dropout_prob": 0.0, "training.global_batch_size": 8}
     sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets)
     batch = tiny_batch(config, batch_size=8)
     whole = _step(config, batch)
-    for steps, jit in ((4, False), (4, True), (8, False)):
+    for steps in (4, 8):
         config = _config(**sets, **{"training.gradient_accumulation_steps": steps})
-        _assert_same_update(_step(config, batch, jit=jit), whole)
-
-
-def test_accumulation_runs_in_graphs_of_tensorflow_1():
-    config = _config(**{"training.gradient_accumulation_steps": 2})
-    batch = tiny_batch(config)
-    eager = _step(config, batch)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
-        graph = session.run(train_step(config, *_state(config), constants))
-    _assert_same_update(graph, eager)
+        _assert_same_update(_step(config, batch), whole)
 
 
 def _on_replicas(config, batch, num_replicas):
@@ -183,22 +166,14 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
     assert once != twice  # the second micro-batch drew other masks over the same records
 
 
-def test_nothing_to_predict_gives_zero_gradients():
-    config = _config(**{"make_data.nsp": False})
-    batch = tiny_batch(config)
-    batch["masked_lm_weights"] = tf.zeros_like(batch["masked_lm_weights"])
-    _, slots, metrics = _step(config, batch)
-    assert metrics["finite"] and metrics["loss"] == 0 and metrics["grad_norm"] == 0
-    assert not any(value.any() for value in slots["m"].values())
-
-
-def test_nothing_but_padding_is_finite():
-    config = _config()
-    batch = tiny_batch(config)
-    empty = {name: tf.zeros_like(value) for name, value in batch.items()}
-    params, _, metrics = _step(config, empty)
+@pytest.mark.parametrize("nsp", [False, True])
+def test_nothing_but_padding_is_finite(nsp):
+    config = _config(**{"make_data.nsp": nsp})
+    empty = {name: tf.zeros_like(value) for name, value in tiny_batch(config).items()}
+    params, slots, metrics = _step(config, empty)
     assert metrics["finite"] and metrics["masked_lm_loss"] == 0
     assert all(np.isfinite(value).all() for value in params.values())
+    assert nsp or not any(value.any() for value in slots["m"].values())
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -230,7 +205,7 @@ def test_a_batch_that_does_not_divide_is_refused():
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def test_it_learns_a_batch_by_heart(dtype):
     sets = {"training.dtype": dtype, "model.hidden_dropout_prob": 0.0, "model.num_layers": 1}
-    config = _config(**sets)
+    config = _config(**sets, **{"model.attention_type": "original_full"})
     batch = tiny_batch(config)
     step = tf.function(
         lambda *args: train_step(config, *args, batch), jit_compile=True, autograph=False

@@ -107,6 +107,8 @@ def _result(equation: Any, given: list[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.broadcast_to(tf.reshape(given[0], kept), shape)]
     if name in ("reshape", "squeeze"):
         return [tf.reshape(given[0], shape)]
+    if name == "transpose":
+        return [tf.transpose(given[0], params["permutation"])]
     if name == "convert_element_type":
         return [tf.cast(given[0], tf.as_dtype(params["new_dtype"]))]
     if name == "reduce_sum":

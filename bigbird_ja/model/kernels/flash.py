@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import tensorflow as tf
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -13,9 +14,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from bigbird_ja.model.kernels.carry import call_jax
 
 _LANES = 128
-# Queries and keys that one step of the grid holds: the most that divide the sequence.
-_QUERIES, _KEYS, _KEYS_AT_ONCE = 512, 1024, 512
-_BANDED = 256
+# Queries and keys that one step of the grid holds, at most; docs/lab/kernel.md has what was tried.
+_EVERYWHERE = {"forward": (512, 1024, 512), "backward": (1024, 2048, 1024)}
+_BANDED = {"forward": (256, 256, 256), "backward": (256, 256, 256)}
 
 
 def flash_attention(
@@ -28,25 +29,25 @@ def flash_attention(
     """Softmax attention between tokens of one segment.
 
     Args:
-        query, key, value: [b, S, heads, size]; not scaled. S is a multiple of 128.
+        query, key, value: [b, heads, size, S]; not scaled. S is a multiple of 128.
         segments: int32 [b, S]; tokens see those of the same number.
         reach: how many tokens away keys may be; None: any.
 
     Returns:
-        Context [b, S, heads, size].
+        Context [b, heads, size, S].
     """
-    size = int(query.shape[3])
-    query, key, value = (
-        tf.transpose(each, [0, 2, 1, 3]) for each in (query * size**-0.5, key, value)
-    )
+    query *= int(query.shape[2]) ** -0.5
     structure: list[Any] = []  # of what the backward pass needs
 
     def forward(interpret: bool, *arrays: Any) -> Any:
-        attend = _kernel(int(query.shape[1]), int(query.shape[2]), reach, interpret)
+        attend = _kernel(int(query.shape[1]), int(query.shape[3]), reach, interpret)
         segment_ids = splash.SegmentIds(arrays[3], arrays[3])
-        outputs, gradient = jax.vjp(
-            lambda q, k, v: jax.vmap(attend)(q, k, v, segment_ids), *arrays[:3]
-        )
+
+        def context(*arrays: Any) -> Any:
+            tokens_first = [jnp.swapaxes(array, 2, 3) for array in arrays]
+            return jnp.swapaxes(jax.vmap(attend)(*tokens_first, segment_ids), 2, 3)
+
+        outputs, gradient = jax.vjp(context, *arrays[:3])
         leaves, tree = jax.tree_util.tree_flatten(gradient)
         structure[:] = [tree]
         return outputs, leaves
@@ -71,22 +72,25 @@ def flash_attention(
 
             return context, gradient
 
-        return tf.transpose(run(query, key, value), [0, 2, 1, 3])
+        return run(query, key, value)
 
 
 def _kernel(heads: int, length: int, reach: int | None, interpret: bool) -> Any:
     shape = (length, length)
     mask = masks.FullMask(shape) if reach is None else masks.LocalMask(shape, (reach, reach), 0)
-    queries, keys, at_once = (
-        _divisor(length, most if reach is None else _BANDED)
-        for most in (_QUERIES, _KEYS, _KEYS_AT_ONCE)
-    )
-    sizes = splash.BlockSizes(
-        block_q=queries, block_kv=keys, block_kv_compute=at_once, block_q_dkv=queries,
-        block_kv_dkv=keys, block_kv_dkv_compute=at_once, use_fused_bwd_kernel=True,
+    most = _EVERYWHERE if reach is None else _BANDED
+    sizes = {way: [_divisor(length, n) for n in numbers] for way, numbers in most.items()}
+    (queries, keys, at_once), (d_queries, d_keys, d_at_once) = sizes.values()
+    # The fused backward kernel writes a part of the queries' gradient for each block of keys.
+    apart = {} if reach is None else {"block_q_dq": d_queries, "block_kv_dq": d_keys}
+    layout = splash.QKVLayout.SEQ_MINOR
+    blocks = splash.BlockSizes(
+        block_q=queries, block_kv=keys, block_kv_compute=at_once, block_q_dkv=d_queries,
+        block_kv_dkv=d_keys, block_kv_dkv_compute=d_at_once, use_fused_bwd_kernel=not apart,
+        q_layout=layout, k_layout=layout, v_layout=layout, **apart,
     )  # fmt: skip
     return splash.make_splash_mha(
-        masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1,
+        masks.MultiHeadMask([mask] * heads), block_sizes=blocks, head_shards=1, q_seq_shards=1,
         interpret=interpret,
     )  # fmt: skip
 

@@ -72,17 +72,19 @@ def choose(
     Raises:
         BadInput: the engine's packages are missing, or what it should run on is.
     """
-    if processes > 1:
-        why = "several processes" if wanted == "auto" else f"--engine={wanted}"
-        return _pjrt(why, use_tpu, processes)
-    accelerator = accelerator_type()
-    if wanted == "auto":
-        name, why = _automatic(use_tpu, config, accelerator, before)
-    else:
+    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
+    accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+    if wanted != "auto":
         name, why = wanted, f"--engine={wanted}"
-    if name == "pjrt":
-        return _pjrt(why, use_tpu, processes)
-    return _estimator(why, use_tpu, config, accelerator)
+    elif processes > 1:
+        name, why = "pjrt", "several processes"
+    else:
+        name, why = _automatic(use_tpu, config, accelerator, before)
+    if name == "estimator":
+        return _estimator(why, use_tpu, config, accelerator)
+    there = devices.find(use_tpu)
+    about = there.description, there.peak_flops
+    return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
 
 
 def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
@@ -103,11 +105,6 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
     from bigbird_ja.evaluation.forward import Forward
 
     return Forward(config, parameters)
-
-
-def accelerator_type() -> str | None:
-    """The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one."""
-    return os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
 
 
 def peak_flops(accelerator: str | None) -> float | None:
@@ -190,12 +187,6 @@ def _only_of_pjrt(config: Config) -> str | None:
     if training.gradient_sum_dtype != "float32":
         return f"training.gradient_sum_dtype={training.gradient_sum_dtype}"
     return None
-
-
-def _pjrt(why: str, use_tpu: bool, processes: int) -> Choice:
-    there = devices.find(use_tpu)
-    about = there.description, there.peak_flops
-    return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
 
 
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:

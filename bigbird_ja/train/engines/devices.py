@@ -68,10 +68,7 @@ class Devices:
     @property
     def peak_flops(self) -> float | None:
         """bfloat16 FLOP/s of one device, where it is known."""
-        chip = self.chip
-        if chip is None:
-            return None
-        return MEGACORE.get(chip, CHIPS[chip]).peak_flops
+        return MEGACORE.get(self.chip, CHIPS[self.chip]).peak_flops if self.chip else None
 
     @property
     def memory_bytes(self) -> int | None:
@@ -135,7 +132,10 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
     except RuntimeError as error:
         raise BadInput(_why_not(platform, str(error))) from error
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
-    _check_equal_shares(ordered)
+    counts = Counter(device.process_index for device in ordered)
+    if len(set(counts.values())) > 1:
+        shares = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
+        raise BadInput(f"the processes of a pod need equally many devices each ({shares})")
     return Devices(platform, tuple(ordered))
 
 
@@ -161,21 +161,13 @@ def has_gpu() -> bool:
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
 
 
-def _check_equal_shares(devices: Sequence[Any]) -> None:
-    counts = Counter(device.process_index for device in devices)
-    if len(set(counts.values())) > 1:
-        words = ", ".join(f"process {index}: {count}" for index, count in sorted(counts.items()))
-        raise BadInput(f"the processes of a pod need equally many devices each ({words})")
-
-
 def _why_not(platform: str, text: str) -> str:
-    """One line from what the runtime says."""
+    """One line from the runtime's error."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = " ".join(text.split())
-    if any(said in words for said in ("already in use", "lockfile", "Device or resource busy")):
-        return (
-            f"{name} is in use by another process ({words[:160]}): end that process, or wait for it"
-        )
+    if re.search("already in use|lockfile|Device or resource busy", words):
+        end = "end that process, or wait for it"
+        return f"{name} is in use by another process ({words[:160]}): {end}"
     if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
     return f"{name} cannot be used ({words[:240]})"
@@ -240,17 +232,13 @@ def state_bytes(config: Config) -> int:
     return 4 * _COPIES * count_parameters(config)
 
 
-def refuse_if_too_large(needed: int, available: int | None = None) -> None:
-    """Refuses a step that this machine's memory cannot hold.
-
-    Args:
-        needed: bytes, estimated.
-        available: bytes; by default what this process can still get.
+def refuse_if_too_large(needed: int) -> None:
+    """Refuses a step that needs so many bytes, where this process cannot get them.
 
     Raises:
         OutOfMemory: with the figures and what to lower.
     """
-    available = available_bytes() if available is None else available
+    available = available_bytes()
     if available is not None and needed > available:
         raise out_of_memory(needed, available, "this machine")
 
@@ -297,9 +285,20 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def tpu_metadata(attribute: str) -> str | None:
+    """An attribute of this TPU VM; None where there is none, or no metadata server."""
+    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
+            return str(reply.read().decode().strip()) or None
+    except (OSError, ValueError):
+        return None
+
+
 def slice_place(
-    environ: Mapping[str, str] = os.environ,
-    metadata: Callable[[str], str | None] | None = None,
+    environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
 ) -> tuple[list[str], int] | None:
     """The hosts of the TPU slice that this machine belongs to, and which of them it is; None where
     neither GKE's variables nor the TPU VM's metadata tell.
@@ -311,7 +310,6 @@ def slice_place(
         raise BadInput("several TPU slices in one run are not supported: use one slice")
     hosts, number = environ.get("TPU_WORKER_HOSTNAMES"), environ.get("TPU_WORKER_ID")
     if hosts is None or number is None:
-        metadata = metadata or tpu_metadata
         endpoints = metadata("worker-network-endpoints")
         if not endpoints:
             return None
@@ -321,15 +319,3 @@ def slice_place(
     if not number.isdigit():
         raise BadInput(f"this TPU VM's number in its slice is {number!r}: give --process_id")
     return hosts.split(","), int(number)
-
-
-def tpu_metadata(attribute: str) -> str | None:
-    """An attribute of this TPU VM; None where there is none, or no metadata server."""
-    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
-            return str(reply.read().decode().strip()) or None
-    except (OSError, ValueError):
-        return None

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
-from bigbird_ja.process.errors import BadInput, CommandError, StorageError, classify
+from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.checkpoints import parameters_of
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, devices
@@ -64,7 +64,7 @@ class EstimatorEngine:
         self._step_config = phase or config
         self._last_step = last_step or config.training.num_train_steps
         one_session = OneSession()
-        quiet_logging(one_session.causes)
+        _quiet_logging(one_session.causes)
         self._graph = TrainGraph(self._step_config, first_state, one_session)
         self._input_fn = make_input_fn(batches, replicas, use_tpu)
         self._hook = _Handover()
@@ -78,8 +78,8 @@ class EstimatorEngine:
 
     def begin(self) -> None:
         """Builds the graph and the session, and gives the variables their values."""
-        if not self._use_tpu:
-            enable_determinism()
+        if not self._use_tpu:  # a TPU gives the same bits every time anyway
+            tf.config.experimental.enable_op_determinism()
         self._thread.start()
         self._wait()
         self._step, _ = self._graph.read_notes(self._hook.session)
@@ -123,26 +123,56 @@ class EstimatorEngine:
             if self._error is not None:
                 raise self._error
             raise StorageError(  # a session ends silently when its input does
-                f"the input ended at step {self._step}, before"
-                f" {self._last_step}: check the data with"
-                " `bigbird-ja check-data`"
+                f"the input ended at step {self._step}, before {self._last_step}: check the data"
+                " with `bigbird-ja check-data`"
             )
 
     def _train(self) -> None:
         try:
-            _run_estimator(
-                self._graph.model_fn,
-                self._input_fn,
-                self._hook,
-                self._step_config,
-                self._last_step,
-                scratch=self._scratch,
-                use_tpu=self._use_tpu,
-            )
+            self._run_estimator()
         except BaseException as error:
             self._error = error
         finally:
             self._hook.ended()
+
+    def _run_estimator(self) -> None:
+        """Runs the steps up to the last one.
+
+        Raises:
+            BadInput: the TPU cannot be reached.
+        """
+        from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
+
+        tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
+        config, use_tpu = self._step_config, self._use_tpu
+        estimator = tpu_estimator.TPUEstimator(
+            model_fn=self._graph.model_fn,
+            use_tpu=use_tpu,
+            train_batch_size=config.training.global_batch_size,
+            eval_batch_size=config.training.global_batch_size,
+            config=tpu_config.RunConfig(
+                cluster=devices.resolve_tpu(config) if use_tpu else None,
+                model_dir=self._scratch,
+                tf_random_seed=config.training.seed,
+                save_checkpoints_steps=None,
+                save_checkpoints_secs=None,
+                save_summary_steps=0,
+                log_step_count_steps=None,
+                session_config=_session_config(),
+                tpu_config=tpu_config.TPUConfig(
+                    num_shards=config.tpu.num_cores if use_tpu else None,
+                    # In seconds: the loop grows to this length.
+                    iterations_per_loop=f"{_LOOP_SECONDS}s",
+                    per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
+                ),
+            ),
+        )
+        try:
+            estimator.train(self._input_fn, hooks=[self._hook], max_steps=self._last_step)
+        except ValueError as error:
+            if "num_shards" not in str(error):
+                raise
+            raise BadInput(f"tpu.num_cores={config.tpu.num_cores}: {error}") from error
 
 
 class _Handover(tf.estimator.SessionRunHook):
@@ -220,15 +250,11 @@ class OneSession:
             CommandError: there was one before, and it was lost.
         """
         self._count += 1
-        if self._count > 1:
-            raise self._lost()
-
-    def _lost(self) -> CommandError:
+        if self._count == 1:
+            return
         cause = self.causes.last
         known = classify(cause) if cause is not None else None
-        if known is not None:
-            return known
-        return StorageError(
+        raise known or StorageError(
             f"TensorFlow lost its session ({cause or 'no cause given'}): run the same command again"
         )
 
@@ -245,7 +271,7 @@ class _Causes(logging.Handler):
                 self.last = value
 
 
-def quiet_logging(causes: logging.Handler) -> None:
+def _quiet_logging(causes: logging.Handler) -> None:
     """Sends TensorFlow's chatter nowhere and its lost sessions to `causes`."""
     logger = tf.get_logger()
     logger.propagate = False
@@ -255,65 +281,12 @@ def quiet_logging(causes: logging.Handler) -> None:
     logger.addHandler(causes)
 
 
-def enable_determinism() -> None:
-    """Makes CPU and GPU kernels give the same bits every time; a TPU does anyway."""
-    tf.config.experimental.enable_op_determinism()
-
-
 class _LeaveSignals(tf.estimator.SessionRunHook):
     """In place of TPUEstimator's InstallSignalHandlerHook, which lets Ctrl-C kill the process, and
     which only the main thread may run."""
 
 
-def _run_estimator(
-    model_fn: Callable[..., Any],
-    input_fn: Callable[..., Any],
-    hook: Any,
-    config: Config,
-    last_step: int,
-    *,
-    scratch: str,
-    use_tpu: bool,
-) -> None:
-    """Runs the steps up to `last_step`.
-
-    Raises:
-        BadInput: the TPU cannot be reached.
-    """
-    from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
-
-    tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
-    estimator = tpu_estimator.TPUEstimator(
-        model_fn=model_fn,
-        use_tpu=use_tpu,
-        train_batch_size=config.training.global_batch_size,
-        eval_batch_size=config.training.global_batch_size,
-        config=tpu_config.RunConfig(
-            cluster=devices.resolve_tpu(config) if use_tpu else None,
-            model_dir=scratch,
-            tf_random_seed=config.training.seed,
-            save_checkpoints_steps=None,
-            save_checkpoints_secs=None,
-            save_summary_steps=0,
-            log_step_count_steps=None,
-            session_config=session_config(),
-            tpu_config=tpu_config.TPUConfig(
-                num_shards=config.tpu.num_cores if use_tpu else None,
-                # In seconds: the loop grows to this length.
-                iterations_per_loop=f"{_LOOP_SECONDS}s",
-                per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
-            ),
-        ),
-    )
-    try:
-        estimator.train(input_fn, hooks=[hook], max_steps=last_step)
-    except ValueError as error:
-        if "num_shards" not in str(error):
-            raise
-        raise BadInput(f"tpu.num_cores={config.tpu.num_cores}: {error}") from error
-
-
-def session_config() -> tf.compat.v1.ConfigProto:
+def _session_config() -> tf.compat.v1.ConfigProto:
     """Threads for this machine's cores; GPU memory as needed; none of the graph rewrites that
     could change results between two versions of a graph."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -41,17 +41,20 @@ class TrainGraph:
         self._config, self._init, self._initialised = config, init, initialised
         self.metric_names: list[str] = []
 
-    def model_fn(self, features: Any, labels: Any, mode: str, params: Mapping[str, Any]) -> Any:
+    def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
         """As TPUEstimator wants it; training only."""
         from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
 
         features = dict(features)
         replica_id = features.pop(REPLICA_ID)[0]
         on_tpu = bool(params["use_tpu"])
-        self._create_variables()
+        shapes = {name: spec.shape for name, spec in parameter_specs(self._config).items()}
+        names = list(shapes)
+        shapes |= {slot_name(n, slot): shape for slot in SLOTS for n, shape in shapes.items()}
+        self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
+        self.global_step = tf.compat.v1.train.get_or_create_global_step()
         step = self.global_step.read_value()
         values = {name: variable.read_value() for name, variable in self.variables.items()}
-        names = list(parameter_specs(self._config))
         new_params, new_slots, metrics = train_step(
             self._config,
             {name: values[name] for name in names},
@@ -63,20 +66,13 @@ class TrainGraph:
             cross_replica_sum=tf.compat.v1.tpu.cross_replica_sum if on_tpu else tf.identity,
         )
         finite = metrics.pop("finite")
-        updates = [self.variables[name].assign(new_params[name]) for name in names]
-        for slot in SLOTS:
-            updates += [
-                self.variables[slot_name(name, slot)].assign(new_slots[slot][name])
-                for name in names
-            ]
+        new = {**new_params, **{slot_name(n, s): new_slots[s][n] for s in SLOTS for n in names}}
+        updates = [self.variables[name].assign(value) for name, value in new.items()]
         updates += self._note(step, metrics, finite)
         with tf.control_dependencies(updates):
             train_op = self.global_step.assign_add(1)
         return TPUEstimatorSpec(
-            mode,
-            loss=metrics["loss"],
-            train_op=train_op.op,
-            scaffold_fn=self._scaffold,
+            mode, loss=metrics["loss"], train_op=train_op.op, scaffold_fn=self._scaffold
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
@@ -97,24 +93,13 @@ class TrainGraph:
         """Every variable of a checkpoint, as arrays of their own."""
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
-    def _create_variables(self) -> None:
-        self.variables: dict[str, tf.Variable] = {}
-        specs = parameter_specs(self._config)
-        for name, spec in specs.items():
-            self.variables[name] = _variable(name, spec.shape, tf.float32)
-        for slot in SLOTS:
-            for name, spec in specs.items():
-                slot_of = slot_name(name, slot)
-                self.variables[slot_of] = _variable(slot_of, spec.shape, tf.float32)
-        self.global_step = tf.compat.v1.train.get_or_create_global_step()
-
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
         """Writes this step's metrics and finiteness down; the ring's last row is the last step."""
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
         every = self._config.training.log_every_steps
-        self._ring = _variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)], tf.float32)
+        self._ring = _variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)])
         self._ring_steps = _variable(f"{_NOTES}/ring_steps", [RING_ROWS + 1], tf.int64)
         self._first_bad = _variable(f"{_NOTES}/first_bad_step", [], tf.int64, -1)
         is_logged = tf.equal(done % every, 0)
@@ -177,8 +162,6 @@ def make_input_fn(
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
     """Cuts each batch into equal parts, one per core, and adds which core each is for."""
     cores = len(replica_ids)
-    if cores == 1:
-        return batches.map(lambda batch: {**batch, REPLICA_ID: tf.constant([replica_ids[0]])})
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 
     def cut(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -191,7 +174,7 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
     return batches.map(cut).unbatch()
 
 
-def _variable(name: str, shape: Any, dtype: tf.DType, value: int = 0) -> tf.Variable:
+def _variable(name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0) -> tf.Variable:
     initializer = (  # a large constant would be a part of the graph
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )

@@ -35,12 +35,14 @@ from bigbird_ja.train.engines.pjrt_step import (
     make_step,
     place,
     shapes,
+    to_devices,
     to_host,
 )
 from bigbird_ja.train.engines.xla_call import CompiledPrograms, as_jax_function, shard_map
 from bigbird_ja.train.program import Program
 
 _AHEAD = 2  # steps that are dispatched while one runs
+_BATCHES_AHEAD = 2  # that wait on the devices, at most
 _POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0  # for the input to end
 
@@ -115,7 +117,9 @@ class PjrtEngine:
             jax.block_until_ready(notes)
             self._last = step, notes
             bad = self._note(step, notes, metrics) if step % self._every == 0 else None
-            if bad is not None or not self._under_way or not self._next_is_ready():
+            if bad is not None or not self._under_way:
+                return StepResult(step, metrics, bad)
+            if not self._under_way[0][1].metrics.is_ready():
                 return StepResult(step, metrics, bad)
 
     def settle(self) -> StepResult:
@@ -133,16 +137,16 @@ class PjrtEngine:
         """Copies the state on the devices; it comes to the host while the next steps run. Parts
         that lie with other processes are gathered at once: there all take part."""
         if self._lowered.shards and jax.process_count() > 1:
-            gathered = self._to_host(self._state)
-            return lambda: gathered
+            values = to_host(self._state, self._lowered)
+            return lambda: values
         try:
             copied = jax.block_until_ready(self._copy(self._state))
         except Exception as error:  # no room for a copy: the devices wait for the host
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            values = self._to_host(self._state)
+            values = to_host(self._state, self._lowered)
             return lambda: values
-        return lambda: self._to_host(copied)
+        return lambda: to_host(copied, self._lowered)
 
     def forward(self) -> Any:
         """The model on the devices of this process: it evaluates its own part of the records."""
@@ -223,18 +227,12 @@ class PjrtEngine:
         self._dispatched += 1
         self._under_way.append((self._dispatched, notes))
 
-    def _next_is_ready(self) -> bool:
-        return bool(self._under_way[0][1].metrics.is_ready())
-
     def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
         """Fetches a step's metrics into `metrics`; the first bad step so far."""
         row = np.asarray(notes.metrics)
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
         return bad if bad >= 0 else None
-
-    def _to_host(self, state: State) -> dict[str, np.ndarray]:
-        return to_host(state, self._lowered)
 
 
 class Feeder:
@@ -243,17 +241,11 @@ class Feeder:
     Args:
         batches: made, iterated and placed in the thread.
         place: brings one batch to the devices.
-        ahead: batches that wait at most.
     """
 
-    def __init__(
-        self,
-        batches: Callable[[], Iterable[Any]],
-        place: Callable[[Any], Any],
-        ahead: int = 2,
-    ) -> None:
+    def __init__(self, batches: Callable[[], Iterable[Any]], place: Callable[[Any], Any]) -> None:
         self._batches, self._place = batches, place
-        self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
+        self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_BATCHES_AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="input", daemon=True)
         self._thread.start()
@@ -322,13 +314,9 @@ class PjrtForward:
     def place(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Brings parameters to the devices, from the host and by name."""
         everywhere = NamedSharding(self._mesh, P())
-        ordered = [
-            np.asarray(parameters[name], np.float32) for name in parameter_specs(self.config)
-        ]
-        self.parameters = [
-            jax.make_array_from_callback(value.shape, everywhere, value.__getitem__)
-            for value in ordered
-        ]
+        names = parameter_specs(self.config)
+        ordered = [np.asarray(parameters[name], np.float32) for name in names]
+        self.parameters = [to_devices(value, everywhere) for value in ordered]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """As `Model.metrics`; rows that fill it up to a multiple of the devices are cut

@@ -82,8 +82,7 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
 
 def state_parts(step: LoweredStep) -> State:
     """How a state lies over the devices, as `PartitionSpec`s."""
-    slots = [_partition(step.shards[name]) if step.shards else P() for name in _of_slots(step)]
-    return State([P()] * len(step.parameters), slots, P(), P())
+    return State([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
 
 
 def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDtypeStruct]]:
@@ -92,11 +91,10 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDty
     def shape(spec: Spec, part: Any) -> Any:
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=NamedSharding(mesh, part))
 
-    parts = state_parts(step)
     scalar = shape(Spec((), "int32"), P())
     state = State(
         [shape(spec, P()) for spec in step.parameters.values()],
-        [shape(spec, part) for spec, part in zip(slot_specs(step), parts.slots, strict=True)],
+        [shape(spec, part) for spec, part in _slots(step)],
         scalar,
         scalar,
     )
@@ -107,21 +105,15 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDty
     return state, batch
 
 
-def slot_specs(step: LoweredStep) -> list[Spec]:
-    """The slots as they lie on the devices: filled up where they are divided."""
+def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
+    """Each slot as it lies on the devices, filled up where it is divided, and its partition."""
     if not step.shards:
-        return list(step.slots.values())
-    of_slots = zip(step.slots.values(), _of_slots(step), strict=True)
-    return [step.shards[name].whole(spec, step.replicas) for spec, name in of_slots]
-
-
-def _of_slots(step: LoweredStep) -> list[str]:
-    """The parameter of each slot."""
-    return [*step.parameters] * len(SLOTS)
-
-
-def _partition(shard: Shard) -> Any:
-    return P(*[None] * shard.dimension, AXIS)
+        return [(spec, P()) for spec in step.slots.values()]
+    shards = [step.shards[name] for name in step.parameters] * len(SLOTS)
+    return [
+        (shard.whole(spec, step.replicas), P(*[None] * shard.dimension, AXIS))
+        for spec, shard in zip(step.slots.values(), shards, strict=True)
+    ]
 
 
 def _sum(
@@ -189,17 +181,17 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
 
     def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
         value = _filled(np.asarray(values[name], np.float32), shape.shape)
-        return _put(value, shape.sharding)
+        return to_devices(value, shape.sharding)
 
     return State(
         [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
         [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
-        _put(np.asarray(values[STEP], np.int32), state.step.sharding),
-        _put(np.asarray(-1, np.int32), state.first_bad.sharding),
+        to_devices(np.asarray(values[STEP], np.int32), state.step.sharding),
+        to_devices(np.asarray(-1, np.int32), state.first_bad.sharding),
     )
 
 
-def _put(value: np.ndarray, sharding: Any) -> jax.Array:
+def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
     """Not `device_put`, which compares the values of all processes, by sums of its own."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
@@ -208,19 +200,17 @@ def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
     """The values of a state by name, whole. Where slots are divided over several processes, all of
     them have to call this together: the parts travel between them, one slot at a time."""
     specs = {**step.parameters, **step.slots}
-    arrays = [_local(array) for array in (*state.parameters, *state.slots)]
+    arrays = [
+        array.addressable_data(0) if array.is_fully_replicated else array
+        for array in (*state.parameters, *state.slots)
+    ]
     for array in arrays:
         if array.is_fully_addressable:
             array.copy_to_host_async()
     named = zip(specs.items(), arrays, strict=True)
-    values = {name: _cut(_read(array), spec) for (name, spec), array in named}
+    values = {name: _read(array)[tuple(map(slice, spec.shape))] for (name, spec), array in named}
     number: Any = np.int64(int(state.step))
     return {**values, STEP: number}
-
-
-def _local(array: jax.Array) -> jax.Array:
-    """This process's copy, where it has a whole one."""
-    return array.addressable_data(0) if array.is_fully_replicated else array
 
 
 def _read(array: jax.Array) -> np.ndarray:
@@ -240,7 +230,3 @@ def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if value.shape == shape:
         return value
     return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
-
-
-def _cut(value: np.ndarray, spec: Spec) -> np.ndarray:
-    return value[tuple(slice(size) for size in spec.shape)]

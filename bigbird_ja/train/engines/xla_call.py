@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,8 @@ class CompiledPrograms:
         """Downloads what was kept, and sets JAX's folder."""
         if self._is_unsafe(jax.__version_info__):
             return
-        self._try(self._fetch)
+        with self._failures_logged():
+            self._fetch()
         jax.config.update("jax_compilation_cache_dir", self._local)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -179,8 +180,13 @@ class CompiledPrograms:
 
     def keep(self) -> None:
         """Uploads what was compiled since to the bucket."""
-        if storage.is_remote(self._place) and os.path.isdir(self._local):
-            self._try(self._store)
+        if not storage.is_remote(self._place) or not os.path.isdir(self._local):
+            return
+        with self._failures_logged():
+            new = sorted(set(os.listdir(self._local)) - self._before)
+            for name in new:
+                storage.upload(os.path.join(self._local, name), storage.join(self._place, name))
+            self._before |= set(new)
 
     def _is_unsafe(self, jax_version: tuple[int, ...]) -> bool:
         """jaxlib 0.4.34 brings CPU programs back that write over donated memory and crash."""
@@ -195,15 +201,10 @@ class CompiledPrograms:
             storage.download(storage.join(self._place, name), os.path.join(self._local, name))
         self._before = set(names)
 
-    def _store(self) -> None:
-        new = sorted(set(os.listdir(self._local)) - self._before)
-        for name in new:
-            storage.upload(os.path.join(self._local, name), storage.join(self._place, name))
-        self._before |= set(new)
-
-    def _try(self, work: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def _failures_logged(self) -> Iterator[None]:
         try:
-            work()
+            yield
         except (OSError, StorageError) as error:
             self._log(f"compiled programs are not kept this time: {error}")
 
