@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import transformers
@@ -24,7 +25,7 @@ _VOCABULARY = 3000
 
 
 def _save(
-    backend: tokenizers.Tokenizer, folder: Path, kind: str = "PreTrainedTokenizerFast", **parts: str
+    backend: tokenizers.Tokenizer, folder: Path, kind: str = "PreTrainedTokenizerFast", **parts: Any
 ) -> None:
     getattr(transformers, kind)(tokenizer_object=backend, **parts).save_pretrained(folder)
 
@@ -53,7 +54,8 @@ def roberta_bpe(folder: Path, texts: Sequence[str]) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     backend.train_from_iterator(texts, trainer)
-    _save(backend, folder, **_ROBERTA)
+    # transformers 4 would take the space away that is not stated here, too.
+    _save(backend, folder, add_prefix_space=True, **_ROBERTA)
 
 
 def wordpiece(folder: Path, texts: Sequence[str]) -> None:
