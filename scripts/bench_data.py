@@ -119,6 +119,27 @@ def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
     return rows
 
 
+def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
+    """Rows: the tokenizers of Hugging Face folders on one core, and their own marks of words."""
+    from bigbird_ja.text import tokenizer, words
+    from testkit import tokenizer_folders
+
+    part = texts[: max(1, len(texts) // 20)]
+    megabytes = sum(len(text.encode()) for text in part) / 1e6
+    rows = []
+    for kind, train in tokenizer_folders.KINDS.items():
+        train(Path(work, kind), texts[:60])
+        loaded = tokenizer.load_any(str(Path(work, kind)))
+        marker = words.word_marker("script", loaded)
+        cpu = time.process_time()
+        ids = loaded.encode_arrays(part)
+        encoded = time.process_time()
+        marker(part, ids)
+        marked = time.process_time()
+        rows.append([kind, megabytes / (encoded - cpu), megabytes / (marked - encoded)])
+    return rows
+
+
 def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
     """Rows: make-data from text to finished shards, in the modes that have a target."""
     common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
@@ -244,6 +265,8 @@ def main(_: list[str]) -> None:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         print(f"{source}: {size / 1e6:.1f} MB of text, {len(texts):,} documents")
         print(table(raw_rates(texts, tokenizer), ["on one core", "MB/s"]))
+        header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
+        print(f"\n{table(kind_rates(texts, work), header)}")
         del texts
         rows = make_rates(source, double, size, tokenizer, work)
         header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",

@@ -16,7 +16,7 @@ from bigbird_ja.cli.command_flags import Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 EXAMPLE = "bigbird-ja check-data --data_dir=data"
 _COLOURS = {

@@ -22,12 +22,12 @@ from absl import flags as absl_flags
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text.interface import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Forward
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
-MASK = "[MASK]"
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
@@ -67,7 +67,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     ]
     print(table(rows, ["mask", "token", "probability"]))
     if len(text) < 400:
-        print("\n".join(map(printable, filled_text(text, masks).split("\n"))))
+        print(
+            "\n".join(map(printable, filled_text(text, masks, model.tokenizer.written).split("\n")))
+        )
     return {"step": model.step, "masks": masks}
 
 
@@ -83,7 +85,7 @@ def fill_mask(
     import numpy as np
 
     special = tokenizer.special
-    ids = [special.cls, *encode_with_masks(text, tokenizer), special.sep]
+    ids = [special.cls, *tokenizer.encode_with_masks(text), special.sep]
     positions = [place for place, i in enumerate(ids) if i == special.mask]
     most = forward.config.model.max_position_embeddings or 0
     if len(ids) > most:
@@ -98,36 +100,15 @@ def fill_mask(
                 "token_id": int(i),
                 "probability": math.exp(float(row[i])),
             }
-            for i in np.argsort(-row, kind="stable")[:top_k]
+            for i in np.argsort(-row[: tokenizer.vocab_size], kind="stable")[:top_k]
         ]
         for row in scores
     ]
 
 
-def encode_with_masks(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
-
-    The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no space
-    is put after it, and spaces before it are removed. To that end each mask travels through
-    SentencePiece as a marker that is always one piece.
-    """
-    marker = "_NEWLINE_"
-    special = tokenizer.special
-    parts = text.split(MASK)
-    is_mask: list[bool] = []  # of each marker in the text, in order
-    for part in parts:
-        is_mask += [False] * part.count(marker) + [True]
-    joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
-    ids = tokenizer.encode(joined)
-    if len(parts) > 1 and not parts[0].strip() and tokenizer.pieces[ids[0]] == "▁":
-        ids = ids[1:]
-    markers = iter(is_mask)
-    return [special.mask if i == special.newline and next(markers) else i for i in ids]
-
-
-def filled_text(text: str, masks: list[list[dict[str, Any]]]) -> str:
-    """The text with the best candidate at each mask, in brackets."""
-    best = (candidates[0]["token"].replace("▁", " ") for candidates in masks)
+def filled_text(text: str, masks: list[list[dict[str, Any]]], written: list[str]) -> str:
+    """The text with the best candidate at each mask, in brackets; `written` as the tokenizer's."""
+    best = (written[candidates[0]["token_id"]].replace("▁", " ") for candidates in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)
 
 

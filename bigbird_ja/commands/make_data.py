@@ -14,7 +14,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.settings.schema import LENGTH_SETTINGS, OPTIONS
+from bigbird_ja.settings.schema import MAKING_SETTINGS, OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -26,7 +26,7 @@ EXAMPLE = (
 )
 
 # The model only says which lengths it can be trained on.
-SETTINGS = ("make_data", *LENGTH_SETTINGS)
+SETTINGS = MAKING_SETTINGS
 
 
 def define_flags(flags: Flags) -> None:
@@ -34,13 +34,13 @@ def define_flags(flags: Flags) -> None:
     corpus_input.define_flags(flags, weights=True)
     flags.path(
         "tokenizer",
-        "SentencePiece .model file that `tokenize` wrote, or that you have, or a Hugging Face"
-        " folder with one, on disk or gs://.",
+        "SentencePiece .model file that `tokenize` wrote, or that you have, or any Hugging Face"
+        " folder that `AutoTokenizer` takes, on disk or gs://.",
         required=True,
     )  # fmt: skip
     flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
-    for key, option in OPTIONS.items():
-        if option.section == "make_data":
+    for key in MAKING_SETTINGS:
+        if OPTIONS[key].section == "make_data":
             flags.setting(key)
     flags.integer(
         "num_workers", None, "Processes. The bytes do not depend on it.", low=1, high=1024,

@@ -31,7 +31,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import sentences, words
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text.interface import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence
@@ -257,8 +257,9 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
     """The tokens of a document (above 0) that begin a sentence."""
     if not len(ids):
         return []
-    ends = np.array([0, *sentences.boundaries(tokenizer.surface(text))])
-    starts = words.starts_at(ends, tokenizer.token_offsets(text, ids))
+    surface, offsets = tokenizer.surface_and_offsets(text, ids)
+    ends = np.array([0, *sentences.boundaries(surface)])
+    starts = words.starts_at(ends, offsets)
     return [int(i) for i in np.flatnonzero(starts) if i]
 
 

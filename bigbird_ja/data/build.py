@@ -37,7 +37,8 @@ from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Part
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text.sentences import MARKERS
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -163,6 +164,7 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed)
     numbers = dict.fromkeys(SPLITS, 0)
     total = int(sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts))
+    cut = _noticing_markers(cut, request.tokenizer)
     packer = (request.tokenizer, spec, work.block)
     with (
         Workers(request.num_workers, blocks.start_packer, packer) as workers,
@@ -172,6 +174,21 @@ def _pack_blocks(request: Request, work: Work) -> dict[str, int]:
             numbers[split] += 1
             progress.update(size)
     return numbers
+
+
+def _noticing_markers(cut: Iterable[blocks.Block], tokenizer: Tokenizer) -> Iterator[blocks.Block]:
+    """The blocks; logs once where their text has markers that are no pieces of the tokenizer."""
+    is_pending = tokenizer.special.article is None
+    for block in cut:
+        if is_pending and (
+            marker := next(filter("".join(block.texts).__contains__, MARKERS), None)
+        ):
+            is_pending = False
+            log(
+                f"{tokenizer.source} has no piece for Wiki40b's markers, which the text holds:"
+                f" {marker} becomes {len(tokenizer.encode(marker))} tokens of text"
+            )
+        yield block
 
 
 def _text_bytes(part: Part) -> int:

@@ -29,7 +29,7 @@ from bigbird_ja.storage.decode import Count
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
@@ -177,7 +177,7 @@ def spec_of(
         **{name: value for name, value in chosen.items() if name in names},
         input_mask=input_mask,
         vocab_size=tokenizer.vocab_size,
-        special_ids=dataclasses.asdict(tokenizer.special),
+        special_ids=tokenizer.special_ids,
         tokenizer_sha256=tokenizer.sha256,
         corpus=corpus.fingerprint,
         mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
@@ -307,6 +307,7 @@ class Manifest(DataSpec):
             "make_data.masked_lm_prob": self.masked_lm_prob,
             "make_data.mask_unit": self.mask_unit,
             "make_data.nsp": self.nsp,
+            "make_data.pad_id": self.pad_id,
         }
 
     def shards(self, split: str) -> tuple[Shard, ...]:

@@ -32,6 +32,8 @@ from bigbird_ja.data import hashing
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
 
+_MOST_COMPARED = 16  # special ids; where there are more, a table is looked up
+
 Array = Any  # of NumPy or TensorFlow
 
 
@@ -62,7 +64,11 @@ class MaskingRule:
 
     def ordinary_ids(self) -> npt.NDArray[np.int32]:
         """int32 [ordinary]: what a random token is drawn from."""
-        return np.setdiff1d(np.arange(self.vocab_size), self.special_ids).astype(np.int32)
+        return np.flatnonzero(self.is_ordinary_id()).astype(np.int32)
+
+    def is_ordinary_id(self) -> npt.NDArray[np.bool_]:
+        """bool [vocab_size]: the ids that are neither special nor unused."""
+        return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
 
 class Arrays:
@@ -169,6 +175,8 @@ class MaskRate:
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: Arrays = NUMPY) -> Array:
     """bool, of the shape of `tokens`: neither special nor padding."""
+    if len(rule.other_special) > _MOST_COMPARED:
+        return arrays.gather(rule.is_ordinary_id(), tokens)
     ordinary = tokens >= rule.special_prefix
     for special in rule.other_special:
         ordinary = ordinary & arrays.xp.not_equal(tokens, special)

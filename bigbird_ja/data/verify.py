@@ -7,7 +7,6 @@ has failed. None of them parses a record: that is `check`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.console import human_bytes, log
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text import tokenizer as tokenizer_lib
 
 _CHUNK = 1 << 20
 _LOG_FROM = 4 << 30  # bytes that take seconds to read
@@ -123,11 +122,10 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     try:
-        tokenizer = Tokenizer(data, manifest_lib.TOKENIZER_NAME)
+        tokenizer = tokenizer_lib.from_bytes(data, manifest_lib.TOKENIZER_NAME)
     except BadInput as error:
         return str(error)
-    ids = dataclasses.asdict(tokenizer.special)
-    if (tokenizer.vocab_size, ids) != (manifest.vocab_size, manifest.special_ids):
+    if (tokenizer.vocab_size, tokenizer.special_ids) != (manifest.vocab_size, manifest.special_ids):
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
     return None
 

@@ -125,7 +125,7 @@ class Evaluator:
         """
         model, manifest = load_model(self.model_dir, step), self._manifest
         settings = model.config.model
-        if settings.vocab_size != manifest.vocab_size:
+        if (settings.vocab_size or 0) < manifest.vocab_size:
             raise BadInput(
                 f"{self._data_dir} has a vocabulary of {manifest.vocab_size:,}, the model in"
                 f" {self.model_dir} one of {settings.vocab_size:,}: give the data it was trained on"

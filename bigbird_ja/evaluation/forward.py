@@ -73,7 +73,8 @@ def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
     assert most is not None
     if missing < 0 or given > most:
         raise ValueError(f"{given} tokens; the model takes {most}")
-    return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)])
+    fill = config.make_data.pad_id
+    return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)], constant_values=fill)
 
 
 class Model(Protocol):
@@ -116,7 +117,7 @@ class Forward:
         """What the model expects at some positions.
 
         Args:
-            input_ids: int [b, n]; 0 is padding. Padded here as the attention pattern needs it.
+            input_ids: int [b, n]. Padded here as the attention pattern needs it.
             positions: int [b, P].
 
         Returns:

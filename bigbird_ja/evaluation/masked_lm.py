@@ -18,7 +18,7 @@ from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Model
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 Arrays = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
@@ -86,8 +86,7 @@ def evaluate_model(
         return None
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
-    # An unknown piece replaces at least one character.
-    characters = None if tokenizer is None else np.maximum(tokenizer.piece_lengths, 1)
+    characters = None if tokenizer is None else tokenizer.characters
     return {
         **summarise(collected, manifest, characters),
         "examples": examples,
@@ -297,13 +296,13 @@ def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list
     scores = forward.log_probabilities(row[None], positions[chosen][None])[0]
 
     def text(ids: Any) -> str:
-        pieces = [tokenizer.pieces[int(i)] for i in ids if int(i) != tokenizer.special.pad]
+        pieces = [tokenizer.written[int(i)] for i in ids if int(i) != tokenizer.special.pad]
         return "".join(pieces).replace("▁", " ")
 
     examples = []
     truths = batch["masked_lm_ids"][0][chosen]
     for place, truth, score in zip(positions[chosen], truths, scores, strict=True):
-        best = int(score.argmax())
+        best = int(score[: tokenizer.vocab_size].argmax())
         examples.append(
             {
                 "before": text(row[max(0, place - _CONTEXT) : place]),

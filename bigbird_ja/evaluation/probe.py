@@ -22,7 +22,7 @@ from bigbird_ja.storage import plotting
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Forward
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 WINDOW = 512  # tokens that the limited model sees
 _TAIL = 32  # tokens after the masked name that the window keeps
@@ -135,7 +135,7 @@ def find_cases(
 
 def _surface(record: np.ndarray, tokenizer: Tokenizer) -> tuple[str, np.ndarray]:
     """The text that a record's pieces write, and where each token starts in it: int64 [S + 1]."""
-    pieces = tokenizer.pieces
+    pieces = tokenizer.written
     is_text = tokenizer.is_text_piece
     # Special pieces and unknown ones become one character that no name contains.
     written = [pieces[i] if is_text[i] else "\n" for i in record]

@@ -23,7 +23,7 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import set_value
 from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text.interface import Tokenizer
 
 OURS = "bigbird_ja"
 _CONFIG = "config.json"
@@ -80,7 +80,7 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         if (value := state.get(hugging_face_name(config.model, name))) is not None
     }
     check_parameters(params, config, path, _ADVICE)
-    tokenizer = tokenizer_lib.load(storage.join(folder, "spiece.model"))
+    tokenizer = tokenizer_lib.load_any(folder)
     return TrainedModel(folder, config, params, tokenizer, trained, None)
 
 
@@ -175,6 +175,7 @@ def _read_config(folder: str) -> tuple[Config, int]:
             set_value(config, name, OPTIONS[name].read(value, path))
     config.make_data.nsp = "BigBirdForPreTraining" in content.get("architectures", [])
     config.make_data.seq_length = config.model.max_position_embeddings or 0
+    config.make_data.pad_id = OPTIONS["make_data.pad_id"].read(content.get("pad_token_id", 0), path)
     config.training.dtype = "float32"
     validate_config(config)
     step = ours.get("step")

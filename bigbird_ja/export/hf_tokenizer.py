@@ -23,7 +23,8 @@ import json
 from typing import Any
 
 from bigbird_ja.text import model_proto
-from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, Tokenizer
+from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer
 
 _MASK = "[MASK]"
 
@@ -40,12 +41,14 @@ _ROLES = {
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
-    """The tokenizer's files: name -> content.
+    """The tokenizer's files: name -> content. Those of another project's folder are handed back.
 
     Args:
-        tokenizer: ours.
+        tokenizer: of the data.
         model_max_length: tokens that the model takes.
     """
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        return _handed_back(tokenizer)
     return {
         "spiece.model": tokenizer.model_bytes,
         "tokenizer.json": _json(tokenizer_json(tokenizer), indent=None),
@@ -56,7 +59,18 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
     }
 
 
-def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+def _handed_back(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """A folder's files, with a class in tokenizer_config.json that transformers 4 and 5 both know
+    and that reads tokenizer.json as it is, where none is stated or one that only 5 knows."""
+    files = dict(tokenizer.files)
+    config = json.loads(files.get("tokenizer_config.json", b"{}"))
+    if config.get("tokenizer_class", "TokenizersBackend") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        files["tokenizer_config.json"] = _json(config)
+    return files
+
+
+def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     """The content of `tokenizer.json`, the format of the `tokenizers` library."""
     settings = model_proto.settings(tokenizer.model_bytes)
     ids = {piece: tokenizer.pieces.index(piece) for piece in CONTROL_PIECES}
@@ -125,7 +139,9 @@ def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[str, Any]:
+def _model(
+    tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSettings
+) -> dict[str, Any]:
     scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
     if settings.model_type == model_proto.UNIGRAM:
         return {
@@ -149,7 +165,7 @@ def _model(tokenizer: Tokenizer, settings: model_proto.ModelSettings) -> dict[st
     }
 
 
-def _has_bytes(tokenizer: Tokenizer) -> bool:
+def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
     """Whether unknown characters are spelt in bytes: in models of other projects."""
     return "<0x00>" in tokenizer.pieces
 
@@ -165,7 +181,7 @@ def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
     return [[left, right] for *_, left, right in sorted(merges)]
 
 
-def _config(tokenizer: Tokenizer, model_max_length: int) -> dict[str, Any]:
+def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         # As in transformers' BigBird tokenizer: segments only on request.

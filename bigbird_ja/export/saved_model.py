@@ -18,7 +18,6 @@ from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
-from bigbird_ja.model.params import PAD_ID
 from bigbird_ja.settings.schema import Config
 
 _IDS = tf.TensorSpec([None, None], tf.int32)
@@ -55,7 +54,7 @@ class ServedModel(tf.Module):
 
     @tf.function(input_signature=[_IDS, _IDS])
     def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """ids int32 [b, n], 0 is padding -> `embeddings` float32 [b, n, hidden]."""
+        """ids int32 [b, n], padded by the tokenizer's id -> `embeddings` float32 [b, n, hidden]."""
         return {"embeddings": self._encode(input_ids, segment_ids)}
 
     @tf.function(input_signature=[_IDS, _IDS, _IDS])
@@ -92,7 +91,7 @@ class ServedModel(tf.Module):
         given = tf.shape(input_ids)[1]
         padding = [[0, 0], [0, length - given]]
         rows = (
-            tf.pad(input_ids, padding, constant_values=PAD_ID),
+            tf.pad(input_ids, padding, constant_values=self._config.make_data.pad_id),
             tf.pad(segment_ids, padding),
         )
 

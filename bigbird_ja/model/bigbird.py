@@ -8,7 +8,7 @@ from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
-from bigbird_ja.model.params import PAD_ID, SEGMENTS, WORDS, layer_parameter_names
+from bigbird_ja.model.params import SEGMENTS, WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
@@ -34,7 +34,8 @@ def encode(
     Args:
         params: as `parameter_specs` lists them, float32.
         config: completed by a data set.
-        input_ids: int32 [b, S] with static shape; `PAD_ID` is padding, which nothing attends to.
+        input_ids: int32 [b, S] with static shape; `make_data.pad_id` is padding, to which nothing
+            attends.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
         positions: int32 [b, P], each below S; None: all.
@@ -55,7 +56,7 @@ def encode(
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
-    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
+    input_mask = tf.cast(tf.not_equal(input_ids, config.make_data.pad_id), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
     if offset:
         # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.

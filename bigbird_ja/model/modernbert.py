@@ -16,7 +16,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.attention import banded_attention, dense_attention
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
-from bigbird_ja.model.params import PAD_ID, WORDS, layer_parameter_names
+from bigbird_ja.model.params import WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
 
@@ -37,7 +37,7 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    input_mask = tf.cast(tf.not_equal(input_ids, PAD_ID), tf.float32)
+    input_mask = tf.cast(tf.not_equal(input_ids, config.make_data.pad_id), tf.float32)
     places = None
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])

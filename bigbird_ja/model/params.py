@@ -19,8 +19,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 
-# The data's padding id: SentencePiece is trained with pad_id=0; data sets are refused otherwise.
-PAD_ID = 0
 SEGMENTS = 2  # rows of the segment table: A and B
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"

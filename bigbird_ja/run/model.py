@@ -31,7 +31,7 @@ from bigbird_ja.storage.disk import scratch_directory
 if TYPE_CHECKING:
     import numpy as np
 
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 CONTINUED = "continued_with"  # the event of `pretrain --continue_with`

@@ -72,6 +72,10 @@ class MakeDataConfig:
     nsp: bool = option(
         False, "Pairs of segments (A and B), for next-sentence prediction.", fixed_by_data=True,
     )  # fmt: skip
+    pad_id: int = option(
+        0, "Id of the padding, which is the tokenizer's.", fixed_by_data=True, low=0,
+        high=10_000_000,
+    )  # fmt: skip
     eval_fraction: float = option(
         0.01, "Share of the documents held out for evaluation.", low=0.0, high=0.5,
     )  # fmt: skip
@@ -352,6 +356,9 @@ LENGTH_SETTINGS: tuple[str, ...] = tuple(
     f"model.{name}"
     for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
 )
+
+# `make-data`: the tokenizer decides what the padding is.
+MAKING_SETTINGS: tuple[str, ...] = (*_all_but("make_data", "pad_id"), *LENGTH_SETTINGS)
 
 RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
 

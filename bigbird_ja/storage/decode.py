@@ -123,14 +123,14 @@ def numbered_lines(
         yield line, value
 
 
-def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
-    """What `read_yaml` gave, as an object of a declared type.
+def convert(value: Any, kind: type[T], where: str, advice: str = "", strict: bool = True) -> T:
+    """What `read_yaml` gave, as an object of a declared type; numbers may be text if not `strict`.
 
     Raises:
         BadInput: it is something else.
     """
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, strict=strict)
     except _UNREADABLE as error:
         raise BadInput(_message(where, _describe(error), advice)) from error
 

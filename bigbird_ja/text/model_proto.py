@@ -14,8 +14,9 @@ Which piece plays which part: what a Hugging Face folder states (`special_tokens
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,10 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+# Where a folder states which piece plays which part; the later file wins.
+PART_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 # Our name -> the part in Hugging Face's files, and names by which others call it.
-_PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<unk>": ("unk_token", ("[UNK]",)),
     "<pad>": ("pad_token", ("[PAD]",)),
     "[CLS]": ("cls_token", ("<cls>",)),
@@ -167,13 +170,19 @@ def read_folder(folder: str) -> tuple[bytes, str, dict[str, str]] | None:
 
 
 def _parts(folder: str) -> dict[str, str]:
+    files = []
+    for name in PART_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            files.append(decode.read_json(storage.join(folder, name), dict[str, Any]))
+    return stated_parts(files)
+
+
+def stated_parts(files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Hugging Face's names of parts, such as `cls_token` -> the piece that plays it, of the content
+    of `PART_FILES`."""
     parts: dict[str, str] = {}
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        try:
-            stated = decode.read_json(storage.join(folder, name), dict[str, Any])
-        except FileNotFoundError:
-            continue
-        for part, _ in _PARTS.values():
+    for stated in files:
+        for part, _ in PARTS.values():
             token = stated.get(part)
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
@@ -207,7 +216,7 @@ def adapt(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], sour
     ours = pieces(model)
     count = len(ours)
     changes: dict[str, str] = {}
-    for name, (part, others) in _PARTS.items():
+    for name, (part, others) in PARTS.items():
         kind = UNKNOWN if name == "<unk>" else CONTROL
         place = _find(ours, name, parts.get(part), others)
         if place is None:
@@ -240,7 +249,7 @@ def _find(
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}
-    ours = _PARTS.keys() - {name}
+    ours = PARTS.keys() - {name}
     for candidate in (name, stated, *others):
         # One piece cannot play two parts: <s> that is also [CLS] keeps the first of them.
         if candidate in places and candidate not in ours:

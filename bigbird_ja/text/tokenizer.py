@@ -1,4 +1,4 @@
-"""A SentencePiece model as everything else sees it: ids by name, batches, one normalisation.
+"""SentencePiece models, and reading a tokenizer of any kind.
 
 Special ids are read from the model by name here and nowhere typed a second time. Normalisation
 (NFKC by default) is the model's own business: text goes in as it is, once.
@@ -7,17 +7,17 @@ Special ids are read from the model by name here and nowhere typed a second time
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import folder_files, model_proto
+from bigbird_ja.text.folder_tokenizer import FolderTokenizer
+from bigbird_ja.text.interface import MASK, SpecialIds, Tokenizer, check_encodable
 from bigbird_ja.text.sentences import MARKERS
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
@@ -27,24 +27,7 @@ USER_PIECES: tuple[str, ...] = MARKERS
 SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
 
 
-@dataclass(frozen=True)
-class SpecialIds:
-    """The ids of the special pieces of one model."""
-
-    pad: int
-    bos: int
-    eos: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-    article: int
-    section: int
-    paragraph: int
-    newline: int
-
-
-class Tokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """One SentencePiece model.
 
     Raises:
@@ -52,16 +35,9 @@ class Tokenizer:
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
-        self.model_bytes = model
-        self.source = source
-        # Of another project's model: `changes` and `old_ids` of `model_proto.Adapted`.
-        self.changes: dict[str, str] = {}
-        self.old_ids: list[int | None] | None = None
+        super().__init__(model, source)
         self._processor = _processor_of(model, source)
         self.special = self._special_ids()
-
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
-        return Tokenizer, (self.model_bytes, self.source)
 
     def _special_ids(self) -> SpecialIds:
         ids = [self._processor.PieceToId(name) for name in SPECIAL_PIECES]
@@ -107,11 +83,6 @@ class Tokenizer:
         )
 
     @functools.cached_property
-    def sha256(self) -> str:
-        """Hex digest of the model file."""
-        return hashlib.sha256(self.model_bytes).hexdigest()
-
-    @functools.cached_property
     def normalization(self) -> str:
         """The rule in the model, such as "nmt_nfkc"; nothing else normalises."""
         return model_proto.settings(self.model_bytes).normalization
@@ -121,14 +92,6 @@ class Tokenizer:
         scores = (self._processor.GetScore(i) for i in range(self.vocab_size))
         rows = zip(self.pieces, scores, strict=True)
         return "".join(f"{piece}\t{score:g}\n" for piece, score in rows)
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of one text, without [CLS] and [SEP]."""
-        return self.encode_arrays([text])[0].tolist()
-
-    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """Ids of many texts, in one call."""
-        return [ids.tolist() for ids in self.encode_arrays(texts, num_threads)]
 
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
         """int32 [tokens] of each text, in one call: SentencePiece makes a thread pool per call.
@@ -179,6 +142,34 @@ class Tokenizer:
             lengths = np.array([len(piece) for piece in pieces])
         return np.cumsum(lengths, dtype=np.int64) - lengths
 
+    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """As `Tokenizer.surface_and_offsets`."""
+        return self.surface(text), self.token_offsets(text, ids)
+
+    @property
+    def characters(self) -> np.ndarray:
+        """As `Tokenizer.characters`; an unknown piece replaces at least one."""
+        return np.maximum(self.piece_lengths, 1)
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """As `Tokenizer.encode_with_masks`.
+
+        The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no
+        space is put after it, and spaces before it are removed. To that end each mask travels
+        through SentencePiece as a marker that is always one piece.
+        """
+        marker = "_NEWLINE_"
+        parts = text.split(MASK)
+        is_mask: list[bool] = []  # of each marker in the text, in order
+        for part in parts:
+            is_mask += [False] * part.count(marker) + [True]
+        joined = marker.join([*(part.rstrip() for part in parts[:-1]), parts[-1]])
+        ids = self.encode(joined)
+        if len(parts) > 1 and not parts[0].strip() and self.pieces[ids[0]] == "▁":
+            ids = ids[1:]
+        markers, special = iter(is_mask), self.special
+        return [special.mask if i == special.newline and next(markers) else i for i in ids]
+
 
 def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
     """SentencePiece with a model whose pieces are all text."""
@@ -198,13 +189,24 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     return processor
 
 
+def from_bytes(model: bytes, source: str) -> Tokenizer:
+    """The tokenizer in a `tokenizer.model`: a SentencePiece model, or the files of a folder.
+
+    Raises:
+        BadInput: neither of the two, or without the special pieces.
+    """
+    if model.startswith(folder_files.FIRST_BYTES):
+        return FolderTokenizer(model, source)
+    return SentencePieceTokenizer(model, source)
+
+
 def load(path: str) -> Tokenizer:
     """Reads a `.model` file, on disk or gs://.
 
     Raises:
-        BadInput: missing, not a SentencePiece model, or without the special pieces.
+        BadInput: missing, or as `from_bytes`.
     """
-    return Tokenizer(_read(path), path)
+    return from_bytes(_read(path), path)
 
 
 def _read(path: str) -> bytes:
@@ -217,36 +219,62 @@ def _read(path: str) -> bytes:
 
 
 def load_any(path: str) -> Tokenizer:
-    """Reads a `.model` file, or a Hugging Face folder that holds one, of whatever project.
+    """Reads a `.model` file, or a Hugging Face folder with a tokenizer, of whatever project.
 
-    A model with other special pieces than ours is given ours; `changes` says how.
+    A folder's `tokenizer.json`, or MeCab with WordPiece, is used as it is. Where there is only a
+    SentencePiece model, it is given our special pieces; `changes` says how. A folder that `export`
+    made of one holds both, and the model counts.
 
     Raises:
-        BadInput: no SentencePiece model is there.
+        BadInput: there is no tokenizer, or none that can be used.
     """
-    parts: dict[str, str] = {}
     stored = None if path.endswith(".model") else model_proto.read_folder(path)
-    if stored is not None:
-        model, path, parts = stored
-    elif not storage.is_remote(path) and os.path.isdir(path):
+    if stored is not None and _has_our_pieces(stored[0]):
+        return SentencePieceTokenizer(*stored[:2])
+    if not path.endswith(".model") and (files := folder_files.Files.read(path)):
+        tokenizer = FolderTokenizer(files.pack(), path)
+        tokenizer.encode("")  # refuses what cannot encode
+        return tokenizer
+    if stored is None and not storage.is_remote(path) and os.path.isdir(path):
         raise BadInput(
-            f"{path}: no SentencePiece model in this folder"
-            f" ({', '.join(model_proto.MODEL_NAMES)}): other tokenizers cannot be used"
+            f"{path}: no tokenizer in this folder: neither tokenizer.json, nor MeCab with"
+            f" WordPiece, nor a SentencePiece model ({', '.join(model_proto.MODEL_NAMES)}): let"
+            " transformers write one, by AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
-    else:
-        model = _read(path)
+    return _sentencepiece(stored or (_read(path), path, {}))
+
+
+def _has_our_pieces(model: bytes) -> bool:
+    from google.protobuf.message import DecodeError
+
+    try:
+        names = [piece.name for piece in model_proto.pieces(model)]
+    except (DecodeError, ValueError):  # no model at all
+        return False
+    return set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>"
+
+
+def _sentencepiece(stored: tuple[bytes, str, dict[str, str]]) -> SentencePieceTokenizer:
+    """A SentencePiece model, its path and the parts of its pieces, with our special pieces."""
+    model, path, parts = stored
     _processor_of(model, path)  # refuses what is no model
-    names = [piece.name for piece in model_proto.pieces(model)]
-    if set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>":
-        return Tokenizer(model, path)
+    if _has_our_pieces(model):
+        return SentencePieceTokenizer(model, path)
     adapted = model_proto.adapt(model, parts, USER_PIECES, path)
-    tokenizer = Tokenizer(adapted.model, path)
+    tokenizer = SentencePieceTokenizer(adapted.model, path)
     tokenizer.changes, tokenizer.old_ids = adapted.changes, adapted.old_ids
     return tokenizer
 
 
+def is_of_folder(folder: str, sha256: str) -> bool:
+    """Whether a tokenizer in use is a Hugging Face folder's, with the folder's ids."""
+    files = folder_files.Files.read(folder)
+    return files is not None and FolderTokenizer(files.pack(), folder).sha256 == sha256
+
+
 def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
-    """For each id of a tokenizer that was made of a folder's by `load_any`, the folder's own.
+    """For each id of a tokenizer that was made of a folder's SentencePiece model by `load_any`, the
+    folder's own.
 
     Args:
         folder: of Hugging Face.
@@ -257,24 +285,8 @@ def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
         folder holds no SentencePiece model, or the tokenizer in use is not made of it.
     """
     try:
-        tokenizer = load_any(folder)
+        stored = model_proto.read_folder(folder)
+        tokenizer = stored and _sentencepiece(stored)
     except BadInput:
         return None
-    return tokenizer.old_ids if tokenizer.sha256 == adapted_sha256 else None
-
-
-def check_encodable(texts: Sequence[str]) -> None:
-    """Refuses lone surrogates: they are no characters and no UTF-8 can hold them.
-
-    Raises:
-        BadInput: naming where.
-    """
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            near = text[max(0, error.start - 20) : error.start]
-            raise BadInput(
-                f"a lone surrogate \\u{ord(text[error.start]):x} after {near!r} is no character:"
-                " correct the text"
-            ) from error
+    return tokenizer.old_ids if tokenizer and tokenizer.sha256 == adapted_sha256 else None

@@ -21,7 +21,8 @@ from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import FILES, Owned
-from bigbird_ja.text.tokenizer import Tokenizer
+from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 _FLAG = "--output_prefix"
 
@@ -118,13 +119,13 @@ class Files:
         sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
         return there if sha256 == there.model_sha256 else None
 
-    def write(self, tokenizer: Tokenizer, record: Mapping[str, Any]) -> Record:
+    def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> Record:
         """Writes all three; `record` is a `Record` but for what the model says of itself."""
         made = Record(
             format_version=decode.FORMAT_VERSION,
             **record,
             vocab_size=tokenizer.vocab_size,
-            special_ids=dataclasses.asdict(tokenizer.special),
+            special_ids=tokenizer.special_ids,
             normalization=tokenizer.normalization,
             model_sha256=tokenizer.sha256,
         )

@@ -26,7 +26,12 @@ from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus
-from bigbird_ja.text.tokenizer import CONTROL_PIECES, SPECIAL_PIECES, USER_PIECES, Tokenizer
+from bigbird_ja.text.tokenizer import (
+    CONTROL_PIECES,
+    SPECIAL_PIECES,
+    USER_PIECES,
+    SentencePieceTokenizer,
+)
 
 # Lines that the statistics are taken over, drawn from those that are trained on.
 _STATISTICS_LINES = 5000
@@ -46,7 +51,7 @@ _MERGES = re.compile(r"Added: .* size=(\d+)")
 class Trained:
     """A model, and the lines for its statistics."""
 
-    tokenizer: Tokenizer
+    tokenizer: SentencePieceTokenizer
     lines: int  # trained on
     statistics_lines: list[str]
 
@@ -92,7 +97,7 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
                 yield line
 
     model = model_proto.round_scores(_train_in_child(fed(), settings))
-    tokenizer = Tokenizer(model, "the trained model")
+    tokenizer = SentencePieceTokenizer(model, "the trained model")
     _check(tokenizer, settings)
     return Trained(tokenizer, wanted, kept)
 
@@ -281,7 +286,7 @@ def _explain(message: str, settings: TokenizeConfig) -> str:
     )
 
 
-def _check(tokenizer: Tokenizer, settings: TokenizeConfig) -> None:
+def _check(tokenizer: SentencePieceTokenizer, settings: TokenizeConfig) -> None:
     if tokenizer.vocab_size != settings.vocab_size:
         raise BadInput(
             f"--vocab_size={settings.vocab_size} is too large for this corpus: use"

@@ -20,7 +20,7 @@ import numpy as np
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.text.tokenizer import Tokenizer
+    from bigbird_ja.text.interface import Tokenizer
 
 SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK = range(9)
 _NUM_CLASSES = 9
@@ -118,15 +118,21 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """The marker of `--word_boundaries=script|mecab`.
+    """The marker of `--word_boundaries=script|mecab`. Words that the tokenizer's pieces mark
+    themselves, as WordPiece's do, come before changes of script.
 
     Raises:
         BadInput: unknown kind, or mecab without its extra.
     """
-    if kind == "script":
-        return ScriptMarker(tokenizer)
     if kind == "mecab":
-        return MecabMarker(tokenizer)
+        _mecab_parser()
+        return TextMarker(tokenizer, mecab_boundaries)
+    if kind == "script":
+        if tokenizer.continues_word is not None:
+            return ContinuationMarker(tokenizer.continues_word)
+        if tokenizer.has_partial_characters:
+            return TextMarker(tokenizer, script_boundaries)
+        return ScriptMarker(tokenizer)
     raise BadInput(f"word_boundaries={kind!r}: choose script or mecab")
 
 
@@ -177,24 +183,59 @@ def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     heads = np.cumsum(lengths) - lengths
     is_head = np.zeros(len(codes), bool)
     is_head[heads] = True
+    raw, kinds, starts = _classes_and_starts(codes, is_head)
+    has_inner = np.logical_or.reduceat(starts & ~is_head, heads)
+    only_marks = np.logical_and.reduceat(raw == MARK, heads)
+    last = np.where(only_marks, MARK, kinds[heads + lengths - 1])
+    return raw[heads], (last + ScriptMarker._INNER * has_inner).astype(np.uint8)
+
+
+def _classes_and_starts(
+    codes: np.ndarray, is_head: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """uint8 [n] twice, bool [n]: of each character its class, the same with marks as what they
+    follow, and whether a word starts there.
+
+    Args:
+        codes: code points.
+        is_head: bool [n]: characters that follow nothing.
+    """
     raw = _class_table()[codes]
     marks = raw == MARK
     source = np.maximum.accumulate(np.where(marks & ~is_head, 0, np.arange(len(raw))))
     kinds = np.where(raw[source] == MARK, KATAKANA, raw[source])
     starts = np.zeros(len(raw), bool)
     starts[1:] = _starts_between()[kinds[:-1], kinds[1:]]
-    has_inner = np.logical_or.reduceat(starts & ~marks & ~is_head, heads)
-    only_marks = np.logical_and.reduceat(marks, heads)
-    last = np.where(only_marks, MARK, kinds[heads + lengths - 1])
-    return raw[heads], (last + ScriptMarker._INNER * has_inner).astype(np.uint8)
+    return raw, kinds, starts & ~marks
 
 
-class MecabMarker:
-    """Marks by MeCab's words in the tokenizer's normalised text; a few MB a second."""
+def script_boundaries(text: str) -> np.ndarray:
+    """int64: character offsets of `text` where a word starts by changes of script; 0 first."""
+    if not text:
+        return np.zeros(0, np.int64)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    is_head = np.zeros(len(codes), bool)
+    is_head[0] = True
+    return np.flatnonzero(_classes_and_starts(codes, is_head)[2] | is_head)
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        _mecab_parser()
+
+class ContinuationMarker:
+    """Marks every token but those whose piece continues a word."""
+
+    def __init__(self, continues_word: np.ndarray) -> None:
+        self._starts = ~continues_word
+
+    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """See `WordMarker`; `texts` is not looked at."""
+        return [self._starts[np.asarray(x, np.int64)] for x in ids]
+
+
+class TextMarker:
+    """Marks by the words of the tokenizer's normalised text; by MeCab's a few MB a second."""
+
+    def __init__(self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray]) -> None:
         self._tokenizer = tokenizer
+        self._boundaries = boundaries
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """See `WordMarker`."""
@@ -203,8 +244,10 @@ class MecabMarker:
     def _mark(self, text: str, ids: np.ndarray) -> np.ndarray:
         if not len(ids):
             return np.zeros(0, bool)
-        offsets = self._tokenizer.token_offsets(text, ids)
-        starts = starts_at(mecab_boundaries(self._tokenizer.surface(text)), offsets)
+        surface, offsets = self._tokenizer.surface_and_offsets(text, ids)
+        starts = starts_at(self._boundaries(surface), offsets)
+        if self._tokenizer.has_partial_characters:
+            return starts
         symbols = ~self._tokenizer.is_text_piece[ids]
         starts |= symbols  # markers are words of their own, whatever MeCab makes of them
         starts[1:] |= symbols[:-1]

@@ -181,6 +181,12 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
         known, where = theirs.settings(), f"{source}/config.json"
         if (theirs.vocab_size or 0) >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
+        elif tokenizer.is_of_folder(source, manifest.tokenizer_sha256):
+            raise BadInput(
+                f"{where}: embeddings of {theirs.vocab_size or 0:,} pieces (vocab_size), and the"
+                f" folder's tokenizer, by which the data was made, has ids up to"
+                f" {manifest.vocab_size - 1:,}: the folder's files do not belong together"
+            )
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 

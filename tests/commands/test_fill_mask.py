@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from bigbird_ja.commands.fill_mask import encode_with_masks
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 
@@ -69,10 +68,10 @@ def test_masks_stand_where_tokens_stood(tokenizer_path):
     tokenizer = tokenizer_lib.load(tokenizer_path)
 
     def pieces(text):
-        return [tokenizer.pieces[i] for i in encode_with_masks(text, tokenizer)]
+        return [tokenizer.pieces[i] for i in tokenizer.encode_with_masks(text)]
 
     plain = "_START_ARTICLE_ 題_NEWLINE_ 二行目 です"
-    assert encode_with_masks(plain, tokenizer) == tokenizer.encode(plain)
+    assert tokenizer.encode_with_masks(plain) == tokenizer.encode(plain)
     inside = pieces("日本の[MASK]は東京です。")
     assert not inside[inside.index("[MASK]") + 1].startswith("▁"), "no space after a mask"
     beside_markers = pieces("_NEWLINE_[MASK]_NEWLINE_[MASK][MASK]")

@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from bigbird_ja.commands.fill_mask import encode_with_masks
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
@@ -68,7 +67,7 @@ def test_some_of_the_real_text(theirs, ours, real_text_path):
 
 def test_masks_stand_where_tokens_stood(theirs, ours):
     for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
-        assert _ids(theirs, [text])[0] == encode_with_masks(text, ours)
+        assert _ids(theirs, [text])[0] == ours.encode_with_masks(text)
 
 
 @pytest.mark.nightly

@@ -35,7 +35,7 @@ FROZEN = {
     "tokenize": "vocab_size model_type character_coverage max_sentence_length max_sentences",
     "make_data": (
         "seq_length masking dupe_factor max_predictions_per_seq masked_lm_prob mask_unit"
-        " word_boundaries nsp eval_fraction num_shards seed"
+        " word_boundaries nsp pad_id eval_fraction num_shards seed"
     ),
     "model": (
         "architecture vocab_size hidden_size num_layers num_attention_heads intermediate_size"

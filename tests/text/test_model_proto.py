@@ -77,7 +77,7 @@ def test_ids_stay_but_for_special_pieces_and_old_ones_are_known(
     known = {old: ours.pieces[i] for i, old in enumerate(ids) if old is not None}
     assert sorted(known) == list(range(theirs.vocab_size())), "each of theirs once"
     renamed = {old for old, piece in known.items() if piece != theirs.id_to_piece(old)}
-    assert {known[old] for old in renamed} <= model_proto._PARTS.keys()
+    assert {known[old] for old in renamed} <= model_proto.PARTS.keys()
     assert (ids[0] is None) == (theirs.pad_id() < 0), "padding is new, or theirs"
     assert tokenizer_lib.old_ids_in(str(tmp_path), "0" * 64) is None, "made of another"
     path.write_bytes(ours.model_bytes)
@@ -95,7 +95,7 @@ def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
 
 
 def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
-    with pytest.raises(BadInput, match="no SentencePiece model in this folder"):
+    with pytest.raises(BadInput, match="no tokenizer in this folder"):
         tokenizer_lib.load_any(str(tmp_path))
     characters = train(sample_corpus, model_type="char")
     with pytest.raises(BadInput, match="neither a unigram nor a BPE"):

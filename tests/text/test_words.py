@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, tokenizer, words
 
 has_mecab = importlib.util.find_spec("fugashi") is not None
-
-
-def script_boundaries(text):
-    """int64: offsets where `ScriptMarker` sees words start if every character is a piece."""
-    pieces = sorted(set(text))
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    characters = SimpleNamespace(
-        pieces=pieces, vocab_size=len(pieces), is_text_piece=np.ones(len(pieces), bool)
-    )
-    (starts,) = words.ScriptMarker(characters)([text], [np.array([ids[c] for c in text], int)])
-    return np.flatnonzero(starts)
 
 
 def cut(text, offsets):
@@ -51,7 +38,7 @@ def cut(text, offsets):
 )
 def test_script_boundaries(expected: list[str]) -> None:
     text = "".join(expected)
-    assert cut(text, script_boundaries(text)) == expected
+    assert cut(text, words.script_boundaries(text)) == expected
 
 
 @pytest.mark.skipif(not has_mecab, reason="fugashi is not installed")
@@ -79,7 +66,7 @@ def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -
 def test_marks_of_tokens_are_those_of_the_text(tokenizer_path, sample_corpus, monkeypatch):
     """By pieces alone, and by the way that MeCab's words go, which here are the script's."""
     monkeypatch.setattr(words, "_mecab_parser", lambda: None)
-    monkeypatch.setattr(words, "mecab_boundaries", script_boundaries)
+    monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)
     tok = tokenizer.load(tokenizer_path)
     texts = list(corpus.open_corpus([sample_corpus]).texts())
     texts += [

@@ -1,0 +1,276 @@
+"""The files of a Hugging Face folder's tokenizer: read, kept as one, and tokenizer.json of them.
+
+The files travel as one: `pack` puts them into a zip archive whose bytes follow from the files'
+content alone, and that is DATA_DIR/tokenizer.model.
+
+tohoku-nlp's kind (`BertJapaneseTokenizer`: MeCab's words, then WordPiece) has no tokenizer.json;
+one is made of its `vocab.txt`, for text whose words MeCab has set apart by spaces.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import json
+import os
+import unicodedata
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+from bigbird_ja.text import model_proto
+
+FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
+DEFINITION = "tokenizer.json"
+_CONFIG, _PARTS = model_proto.PART_FILES
+_VOCABULARY, _ADDED = "vocab.txt", "added_tokens.json"
+_NAMES = (
+    DEFINITION, _CONFIG, _PARTS, _ADDED, _VOCABULARY, "vocab.json", "merges.txt",
+    *model_proto.MODEL_NAMES,
+)  # fmt: skip
+_MOST_BYTES = 256 << 20  # of all files together
+_MECAB_CLASS = "BertJapaneseTokenizer"
+_DICTIONARIES = ("unidic_lite", "unidic", "ipadic")  # packages
+
+T = TypeVar("T")
+_Id = Annotated[int, Meta(ge=0, lt=10_000_000)]
+
+
+@dataclass(frozen=True)
+class Added:
+    """A piece beside the model's vocabulary, or one of it that has a part to play."""
+
+    id: _Id
+    content: str
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = True
+
+
+@dataclass(frozen=True)
+class _Model:
+    vocab: dict[str, _Id] | list[tuple[str, float]]
+    type: str = ""
+    continuing_subword_prefix: str | None = None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What is read of tokenizer.json."""
+
+    model: _Model
+    added_tokens: list[Added] = field(default_factory=list)
+    pre_tokenizer: dict[str, Any] | None = None
+    decoder: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Mecab:
+    """`mecab_kwargs` of tokenizer_config.json."""
+
+    mecab_dic: str | None = "unidic_lite"
+    mecab_option: str | None = None
+    normalize_text: bool = True
+
+
+@dataclass(frozen=True)
+class _Japanese:
+    """tokenizer_config.json of a `BertJapaneseTokenizer`."""
+
+    word_tokenizer_type: str = "basic"
+    subword_tokenizer_type: str = "wordpiece"
+    do_word_tokenize: bool = True
+    do_subword_tokenize: bool = True
+    do_lower_case: bool = False
+    mecab_kwargs: _Mecab | None = None
+
+
+class Files:
+    """The tokenizer's files of one folder: name -> content."""
+
+    def __init__(self, content: Mapping[str, bytes], source: str) -> None:
+        self.content = content
+        self.source = source
+        self.config: dict[str, Any] = self._decoded(_CONFIG, dict[str, Any])
+        self.is_mecab = (
+            self.config.get("tokenizer_class") == _MECAB_CLASS and _VOCABULARY in content
+        )
+
+    @classmethod
+    def read(cls, folder: str) -> Files | None:
+        """The files in a folder, on disk or gs://; None where it has neither a tokenizer.json nor
+        MeCab with WordPiece.
+
+        Raises:
+            BadInput: tokenizer_config.json is damaged.
+        """
+        content = {}
+        for name in _NAMES:
+            path = storage.join(folder, name)
+            if storage.exists(path):
+                content[name] = storage.read_bytes(path, _MOST_BYTES)
+        files = cls(content, folder)
+        return files if files.is_mecab or DEFINITION in content else None
+
+    def pack(self) -> bytes:
+        """One zip archive, stored, with the same date always."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name in sorted(self.content):
+                entry = zipfile.ZipInfo(name)  # of 1980
+                entry.create_system = 3  # as on Unix, wherever this runs
+                archive.writestr(entry, self.content[name])
+        return buffer.getvalue()
+
+    @classmethod
+    def unpack(cls, data: bytes, source: str) -> Files:
+        """What `pack` made.
+
+        Raises:
+            BadInput: it is damaged.
+        """
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                entries = archive.infolist()
+                if sum(entry.file_size for entry in entries) > _MOST_BYTES:
+                    raise BadInput(f"{source}: holds more than {_MOST_BYTES:,} bytes: no tokenizer")
+                content = {e.filename: archive.read(e) for e in entries if e.filename in _NAMES}
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            raise BadInput(
+                f"{source}: a damaged archive of a tokenizer's files ({error}): restore it from a"
+                " copy"
+            ) from error
+        return cls(content, source)
+
+    def path(self, name: str) -> str:
+        """Of one of them, for messages."""
+        return storage.join(self.source, name)
+
+    def _decoded(self, name: str, kind: type[T]) -> T:
+        """The object in one of them; an empty one where there is none."""
+        return decode.decode_json(self.content.get(name, b"{}"), kind, self.path(name))
+
+    @functools.cached_property
+    def definition_json(self) -> bytes:
+        """tokenizer.json, as it is or made of vocab.txt."""
+        if self.is_mecab:
+            return _mecab_definition(self)
+        return self.content.get(DEFINITION, b"")
+
+    @functools.cached_property
+    def definition(self) -> Definition:
+        """What is read of `definition_json`."""
+        return decode.decode_json(self.definition_json, Definition, self.path(DEFINITION))
+
+    def added(self) -> dict[str, Added]:
+        """The pieces beside the model's vocabulary, by content."""
+        every = [Added(i, content) for content, i in self._decoded(_ADDED, dict[str, _Id]).items()]
+        where = self.path(_CONFIG)
+        listed = self.config.get("added_tokens_decoder", {})
+        for i, properties in decode.convert(listed, dict[str, dict[str, Any]], where).items():
+            every.append(decode.convert({**properties, "id": i}, Added, where, strict=False))
+        every += self.definition.added_tokens
+        return {each.content: each for each in every}
+
+    def parts(self) -> dict[str, str]:
+        """The pieces that are stated to play a part; see `model_proto.stated_parts`."""
+        return model_proto.stated_parts([self.config, self._decoded(_PARTS, dict[str, Any])])
+
+    def prepared(self, text: str) -> str:
+        """A text as the definition wants it: where MeCab's words are meant, they are apart."""
+        return self._words_apart(text) if self.is_mecab else text
+
+    @functools.cached_property
+    def _words_apart(self) -> Callable[[str], str]:
+        return _mecab_words(self)
+
+
+# --- MeCab with WordPiece ---
+
+
+def _mecab_definition(files: Files) -> bytes:
+    """A tokenizer.json for text whose words are apart, of `vocab.txt`: its n-th line has id n."""
+    path = files.path(_VOCABULARY)
+    try:
+        text = files.content[_VOCABULARY].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 (byte {error.start}): give a whole file") from error
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    vocabulary = {piece: i for i, piece in enumerate(lines)}
+    unknown = model_proto.stated_parts([{"unk_token": "[UNK]"}, files.config])["unk_token"]
+    if unknown not in vocabulary:
+        raise BadInput(f"{path}: has no {unknown}, the unk_token: give a whole file")
+    definition = {
+        "version": "1.0",
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": False},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": unknown,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocabulary,
+        },
+    }
+    return json.dumps(definition, ensure_ascii=False).encode()
+
+
+def _mecab_words(files: Files) -> Callable[[str], str]:
+    """Puts spaces between MeCab's words, as tokenizer_config.json wants them.
+
+    Raises:
+        BadInput: it wants other words, or what the words are cut into is not WordPiece.
+    """
+    where = files.path(_CONFIG)
+    japanese = decode.convert(files.config, _Japanese, where)
+    kinds = (japanese.word_tokenizer_type, japanese.subword_tokenizer_type)
+    mecab = japanese.mecab_kwargs or _Mecab()
+    if kinds != ("mecab", "wordpiece") or not (
+        japanese.do_word_tokenize and japanese.do_subword_tokenize
+    ):
+        raise BadInput(
+            f"{where}: words by {kinds[0]}, pieces by {kinds[1]}: only mecab with wordpiece can be"
+            " used"
+        )
+    if mecab.mecab_dic not in _DICTIONARIES or mecab.mecab_option:
+        raise BadInput(
+            f"{where}: mecab_dic={mecab.mecab_dic}, mecab_option={mecab.mecab_option}: only the"
+            f" dictionaries {', '.join(_DICTIONARIES)} without options can be used"
+        )
+
+    parse = _mecab(mecab.mecab_dic, files.source)
+
+    def words_apart(text: str) -> str:
+        plain = text.replace("\0", " ")  # where MeCab's text would end
+        if mecab.normalize_text:
+            plain = unicodedata.normalize("NFKC", plain)
+        words = " ".join(parse(plain).split())
+        return words.lower() if japanese.do_lower_case else words
+
+    return words_apart
+
+
+@functools.lru_cache(maxsize=2)
+def _mecab(dictionary: str, source: str) -> Callable[[str], str]:
+    """Text to text with spaces between words, by MeCab with the dictionary of a package."""
+    try:
+        import fugashi
+
+        folder = importlib.import_module(dictionary).DICDIR
+    except ImportError as error:
+        raise BadInput(
+            f"{source}: its words need fugashi and {dictionary}: pip install 'bigbird-ja[words]'"
+            + ("" if dictionary == "unidic_lite" else f" {dictionary.replace('_', '-')}")
+        ) from error
+    tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
+    parse: Callable[[str], str] = tagger.parse
+    return parse

@@ -1,0 +1,278 @@
+"""The tokenizer of a Hugging Face folder as it is: its ids and its special pieces.
+
+Text is encoded by the `tokenizers` library, which needs nothing of transformers. What needs pieces
+and ids, but encodes nothing, works without it.
+
+One thing is otherwise than in transformers: a special piece that a text spells out (`</s>`) is
+ordinary text, as it is to SentencePiece.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.folder_files import DEFINITION, Files
+from bigbird_ja.text.interface import CORE, MASK, SpecialIds, Tokenizer, check_encodable
+
+_UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+
+
+class FolderTokenizer(Tokenizer):
+    """The tokenizer of one Hugging Face folder.
+
+    Raises:
+        BadInput: a file of it is damaged, or it lacks a special piece that training needs.
+    """
+
+    def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
+        super().__init__(model, source)
+        self._files = Files.unpack(model, source)
+        self.files = self._files.content
+        self._definition = self._files.definition
+        self._added = self._files.added()
+        self._names = self._names_by_id()
+        self.special = self._special_ids()
+        self._bytes, self._is_text = self._bytes_by_id()
+        prefix = self._definition.model.continuing_subword_prefix
+        if prefix:
+            self.continues_word = np.array(
+                [name.startswith(prefix) and name not in self._added for name in self._names]
+            )
+        else:
+            self.has_partial_characters = self._has_byte_level or "<0x00>" in self._names
+
+    def _names_by_id(self) -> list[str]:
+        """The piece of each id as the folder names it; empty for an id that none has."""
+        vocabulary = self._definition.model.vocab
+        if isinstance(vocabulary, list):
+            vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
+        ids = vocabulary | {content: each.id for content, each in self._added.items()}
+        names = [""] * (max(ids.values(), default=-1) + 1)
+        for name, i in ids.items():
+            names[i] = name
+        return names
+
+    def _special_ids(self) -> SpecialIds:
+        """The pieces that play the parts, as the folder states them, else by their usual names."""
+        stated = self._files.parts()
+        known = {piece: i for i, piece in enumerate(self._names)}
+        ids: dict[str, int | None] = {}
+        for usual, (part, others) in model_proto.PARTS.items():
+            names = [stated[part]] if part in stated else [usual, *others]
+            found = [known[piece] for piece in names if piece in known]
+            ids[part.removesuffix("_token")] = found[0] if found else None
+        for part, other in (("cls", "bos"), ("sep", "eos")):
+            ids[part] = ids[other] if ids[part] is None else ids[part]
+        lacking = [f"{part}_token" for part in CORE if ids[part] is None]
+        if lacking:
+            raise BadInput(
+                f"{self.source}: its vocabulary has no piece for {', '.join(lacking)}: name them in"
+                " tokenizer_config.json, or use the tokenizer of a masked language model"
+            )
+        if len({ids[part] for part in CORE}) < len(CORE):
+            shown = ", ".join(f"{part} {ids[part]}" for part in CORE)
+            raise BadInput(f"{self.source}: one piece plays two parts ({shown}): use another one")
+        return SpecialIds(**ids)  # type: ignore[arg-type]  # the four that must be are there
+
+    @functools.cached_property
+    def _has_byte_level(self) -> bool:
+        shapes = json.dumps([self._definition.pre_tokenizer, self._definition.decoder])
+        return '"ByteLevel"' in shapes
+
+    def _bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
+        """What each piece writes, and bool [vocab_size]: that it is ordinary text."""
+        no_text = set(self.special_ids.values())
+        prefix = self._definition.model.continuing_subword_prefix or ""
+        is_text = np.zeros(self.vocab_size, bool)
+        written = []
+        for i, name in enumerate(self._names):
+            if i in no_text:
+                written.append(_NO_TEXT.encode())
+                continue
+            if name in self._added:
+                data = name.encode()
+            elif self._has_byte_level and all(character in _BYTE_OF for character in name):
+                data = bytes(_BYTE_OF[character] for character in name)
+            elif byte := _BYTE.fullmatch(name):
+                data = bytes([int(byte[1], 16)])
+            else:
+                data = name.removeprefix(prefix).encode("utf-8", "replace")
+            written.append(data)
+            is_text[i] = _text_of(data) is not None
+        return written, is_text
+
+    @property
+    def vocab_size(self) -> int:
+        """As `Tokenizer.vocab_size`."""
+        return len(self._names)
+
+    @functools.cached_property
+    def special_ids(self) -> dict[str, int]:
+        """As `Tokenizer.special_ids`: with other special pieces, unused ones, and ids of none."""
+        ids = self.special.by_name()
+        named = set(ids.values())
+        for i, name in enumerate(self._names):
+            added = self._added.get(name)
+            is_special = added is not None and added.special
+            if (not name or is_special or _UNUSED.fullmatch(name)) and i not in named:
+                ids[f"other_{i}"] = i
+        return ids
+
+    @property
+    def pieces(self) -> list[str]:
+        """As `Tokenizer.pieces`: of byte-level BPE the characters, where they are whole."""
+        return self.written if self._has_byte_level else self._names
+
+    @functools.cached_property
+    def written(self) -> list[str]:
+        """As `Tokenizer.written`; of a special piece its name."""
+        special = set(self.special_ids.values())
+        return [
+            name if i in special else _shown(data)
+            for i, (name, data) in enumerate(zip(self._names, self._bytes, strict=True))
+        ]
+
+    @property
+    def is_text_piece(self) -> np.ndarray:
+        """As `Tokenizer.is_text_piece`."""
+        return self._is_text
+
+    @functools.cached_property
+    def characters(self) -> np.ndarray:
+        """As `Tokenizer.characters`: those that begin in a piece."""
+        return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
+
+    @functools.cached_property
+    def _engine(self) -> Any:
+        """The `tokenizers.Tokenizer`.
+
+        Raises:
+            BadInput: the library is not installed, or cannot read the file.
+        """
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise BadInput(
+                f"{self.source}: its tokenizer.json needs the package tokenizers: pip install"
+                " 'bigbird-ja[huggingface]'"
+            ) from error
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one core
+        try:
+            engine = tokenizers.Tokenizer.from_str(self._files.definition_json.decode("utf-8"))
+        except Exception as error:  # it raises no other type
+            reason = " ".join(str(error).split())[:200]
+            raise BadInput(
+                f"{self._files.path(DEFINITION)}: tokenizers {tokenizers.__version__}"
+                f" cannot read it ({reason}): give a whole file, or install a later version"
+            ) from error
+        self._add_to(engine, tokenizers.AddedToken)
+        engine.no_truncation()
+        engine.no_padding()
+        return engine
+
+    def _add_to(self, engine: Any, kind: Any) -> None:
+        """Adds what other files of the folder add; transformers does so, too."""
+        known = {each.content for each in self._definition.added_tokens}
+        for each in sorted(self._added.values(), key=lambda each: each.id):
+            if each.content not in known:
+                if self._files.is_mecab and each.id not in self.special_ids.values():
+                    raise BadInput(
+                        f"{self.source}: {each.content!r} is a piece beside MeCab's words: use a"
+                        " tokenizer without such pieces"
+                    )
+                properties = {k: v for k, v in vars(each).items() if k not in ("id", "content")}
+                engine.add_tokens([kind(each.content, **properties)])
+            if engine.token_to_id(each.content) != each.id:
+                raise BadInput(
+                    f"{self.source}: {each.content!r} has another id in {DEFINITION} than in the"
+                    " other files: let transformers write the folder again"
+                )
+
+    def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
+        """As `Tokenizer.encode_arrays`; the number of threads is the library's to choose."""
+        check_encodable(texts)
+        self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
+        prepared = [self._files.prepared(text) for text in texts]
+        encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
+        return [self._without_control(np.array(each.ids, np.int32)) for each in encoded]
+
+    def _without_control(self, ids: np.ndarray) -> np.ndarray:
+        """Unknown where the model itself has made a control piece of a text that spells it."""
+        if self.special.unk is not None:
+            control = [getattr(self.special, part) for part in CORE]
+            ids[np.isin(ids, control)] = self.special.unk
+        return ids
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """As `Tokenizer.encode_with_masks`."""
+        check_encodable([text])
+        self._engine.encode_special_tokens = False
+        mask = self._names[self.special.mask]
+        self._engine.add_special_tokens([mask])  # does nothing where it is one
+        joined = mask.join(self._files.prepared(part) for part in text.split(MASK))
+        ids: list[int] = self._engine.encode(joined, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """As `Tokenizer.decode`."""
+        text: str = self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
+        return text
+
+    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """As `Tokenizer.surface_and_offsets`, of the ids alone; a token that begins within a
+        character starts where that does."""
+        parts = [self._bytes[i] for i in ids.tolist()]
+        data = b"".join(parts)
+        if not data:
+            return "", np.zeros(len(ids), np.int64)
+        numbers = np.cumsum(_begins(data), dtype=np.int64)
+        surface = _text_of(data)
+        if surface is None:  # a piece for some byte is missing: no character is known
+            surface = _NO_TEXT * int(numbers[-1])
+        lengths = np.array([len(part) for part in parts], np.int64)
+        starts = np.cumsum(lengths) - lengths
+        ends = np.append(numbers, numbers[-1:])  # a last piece may write nothing
+        return surface, np.maximum(ends[starts] - 1, 0)
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _shown(data: bytes) -> str:
+    """Bytes as people read them: characters, "▁" for a space; bytes where they are not whole."""
+    text = _text_of(data)
+    if text is None:
+        return "".join(f"<0x{byte:02X}>" for byte in data)
+    return text.replace(" ", "▁")
+
+
+def _begins(data: bytes) -> np.ndarray:
+    """bool [bytes]: where a character of UTF-8 begins."""
+    return (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte of each character of byte-level BPE (Radford et al. 2019, GPT-2's code): printable
+    ones stand for themselves, the others for 256 and on, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    moved = {chr(256 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | moved
+
+
+_BYTE_OF = _byte_alphabet()

@@ -1,0 +1,122 @@
+"""Hugging Face folders with tokenizers of every kind that people have, trained on a text in
+seconds and saved by transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+_BERT = {
+    "unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}  # fmt: skip
+_ROBERTA = {
+    "bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>",
+    "mask_token": "<mask>",
+}  # fmt: skip
+_VOCABULARY = 3000
+
+
+def _save(
+    backend: tokenizers.Tokenizer, folder: Path, kind: str = "PreTrainedTokenizerFast", **parts: Any
+) -> None:
+    getattr(transformers, kind)(tokenizer_object=backend, **parts).save_pretrained(folder)
+
+
+def byte_level_bpe(folder: Path, texts: Sequence[str]) -> None:
+    """As ModernBERT's: BERT's special pieces at the end, unused ones, and a gap before them."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    backend.train_from_iterator(texts, trainer)
+    backend.add_tokens(["   ", "|||IP_ADDRESS|||"])
+    backend.add_special_tokens([*_BERT.values(), "[unused0]", "[unused1]"])
+    _save(backend, folder, **_BERT)
+
+
+def roberta_bpe(folder: Path, texts: Sequence[str]) -> None:
+    """As RoBERTa's: <s> and </s> stand where BERT has [CLS] and [SEP]; padding is id 1."""
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY, special_tokens=list(_ROBERTA.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    backend.train_from_iterator(texts, trainer)
+    # transformers 4 would take the space away that is not stated here, too.
+    _save(backend, folder, add_prefix_space=True, **_ROBERTA)
+
+
+def wordpiece(folder: Path, texts: Sequence[str]) -> None:
+    """As multilingual BERT's: every kanji a word of its own, `##` where a word goes on."""
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    special = ["[unused1]", *_BERT.values()]
+    trainer = trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special)
+    backend.train_from_iterator(texts, trainer)
+    _save(backend, folder, "BertTokenizerFast", do_lower_case=False, **_BERT)
+
+
+def unigram_with_bytes(folder: Path, texts: Sequence[str]) -> None:
+    """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes."""
+    parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=_VOCABULARY, unk_token="<unk>",
+        special_tokens=[*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))],
+    )  # fmt: skip
+    backend.train_from_iterator(split, trainer)
+    definition = json.loads(backend.to_str())
+    definition["model"]["byte_fallback"] = True
+    definition["added_tokens"] = [
+        token for token in definition["added_tokens"] if not token["content"].startswith("<0x")
+    ]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    _save(backend, folder, **parts)
+
+
+def mecab_wordpiece(folder: Path, texts: Sequence[str]) -> None:
+    """As tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
+    import fugashi
+
+    words = [" ".join(word.surface for word in fugashi.Tagger()(text)) for text in texts]
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = [_BERT["pad_token"], "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special)
+    backend.train_from_iterator(words, trainer)
+    pieces = sorted(backend.get_vocab().items(), key=lambda item: item[1])
+    folder.mkdir(exist_ok=True)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("".join(f"{piece}\n" for piece, _ in pieces), encoding="utf-8")
+    transformers.BertJapaneseTokenizer(
+        str(vocabulary), word_tokenizer_type="mecab", subword_tokenizer_type="wordpiece",
+        mecab_kwargs={"mecab_dic": "unidic_lite"},
+    ).save_pretrained(folder)  # fmt: skip
+
+
+KINDS: dict[str, Callable[[Path, Sequence[str]], None]] = {
+    "byte-level BPE": byte_level_bpe,
+    "RoBERTa's BPE": roberta_bpe,
+    "WordPiece": wordpiece,
+    "Unigram with bytes": unigram_with_bytes,
+    "MeCab with WordPiece": mecab_wordpiece,
+}
