@@ -105,11 +105,10 @@ def test_the_notebooks_share_their_cells() -> None:
 
 CONFIG = {
     **killing.CONFIG,
-    "tpu": {"num_cores": 1},
     "tokenize": {"vocab_size": 1200},
     "make_data": {"seq_length": 128, "max_predictions_per_seq": 20, "mask_unit": "subword",
                   "eval_fraction": 0.05, "num_shards": 2},
-    "training": {**killing.CONFIG["training"], "num_train_steps": STEPS},
+    "training": {**killing.CONFIG["training"], "num_train_steps": STEPS, "global_batch_size": 8},
 }  # fmt: skip
 
 
@@ -155,7 +154,7 @@ def test_two_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path: 
     ended = json.loads((first / "session.json").read_text())
     assert ended["reason"] == "interrupted" and 0 < ended["global_step"] < STEPS, printed
     assert re.search(r"preflight, one chip.*: about 1 sessions of \d", printed, re.S), printed
-    assert "status 75 (interrupted)" in printed and "to go on: " in printed
+    assert "not finished yet: " in printed
     assert not (first / "huggingface").exists()
     # As a person hands an output on: the data set's files as they are, the run as an archive.
     shutil.move(first / "data", saved / "data")
