@@ -22,7 +22,7 @@ from absl import flags as absl_flags
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text.interface import MASK
+from bigbird_ja.text import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.evaluation.forward import Forward

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.folder_files import DEFINITION, Files
-from bigbird_ja.text.interface import CORE, MASK, SpecialIds, Tokenizer, check_encodable
+from bigbird_ja.text.interface import CORE, SpecialIds, Tokenizer, check_encodable
 
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")

@@ -12,8 +12,6 @@ import numpy as np
 
 from bigbird_ja.process.errors import BadInput
 
-MASK = "[MASK]"  # the mask in a text that a person types
-
 
 @dataclass(frozen=True)
 class SpecialIds:

@@ -15,9 +15,9 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import folder_files, model_proto
+from bigbird_ja.text import MASK, folder_files, model_proto
 from bigbird_ja.text.folder_tokenizer import FolderTokenizer
-from bigbird_ja.text.interface import MASK, SpecialIds, Tokenizer, check_encodable
+from bigbird_ja.text.interface import SpecialIds, Tokenizer, check_encodable
 from bigbird_ja.text.sentences import MARKERS
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
