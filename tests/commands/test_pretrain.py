@@ -190,6 +190,7 @@ def test_a_missed_last_evaluation_is_made_where_the_engine_evaluates(
         monkeypatch.setattr(forward.Forward, "metrics", refuse)
         monkeypatch.setattr(forward.Forward, "log_probabilities", refuse)
         jax = pytest.importorskip("jax")
+        jax.config.update("jax_platforms", "cpu")  # else it looks for a TPU: minutes
         monkeypatch.setattr(jax.config, "update", lambda *args: None)  # of the platforms
     assert main.run_command_line([*again, *EVALUATES]) == 0, capsys.readouterr().err
     (made,) = run_log.read_evaluations(str(model))
