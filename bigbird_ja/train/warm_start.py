@@ -1,7 +1,7 @@
 """The state with which training begins: a checkpoint's, a new run's, or another model's weights.
 
 `--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
-ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hugging_face`), a MODEL_DIR of ours, and a
+ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
 TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
 end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
 does. What a source lacks keeps its random first value; a table names the source of each variable,
@@ -43,7 +43,7 @@ from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import tokenizer
-from bigbird_ja.train import hugging_face
+from bigbird_ja.train import hf_folder
 
 _INITIAL = "random first value"
 _BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
@@ -172,12 +172,12 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     Raises:
         BadInput: the folder's model is none that a run can start from.
     """
-    if not hugging_face.is_folder(source):
+    if not hf_folder.is_folder(source):
         return []
     if run is not None:
         known, where = dataclasses.asdict(run.model), "the run"
     else:
-        theirs = hugging_face.read_config(source)
+        theirs = hf_folder.read_config(source)
         known, where = theirs.settings(), f"{source}/config.json"
         if (theirs.vocab_size or 0) >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
@@ -286,7 +286,7 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    if hugging_face.is_folder(source):
+    if hf_folder.is_folder(source):
         return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
@@ -302,7 +302,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
 
 
 def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    theirs = hugging_face.read_config(source)
+    theirs = hf_folder.read_config(source)
     settings = theirs.settings()
     architecture = settings["architecture"]
     if architecture != config.model.architecture:
@@ -310,7 +310,7 @@ def _read_hugging_face(source: str, config: Config, specs: Mapping[str, Paramete
             f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
             f" model.architecture is {config.model.architecture}: leave it out"
         )
-    values, names = hugging_face.values_of(source, theirs, config.model, specs)
+    values, names = hf_folder.values_of(source, theirs, config.model, specs)
     kind = f"a Hugging Face folder, {theirs.model_type}"
     return Source(kind, values, names, settings)
 

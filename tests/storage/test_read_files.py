@@ -26,7 +26,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.storage.decode import FORMAT_VERSION
-from bigbird_ja.train import hugging_face
+from bigbird_ja.train import hf_folder
 from testkit import declared
 from tests.report import fake_run
 
@@ -107,8 +107,8 @@ _READERS = {
         "figures.json", figures.Results, _FIGURES, lambda f: figures.load(f"{f}/figures.json")
     ),
     "hugging face": _Reader(
-        "config.json", hugging_face.FolderConfig, {"model_type": "big_bird"},
-        hugging_face.read_config,
+        "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"},
+        hf_folder.read_config,
     ),
 }  # fmt: skip
 

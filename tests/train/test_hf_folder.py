@@ -14,7 +14,7 @@ import tensorflow as tf
 from bigbird_ja.model.heads import encode, masked_lm_logits
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
-from bigbird_ja.train import hugging_face
+from bigbird_ja.train import hf_folder
 from bigbird_ja.train.warm_start import load_initial
 
 torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
@@ -55,7 +55,7 @@ def made(kind: str, folder, **saving):
 
 def adopted(folder, length: int = 64):
     """A config for records of that length with the folder's settings."""
-    settings = hugging_face.read_config(str(folder)).settings()
+    settings = hf_folder.read_config(str(folder)).settings()
     sets = {f"model.{key}": value for key, value in settings.items()} | {
         "tokenize.vocab_size": 60, "make_data.seq_length": length, "training.dtype": "float32",
     }  # fmt: skip
@@ -94,7 +94,7 @@ def test_weights_in_several_files(tmp_path):
     np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(BadInput, match=r"model-00002-of-.*missing"):
-        hugging_face.read_state(str(tmp_path))
+        hf_folder.read_state(str(tmp_path))
 
 
 @pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
@@ -105,7 +105,7 @@ def test_every_type_of_numbers_in_both_formats(form, dtype, tmp_path):
     if form == "pytorch_model.bin":
         os.remove(tmp_path / "model.safetensors")
         torch.save(theirs.state_dict(), tmp_path / form)
-    state = hugging_face.read_state(str(tmp_path))
+    state = hf_folder.read_state(str(tmp_path))
     for name, value in theirs.named_parameters():
         np.testing.assert_array_equal(state[name].astype(np.float32), value.detach().float())
 
@@ -120,11 +120,11 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("x/data.pkl", pickle.dumps({"weight": _Bad()}))
     with pytest.raises(BadInput, match=r"names posix\.mkdir, which is no tensor"):
-        hugging_face.read_state(str(tmp_path))
+        hf_folder.read_state(str(tmp_path))
     assert not (tmp_path / "executed").exists()
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Bad()}))
     with pytest.raises(BadInput, match="not a state dict in PyTorch's zip format"):
-        hugging_face.read_state(str(tmp_path))
+        hf_folder.read_state(str(tmp_path))
     assert not (tmp_path / "executed").exists()
 
 
@@ -143,7 +143,7 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
     content = {"model_type": "modernbert", "hidden_size": 32, **changed}
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=message):
-        hugging_face.read_config(str(tmp_path))
+        hf_folder.read_config(str(tmp_path))
 
 
 def test_another_architecture_missing_and_surplus_tensors(tmp_path):
