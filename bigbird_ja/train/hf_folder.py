@@ -52,6 +52,7 @@ _FIXED = {
     "tie_word_embeddings": True,
     "position_embedding_type": "absolute",
     "is_decoder": False,
+    "rope_scaling": None,
 }
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ADVICE = "is this a Hugging Face folder?"
@@ -65,8 +66,8 @@ class _Rope:
 
 @dataclass(frozen=True)
 class _Ropes:
-    full_attention: _Rope = _Rope()
-    sliding_attention: _Rope = _Rope()
+    full_attention: _Rope
+    sliding_attention: _Rope
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,19 @@ class FolderConfig:
             "layer_norm_eps": self.norm_eps if self.layer_norm_eps is None else self.layer_norm_eps,
         }
         if self.model_type == "modernbert":
-            ropes = self.rope_parameters or _Ropes()
+            ropes = self.rope_parameters
             values["local_attention"] = self.local_attention
             values["global_attn_every_n_layers"] = self._global_every()
-            theta = self.global_rope_theta or ropes.full_attention.rope_theta
-            values["global_rope_theta"] = theta
-            local = self.local_rope_theta or ropes.sliding_attention.rope_theta
-            values["local_rope_theta"] = local
+            values["global_rope_theta"] = self.global_rope_theta
+            values["local_rope_theta"] = self.local_rope_theta
+            if ropes is not None:  # transformers 5's names
+                values["global_rope_theta"] = ropes.full_attention.rope_theta
+                values["local_rope_theta"] = ropes.sliding_attention.rope_theta
         return {key: value for key, value in values.items() if value is not None}
 
     def _global_every(self) -> int | None:
         """Which layers are global, where every n-th is; 0 where they follow no such rule."""
-        if self.layer_types is None:
+        if not self.layer_types:
             return self.global_attn_every_n_layers
         places = [i for i, kind in enumerate(self.layer_types) if kind == "full_attention"]
         every = places[1] if len(places) > 1 else len(self.layer_types)
@@ -154,8 +156,9 @@ def read_config(folder: str) -> FolderConfig:
     for key, value in _FIXED.items():
         if content.get(key, value) != value:
             raise BadInput(f"{path}: {key}={content[key]!r}; only {value!r} is supported")
-    ropes = config.rope_parameters or _Ropes()
-    if {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
+    ropes = config.rope_parameters
+    kinds = {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} if ropes else set()
+    if kinds - {"default"}:
         raise BadInput(f"{path}: rope_parameters other than of rope_type 'default'")
     if config.settings().get("global_attn_every_n_layers") == 0:
         raise BadInput(f"{path}: layer_types: only every n-th layer can be 'full_attention'")

@@ -136,7 +136,12 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
         ({"norm_bias": True}, "norm_bias=True; only False"),
         ({"quantization_config": {"bits": 4}}, "quantised weights"),
         ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, "every n-th"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type 'default'"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {}}},
+            "rope_type 'default'",
+        ),
+        ({"rope_parameters": {"rope_theta": 5000.0}}, "full_attention"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_scaling="),
     ],
 )
 def test_what_is_not_supported_is_named(changed, message, tmp_path):
@@ -144,6 +149,19 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=message):
         hf_folder.read_config(str(tmp_path))
+
+
+def test_bases_of_rotary_positions_are_read_as_they_stand(tmp_path):
+    made("modernbert", tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content.pop("rope_parameters", None)
+    content |= {"layer_types": [], "global_attn_every_n_layers": 2, "local_rope_theta": 5000.0}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    model = adopted(tmp_path).model
+    assert (model.global_attn_every_n_layers, model.local_rope_theta) == (2, 5000.0)
+    (tmp_path / "config.json").write_text(json.dumps(content | {"global_rope_theta": 0}))
+    with pytest.raises(BadInput, match=r"model\.global_rope_theta=0"):
+        adopted(tmp_path)
 
 
 def test_another_architecture_missing_and_surplus_tensors(tmp_path):

@@ -2,7 +2,7 @@
 
 For a TPU, JAX lowers a Pallas kernel to one custom call, whose text TensorFlow's graph can hold: it
 passes through TensorFlow's lowering untouched, and libtpu compiles it. The few operations that a
-library puts around its kernels are written as TensorFlow's, one by one. On a CPU Pallas'
+library adds to its kernels are written as TensorFlow's, one by one. On a CPU Pallas'
 interpreter is lowered instead, to ordinary operations: slow, the same numbers, for tests and
 comparisons.
 """
@@ -90,7 +90,7 @@ def _result(equation: Any, given: list[tf.Tensor]) -> list[tf.Tensor]:
     """What one operation of JAX's makes of tensors.
 
     Raises:
-        NotImplementedError: an operation that no library puts around its kernels today.
+        NotImplementedError: an operation that no library adds to its kernels today.
     """
     params, name = equation.params, equation.primitive.name
     if name == "pallas_call":
