@@ -149,6 +149,7 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
     """All settings of a run that are not the preset's."""
     sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
     own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
+    own += ["training.stall_minutes=0"]  # a busy machine may let a run wait
     if "model.architecture=modernbert" not in sets:
         own += [f"model.pattern_seed={run.seed}"]
     if run.steps:
@@ -295,6 +296,8 @@ def main() -> int:
         with concurrent.futures.ThreadPoolExecutor(options.jobs or os.cpu_count()) as pool:
             done = pool.map(lambda run: measure(bench, work, data, run), together)
             results |= {run: r for run, r in zip(together, done, strict=True) if r}
+    if not results:
+        raise SystemExit(f"{work}: no run of {options.bench} is finished")
     print(table(results))
     if "picture" in bench and not options.steps:
         picture = ROOT / "docs" / "images" / f"{bench['picture']}.png"
