@@ -115,7 +115,7 @@ def test_fine_tuning_learns_what_a_mark_decides(exported: str) -> None:
         examples = [finetune.Example(encodings(i), target(i)) for i in (0, 1)] * 8
         kind = transformers.AutoModelForSequenceClassification
         model = finetune.load(kind, exported, trust=True, num_labels=outputs)
-        finetune.fit(model, tokenizer, examples, finetune.Settings(8, 1e-2, 4))
+        finetune.fit(model, tokenizer, examples, finetune.Settings(20, 3e-3, 4))
         loss, answers = finetune.predict(model, tokenizer, examples, batch_size=3)
         assert loss < 0.2
         np.testing.assert_allclose(answers, [e.target for e in examples], atol=0.9)
