@@ -192,16 +192,17 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
     if not resumes:
         raise RuntimeError(f"{model_dir}/events.jsonl records no resume")
     resumed_from = resumes[0].get("global_step") or 0
-    rows = [(step, before[step], curve.get(step)) for step in before if step > resumed_from]
+    steps = [step for step in before if step > resumed_from]
+    rows = [(step, repr(before[step]), repr(curve.get(step))) for step in steps]
     print(console.table(rows, ("step", "loss, uninterrupted", "loss, resumed")))
-    if not rows or any(first != second for _, first, second in rows):
+    if not steps or any(before[step] != curve.get(step) for step in steps):
         raise RuntimeError("the resumed run's losses differ from the uninterrupted ones")
     print("They are the same, to the last bit.")
     first, last = curve[min(curve)], curve[max(curve)]
     if not last < first:
         raise RuntimeError(f"the loss did not fall: {first} to {last}")
-    steps = {"killed_at_step": max(before), "resumed_from_step": resumed_from}
-    return {**steps, "same_curve": True, "first_loss": first, "last_loss": last}
+    places = {"killed_at_step": max(before), "resumed_from_step": resumed_from}
+    return {**places, "same_curve": True, "first_loss": first, "last_loss": last}
 
 
 def _summary(result: dict[str, Any]) -> str:
