@@ -112,7 +112,8 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     headline("6. Evaluation on held-out documents")
     evaluated = bigbird_ja(["evaluate", "--model_dir", model, "--data_dir", data])
     headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
-    filled = bigbird_ja(["fill-mask", "--model_dir", model, "--text", "\n".join(_TEXTS)])
+    texts = ["--text", "\n".join(_TEXTS), "--top_k=3"]
+    filled = bigbird_ja(["fill-mask", "--model_dir", model, *texts])
     headline("8. A page about the run")
     bigbird_ja(["report", "--model_dir", model, f"--output={work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
