@@ -30,10 +30,10 @@ _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "max_position_embeddings", "initializer_range",
 )  # fmt: skip
-_BIGBIRD_KEYS = (
+_BIGBIRD_KEYS: tuple[str, ...] = (
     "hidden_act", "hidden_dropout_prob", "layer_norm_eps", "block_size", "num_random_blocks",
 )  # fmt: skip
-_MODERNBERT_KEYS = (
+_MODERNBERT_KEYS: tuple[str, ...] = (
     "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
     "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
 )  # fmt: skip

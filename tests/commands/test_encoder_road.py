@@ -45,8 +45,8 @@ def save_encoder(kind: str, folder: Path, **sizes: Any) -> None:
         vocab_size=3072, hidden_size=64, num_hidden_layers=4, num_attention_heads=2,
         intermediate_size=96, **ids, **sizes,
     )  # fmt: skip
-    model = getattr(transformers, f"{kind}ForMaskedLM")(config)
     torch.manual_seed(3)
+    model = getattr(transformers, f"{kind}ForMaskedLM")(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
