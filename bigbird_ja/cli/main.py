@@ -128,7 +128,11 @@ def run_command_line(
         with _results(wants_json) as results:
             return end.failed(error, results)
     if args.help:
-        return _shown(command_help(command, arguments[0]), streams)
+        try:
+            text = command_help(command, arguments[0], args.config if "config" in args else None)
+        except BadInput as error:
+            return end.failed(error, None)
+        return _shown(text, streams)
     with _results(wants_json) as results:
         return end.of(command, args, results)
 
@@ -242,18 +246,29 @@ def load_command(name: str) -> Any:
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
 
 
-def command_help(command: Any, name: str) -> str:
-    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags."""
+def command_help(command: Any, name: str, config: str | None = None) -> str:
+    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags.
+
+    Args:
+        config: `--config`, whose values are shown in place of the defaults.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
     from bigbird_ja.cli import command_flags
 
-    lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
-    lines += [f"  {command.EXAMPLE}", "", "Flags:"]
-    for flag in command_flags.own_flags(command_flags.flags_of(command)):
-        default = command_flags.default_text(flag)
-        shown = default if command_flags.declared(flag).required else f"default: {default}"
-        text = f"{command_flags.meaning(flag)} ({shown})"
-        lines.append(f"  --{command_flags.form(flag)}")
-        lines += textwrap.wrap(text, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
+    about[0] = f"bigbird-ja {name}: {about[0]}"
+    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
+    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
+    for heading, listed in command_flags.sections(command_flags.flags_of(command)).items():
+        lines += ["", f"{heading}:"]
+        for flag in listed:
+            default = command_flags.default_text(flag, config)
+            shown = default if command_flags.declared(flag).required else f"default: {default}"
+            text = command_flags.meaning(flag) + (f" ({shown})" if default != "off" else "")
+            lines.append(f"  {command_flags.form(flag)}")
+            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 

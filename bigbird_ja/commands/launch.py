@@ -47,7 +47,9 @@ SETTINGS = RUN_SETTINGS
 def define_flags(flags: Flags) -> None:
     """The command's own flags."""
     _define_what(flags)
+    flags.group = "Limits"
     _define_limits(flags)
+    flags.group = "Machine"
     _define_machine(flags)
 
 
@@ -97,12 +99,19 @@ def _define_limits(flags: Flags) -> None:
         "startup_minutes", 45.0, "The same until the first step of a TPU.", unit="minutes",
         above=0, high=1e6,
     )  # fmt: skip
-    flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
+    flags.number(
+        "poll_seconds",
+        30.0,
+        "Between two looks at the service.",
+        unit="seconds",
+        low=0.05,
+        high=86_400,
+    )
     flags.choice(
         "on_interrupt", ("ask", "delete", "detach"),
         "At Ctrl-C: asks on a terminal, and deletes where there is none.",
     )  # fmt: skip
-    flags.path("prices", "YAML file over the table of prices.")
+    flags.path("price_file", "YAML file over the table of prices.")
 
 
 def _define_machine(flags: Flags) -> None:
@@ -132,7 +141,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             "ending": terminal.follow(args.bucket, args.logs, print, time.sleep, args.poll_seconds),
         }
     config, overrides = command_flags.resolve(args)
-    vm, table = vm_from_environment(), prices.load(args.prices)
+    vm, table = vm_from_environment(), prices.load(args.price_file)
     launched, warnings = _prepare(args, config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")

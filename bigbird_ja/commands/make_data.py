@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = (
-    "bigbird-ja make-data --input=tfds:wiki40b/ja:train --tokenizer=tok/ja.model"
-    " --output_dir=gs://my-bucket/data"
+    "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
+    " --output_dir gs://my-bucket/data"
 )
 
 # The model only says which lengths it can be trained on.

@@ -65,7 +65,7 @@ def define_flags(flags: Flags) -> None:
         "mfu", None, "Share of the peak rate where preflight says nothing.", low=0.001, high=1.0,
         none="by machine",
     )  # fmt: skip
-    flags.path("prices", "YAML file over the built-in table of prices.")
+    flags.path("price_file", "YAML file over the built-in table of prices.")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
     flags.number(
         "restart_minutes", 6.0, "From READY to the first step.", unit="minutes", low=0.0, high=1e5
@@ -81,11 +81,8 @@ def define_flags(flags: Flags) -> None:
     flags.text(
         "bucket_region", "Where data and checkpoints lie, such as us-central1 or us.", filled=True
     )
-    flags.text(
-        "zone",
-        "Where the machine is.",
-        filled=True,
-        none="the cheapest for each, beside the bucket",
+    flags.words(
+        "zones", [], "Where the machine may be.", none="the cheapest for each, beside the bucket"
     )
     flags.path("plot", "PNG of cost against time.")
 
@@ -102,9 +99,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         outputs.check_output_file(args.plot, "--plot")
     now = datetime.datetime.now().astimezone()
     hours = comparison.hours_until(args.finish_by, now) if args.finish_by else None
-    table = prices.load(args.prices)
-    if args.zone:
-        table.check_zone(args.zone)
+    table = prices.load(args.price_file)
+    for zone in args.zones:
+        table.check_zone(zone)
     config, data = _read(args)
     steps = rows.steps_for(config, args.tokens, args.epochs, data)
     overheads = rows.Overheads(
@@ -115,7 +112,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         60 * args.absent_minutes,
     )
     planned = rows.Run(
-        config, steps, data, table, overheads, args.bucket_region, args.zone,
+        config, steps, data, table, overheads, args.bucket_region, args.zones,
         _figures(args, config), args.mfu,
     )  # fmt: skip
     names = args.accelerator_type
@@ -140,7 +137,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     offered = {row.accelerator for row in made}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in offered]:
-        print(f"not offered in {args.zone}: {', '.join(absent)}")
+        print(f"not offered in {', '.join(args.zones)}: {', '.join(absent)}")
     if args.finish_by or args.max_cost is not None:
         chosen = comparison.choose(made, hours, args.max_cost)
         result["choice"] = None if chosen is None else dataclasses.asdict(chosen)

@@ -5,7 +5,7 @@
 
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
 compiles it for one core of each --chip, and for all devices of each --topology together, with the
-sums over them: the program that `pretrain --engine=pjrt` runs there. Reports whether it fits, its
+sums over them: the program that `pretrain --engine pjrt` runs there. Reports whether it fits, its
 cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config only: no
 data, no network, no TPU. Writes only --output, --dump_hlo and a cache of compilations
 (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the

@@ -113,7 +113,7 @@ def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
     overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,
-        zone=settings.zones[0],
+        zones=settings.zones[:1],
     )  # fmt: skip
     pricing = "on_demand" if run.spec.pricing == "on_demand" else "spot"
     rows = plan.make_rows(planned, (run.spec.accelerator_type,))

@@ -182,7 +182,7 @@ class Run:
     Args:
         steps: optimiser steps to run.
         bucket_region: where data and checkpoints lie, such as `us-central1`; None: beside the TPU.
-        zone: where the machine is; None: the cheapest for each.
+        zones: where the machine may be; empty: the cheapest for each.
         mfu: see `rate_of`.
     """
 
@@ -192,7 +192,7 @@ class Run:
     prices: Prices
     overheads: Overheads
     bucket_region: str | None = None
-    zone: str | None = None
+    zones: Sequence[str] = ()
     figures: Figures = Figures()
     mfu: float | None = None
 
@@ -203,7 +203,7 @@ class Row:
 
     accelerator: str
     pricing: str  # on_demand, spot, or the provider of a free machine
-    zone: str | None  # where that price holds: the cheapest, or `--zone`
+    zone: str | None  # where that price holds: the cheapest, or the cheapest of `--zones`
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
@@ -254,8 +254,7 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
 def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str, float | None]]:
     """The zone and its US dollars per hour; empty where the machine is not offered so."""
     offers = run.prices.by_zone(machine.name, pricing)
-    if run.zone is not None:
-        return [(zone, price) for zone, price in offers if zone == run.zone]
+    offers = [offer for offer in offers if not run.zones or offer[0] in run.zones]
     if run.bucket_region is not None:  # beside the data, where that can be
         offers.sort(key=lambda offer: run.prices.egress_per_gb(str(run.bucket_region), offer[0]))
     priced = [offer for offer in offers if offer[1] is not None]
@@ -298,7 +297,7 @@ def _row(
         "" if batch % parts == 0 else f"a batch of {batch} does not divide by {parts}",
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
         free_note or "",
-        "" if price is not None else "no price is known: --prices",
+        "" if price is not None else "no price is known: --price_file",
         "unproven" if machine.unproven else "",
     )
     return Row(

@@ -41,7 +41,7 @@ def test_machines_by_name_and_zone(plan):
     ended = plan(*named)
     assert ended.status == 0
     assert {row["accelerator"] for row in ended.json["rows"]} == {"v5e-16", "v5p-8"}
-    ended = plan(*named, "--zone=europe-west1-d")
+    ended = plan(*named, "--zones=europe-west1-d")
     assert "not offered in europe-west1-d: v5litepod-16" in ended.stderr
     assert {row["accelerator"] for row in ended.json["rows"]} == {"v5p-8"}
 
@@ -91,7 +91,7 @@ def test_preflight_figures_replace_assumptions_and_the_choice_knows_whole_slices
 def test_an_old_table_warns(plan, tmp_path):
     path = tmp_path / "prices.yaml"
     path.write_text("as_of: 2020-01-01\n")
-    assert "warning: more than a year" in plan("--config=tiny-cpu", f"--prices={path}").stderr
+    assert "warning: more than a year" in plan("--config=tiny-cpu", f"--price_file={path}").stderr
 
 
 def test_the_table_fits_a_terminal_of_80_columns(plan, monkeypatch):

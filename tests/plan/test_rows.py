@@ -138,7 +138,7 @@ def test_a_row_has_the_zone_of_its_price_beside_the_bucket_where_there_is_one() 
     cheapest = {(r.accelerator, r.pricing): r for r in plan.make_rows(run_of())}
     assert cheapest["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert cheapest["v6e-8", "on_demand"].zone == "us-central1-b"
-    there = plan.make_rows(run_of(zone="europe-west4-a"))
+    there = plan.make_rows(run_of(zones=("europe-west4-a",)))
     rented = {(r.accelerator, r.zone) for r in there if r.pricing in prices.PRICINGS}
     assert rented == {(name, "europe-west4-a") for name in ("v2-8", "v3-8", "v5e-8", "v6e-8")}
     beside = plan.make_rows(run_of(bucket_region="europe-west4"))
@@ -152,7 +152,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
     shards = [SimpleNamespace(records=600, bytes=2e9), SimpleNamespace(records=1000, bytes=3e9)]
     data = plan.manifest_data(SimpleNamespace(train_shards=shards))
     for zone, usd in (("us-central1-b", 0), ("us-central1-a", 0), ("europe-west4-a", 10 * 0.08)):
-        run = run_of(200, data=data, bucket_region="us-central1", zone=zone)
+        run = run_of(200, data=data, bucket_region="us-central1", zones=(zone,))
         rows = plan.make_rows(run, ("v2-8", "v5e-8"))
         assert [row.egress_usd for row in rows] == [pytest.approx(usd)] * len(rows)
 
