@@ -42,7 +42,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     ("plan --finish_by=2020-01-01", "is past"),
     ("plan --epochs=3 --set=training.num_train_steps=5", "give one of them"),
-    ("plan --tokens=1e9 --epochs=3", "--epochs and --tokens"),
+    ("plan --tokens=1e9 --epochs=3", "--tokens and --epochs"),
     ("plan --tokens=1e9 --num_train_steps=3", "--tokens and --num_train_steps"),
     ("config --command=tokenize --set=model.num_layers=3", "it uses tokenize.*"),
     ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "is a file, not a folder"),

@@ -6,6 +6,7 @@ A command is a module of `bigbird_ja.commands` with
 - `EXAMPLE`: one command line, shown by `--help`;
 - `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
 - `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
+- `NEEDS`, where it cannot do without packages that pip does not install with ours;
 - `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
 - `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
   inside, so that asking for help never waits for TensorFlow.
@@ -37,6 +38,7 @@ from bigbird_ja.process.errors import (  # fmt: skip
     OutOfMemory,
     classify,
     one_line,
+    require,
     telling_line,
 )
 from bigbird_ja.process.signals import CommandSignals
@@ -62,7 +64,9 @@ COMMANDS: dict[str, str] = {
     "export": "Hugging Face folder or SavedModel",
     "launch": "rent a spot TPU VM, train on it, recreate it, delete it at the end",
     "status": "list runs and TPUs",
+    "logs": "follow the trainer's log of a rented run",
     "down": "delete what is left",
+    "doctor": "what this machine has and lacks, and what to do about it",
 }
 
 _JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
@@ -114,6 +118,8 @@ def run_command_line(
         return _shown(_overview(), streams)
     if arguments[0] in ("--version", "-version"):
         return _shown(f"bigbird-ja {__version__}", streams)
+    if arguments[0] == "--completion":
+        return _completion(arguments[1:], streams)
     if asks:
         arguments = [*arguments[1:], "--help"]
     from bigbird_ja.cli import command_flags  # absl: the list of commands does without
@@ -165,6 +171,7 @@ class _End:
         try:
             if self._streams is not None:
                 self._streams.check()
+            require(*getattr(command, "NEEDS", ()))
             children.check_environment(os.environ)
             prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
             outcome = command.run(args)
@@ -272,11 +279,22 @@ def command_help(command: Any, name: str, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
+def _completion(words: list[str], streams: Streams | None) -> int:
+    from bigbird_ja.cli import completion
+
+    if len(words) != 1 or words[0] not in completion.SHELLS:
+        error = BadInput(f"--completion takes one of {', '.join(completion.SHELLS)}")
+        return _End(streams, None).failed(error, None)
+    commands = {name: load_command(name) for name in COMMANDS}
+    return _shown(completion.script(words[0], commands), streams)
+
+
 def _overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
     return (
         "bigbird-ja: pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud"
         f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
-        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start."
+        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start.\n"
+        'Completion for bash or zsh: eval "$(bigbird-ja --completion bash)" in ~/.bashrc.'
     )

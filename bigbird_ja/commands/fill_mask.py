@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
+NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
+NEEDS = ("tensorflow", "jax", "libtpu")
 SETTINGS = STEP_SETTINGS
 
 

@@ -275,7 +275,7 @@ def follow(
     """
     names = find_runs(bucket)
     if name not in names:
-        raise BadInput(f"--logs={name}: no such run on {bucket}: {', '.join(names) or 'none'}")
+        raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
     files, follower = BucketFiles(Run(bucket, name)), LogFollower()
     while True:
         state = files.load_state()

@@ -175,6 +175,15 @@ def printable(text: str) -> str:
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in hidden else c for c in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Another program's words on one line of at most `most` characters, cut between words."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    head = text[: most - 4]
+    return f"{head[: head.rfind(' ', most // 2)] if ' ' in head[most // 2 :] else head} ..."
+
+
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
     """Columns aligned: numbers to the right, text to the left; full-width characters count two, and
     what a terminal would obey is escaped."""

@@ -29,10 +29,12 @@ GOOD: dict[str, str] = {
     "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
     "launch": "--config={in}/config.yaml --price_file={in}/prices.yaml --dry_run",
     "status": "--bucket=gs://bucket",
+    "logs": "base-1 --bucket=gs://bucket",
     "down": "--project=project --yes --dry_run",
+    "doctor": "",
 }
 # These reach for a service: they are given hostile values only where no service is asked before.
-REMOTE = frozenset({"status", "down"})
+REMOTE = frozenset({"status", "logs", "down", "doctor"})
 # These compile for minutes: a good invocation is not run to its end.
 LONG = frozenset({"preflight", "demo"})
 

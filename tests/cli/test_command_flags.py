@@ -157,7 +157,7 @@ def test_a_stray_word_names_the_flag_that_it_is_meant_for() -> None:
 
 def test_all_that_is_missing_is_named_at_once() -> None:
     assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
-    names = "--name, --project, --bucket, --data_dir are needed (or --dry_run"
+    names = "--name, --project, --bucket, --data_dir are needed (or --dry_run):"
     assert names in refusal("launch")
 
 
