@@ -42,7 +42,7 @@ from bigbird_ja.process.errors import (  # fmt: skip
     telling_line,
 )
 from bigbird_ja.process.signals import CommandSignals
-from bigbird_ja.process.streams import Results, Streams, results_apart, write_results
+from bigbird_ja.process.streams import QuietImport, Results, Streams, results_apart, write_results
 
 if TYPE_CHECKING:
     from absl import flags
@@ -174,6 +174,7 @@ class _End:
             require(*getattr(command, "NEEDS", ()))
             children.check_environment(os.environ)
             prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
+            QuietImport("tensorflow")
             outcome = command.run(args)
             sys.stdout.flush()
             if results is not None:

@@ -24,7 +24,6 @@ EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
     " --output_dir gs://my-bucket/data"
 )
-NEEDS = ("tensorflow",)
 
 # The model only says which lengths it can be trained on.
 SETTINGS = MAKING_SETTINGS

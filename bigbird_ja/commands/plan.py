@@ -7,8 +7,9 @@ Reads a config and, where given, a data set's manifest, `preflight --output` fig
 prices. Writes only the plot. Takes a second.
 
 Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
-the rate of training (preflight figures, else an assumed share of the peak, printed), on the rate of
-preemptions and on a dated table of prices by chip and zone. Correct the last two by flags.
+the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
+Correct the last two by flags. The rate is 0.6 of what preflight counts by machine code, where there
+is any (v5e, v6e), else the rate by the compiler's priced cycles; the other one stands below.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
 of Kaggle and Colab. --finish_by picks the cheapest that is done by then, --max_cost alone the
@@ -18,14 +19,16 @@ fastest within it; both go by expected hours, which bad luck can exceed.
 from __future__ import annotations
 
 import dataclasses
-import sys
+import math
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.console import LiveLine, log
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import PLAN_SETTINGS
 
@@ -113,7 +116,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     )
     planned = rows.Run(
         config, steps, data, table, overheads, args.bucket_region, args.zones,
-        _figures(args, config), args.mfu,
+        _figures(args, config), args.mfu, _measure_here(time.perf_counter),
     )  # fmt: skip
     names = args.accelerator_type
     made = rows.make_rows(planned, names)
@@ -132,8 +135,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "prices_age_days": table.age_days(now.date()),
     }
     age = f"{table.describe_age(now.date())} ({table.source})"
-    width = LiveLine(sys.stdout).columns()
-    print(comparison.comparison(result, made, overheads, age, width))
+    cheapest = comparison.choose(made, math.inf, None)
+    result["cheapest"] = None if cheapest is None else dataclasses.asdict(cheapest)
+    print(comparison.comparison(result, made, overheads, age))
     offered = {row.accelerator for row in made}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in offered]:
@@ -146,6 +150,19 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         comparison.plot(made, args.plot, f"{steps:,} steps of {per_step:,} tokens")
         print(f"plot: {args.plot}")
     return result
+
+
+def _measure_here(clock: Callable[[], float]) -> float:
+    """FLOP/s of this machine's float32 matrix products: the best of some 0.2 seconds."""
+    import numpy as np
+
+    side, best, start = 768, float("inf"), clock()
+    ones = np.ones((side, side), np.float32)
+    while clock() - start < 0.2:
+        before = clock()
+        ones @ ones
+        best = min(best, clock() - before)
+    return 2 * side**3 / best
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:

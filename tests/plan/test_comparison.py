@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.plan import comparison
-from bigbird_ja.plan.rows import Row
+from bigbird_ja.plan.rows import Overheads, Row
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import plotting
 
@@ -78,6 +78,20 @@ def test_hours_until_a_date(text: str, hours: float) -> None:
 def test_bad_dates_are_refused(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
         comparison.hours_until(text, NOW)
+
+
+def test_the_verdict_comes_first_and_names_what_is_cheapest() -> None:
+    result = {
+        "steps": 5, "tokens_per_step": 100, "tokens": 500, "epochs": 103.52, "steps_per_epoch": 1.0,
+        "assumption": "no --data_dir: assuming", "warnings": [],
+    }  # fmt: skip
+    text = comparison.comparison(result, ROWS, Overheads(), "prices of today")
+    first, about, *_ = text.splitlines()
+    assert first == "cheapest: slow spot, 10 dollars, 100.0 h, estimated"
+    assert about == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
+    nothing = comparison.comparison(result, ROWS[-1:], Overheads(), "prices of today")
+    assert nothing.startswith("no machine here is known to finish it")
+    assert "never" in nothing
 
 
 def test_machines_are_drawn_where_they_have_a_price_and_an_end(monkeypatch):
