@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput, require
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
         report.update(huggingface.fill(local, model, options))
 
-    folder.write(args.output_dir, record, fill, args.overwrite)
+    with waiting("exporting: a minute, of which most is the comparison with transformers"):
+        folder.write(args.output_dir, record, fill, args.overwrite)
     print(f"step {model.step:,} exported to {args.output_dir}")
     if not report:
         return result

@@ -181,7 +181,7 @@ class Interrupts:
         self._ask, self._say = ask, say
         self._wake = threading.Event()
         self._count = 0
-        self._deleting = False
+        self._deleting = self._by_person = False
         self._listener = signals.Listener(self._receive)
 
     def __enter__(self) -> Interrupts:
@@ -195,6 +195,7 @@ class Interrupts:
         if self._deleting and number != signal.SIGINT:
             return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
         self._count += 1
+        self._by_person |= number == signal.SIGINT
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
@@ -221,7 +222,8 @@ class Interrupts:
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
+            again = "; Ctrl-C again leaves at once" if self._by_person else ""
+            self._say(f"deleting the TPU; what is saved stays{again}")
         return answer
 
     def _answer(self) -> Stop:

@@ -32,6 +32,7 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     promised = "documents tokens sequences shards density mean_predictions seconds"
     assert set(promised.split()) <= set(result)
     assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
+    assert "warning: only " in first.stderr and "held-out sequences" in first.stderr
     assert 15 < result["mean_predictions"] <= 20
     before = making.tree(f"{tmp_path}/data")
     again = make_data(*places)
