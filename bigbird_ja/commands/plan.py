@@ -70,17 +70,6 @@ def define_flags(flags: Flags) -> None:
     )  # fmt: skip
     flags.path("price_file", "YAML file over the built-in table of prices.")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
-    flags.number(
-        "restart_minutes", 6.0, "From READY to the first step.", unit="minutes", low=0.0, high=1e5
-    )
-    flags.number(
-        "absent_minutes", 5.0, "From a preemption to the next READY; not billed.", unit="minutes",
-        low=0.0, high=1e5,
-    )  # fmt: skip
-    flags.number(
-        "save_seconds", 15.0, "Training stands still so long for a checkpoint.", unit="seconds",
-        low=0.0, high=86_400,
-    )  # fmt: skip
     flags.text(
         "bucket_region", "Where data and checkpoints lie, such as us-central1 or us.", filled=True
     )
@@ -108,11 +97,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     config, data = _read(args)
     steps = rows.steps_for(config, args.tokens, args.epochs, data)
     overheads = rows.Overheads(
-        args.preemptions_per_hour,
-        60 * (config.checkpoints.save_every_minutes or 60.0),
-        args.save_seconds,
-        60 * args.restart_minutes,
-        60 * args.absent_minutes,
+        args.preemptions_per_hour, 60 * (config.checkpoints.save_every_minutes or 60.0)
     )
     planned = rows.Run(
         config, steps, data, table, overheads, args.bucket_region, args.zones,
@@ -135,17 +120,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "prices_age_days": table.age_days(now.date()),
     }
     age = f"{table.describe_age(now.date())} ({table.source})"
-    cheapest = comparison.choose(made, math.inf, None)
+    chosen = cheapest = comparison.choose(made, math.inf, None)
     result["cheapest"] = None if cheapest is None else dataclasses.asdict(cheapest)
+    if hours is not None or args.max_cost is not None:
+        chosen = comparison.choose(made, hours, args.max_cost)
+        result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
+    print(comparison.verdict(made, chosen, args.finish_by, args.max_cost))
     print(comparison.comparison(result, made, overheads, age))
     offered = {row.accelerator for row in made}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in offered]:
         print(f"not offered in {', '.join(args.zones)}: {', '.join(absent)}")
-    if args.finish_by or args.max_cost is not None:
-        chosen = comparison.choose(made, hours, args.max_cost)
-        result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
-        print("\n" + comparison.describe_choice(chosen, made, args.finish_by, args.max_cost))
     if args.plot:
         comparison.plot(made, args.plot, f"{steps:,} steps of {per_step:,} tokens")
         print(f"plot: {args.plot}")

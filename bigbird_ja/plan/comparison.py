@@ -26,7 +26,7 @@ _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand U
 def comparison(
     result: dict[str, Any], rows: Sequence[Row], overheads: Overheads, prices_age: str
 ) -> str:
-    """The verdict, the run, a table of machines, and the assumptions; at most 79 columns.
+    """The run, a table of machines, and the assumptions; at most 79 columns.
 
     Args:
         result: of the command, as `--json` prints it.
@@ -55,28 +55,46 @@ def comparison(
         " restart; money includes storage and egress"
     )
     notes = [*basis, *doubts, "no row was timed on a rented machine yet", prices_age]
-    paragraphs = [_verdict(rows), *about, "", _table(rows), "", *notes]
+    paragraphs = [*about, "", _table(rows), "", *notes]
     return "\n".join(
         text if "\n" in text else textwrap.fill(text, 79, subsequent_indent="  ")
         for text in paragraphs
     )
 
 
-def _verdict(rows: Sequence[Row]) -> str:
-    """`cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`."""
-    cheapest = choose(rows, math.inf, None)
-    if cheapest is None:
-        return "no machine here is known to finish it, at a known price"
-    unproven = ", unproven" if cheapest.unproven else ""
+def verdict(
+    rows: Sequence[Row], chosen: Row | None, finish_by: str | None, limit: float | None
+) -> str:
+    """`cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it.
+
+    Args:
+        chosen: of `choose`.
+        finish_by, limit: the user's date and US dollars; one may be None.
+    """
+    limits = f" by {finish_by}" if finish_by else ""
+    limits += f" for at most {limit:,.2f} dollars" if limit is not None else ""
+    if chosen is None:
+        known = {
+            "fastest": choose(rows, None, None), "cheapest": choose(rows, math.inf, None)
+        }  # fmt: skip
+        others = "; ".join(f"{how} {_outcome(row)}" for how, row in known.items() if row)
+        text = f"no machine here is known to finish it{limits}" + (f": {others}" if others else "")
+        return textwrap.fill(text, 79, subsequent_indent="  ")
+    how = "fastest" if limit is not None and not finish_by else "cheapest"
+    doubt = ", ".join(filter(None, ("estimated", chosen.unproven and "unproven", chosen.note)))
+    machine = hardware.launch_type(hardware.find(chosen.accelerator))
+    text = f"{how}{limits}: {_outcome(chosen)}, {doubt}"
     return (
-        f"cheapest: {cheapest.accelerator} {cheapest.pricing.replace('_', ' ')},"
-        f" {_dollars(cheapest.cost_usd or 0.0)} dollars, {cheapest.wall_hours:,.1f} h,"
-        f" estimated{unproven}"
+        textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
+        f"  launch --accelerator_type {machine} --pricing {chosen.pricing} --zones {chosen.zone}"
     )
 
 
-def _dollars(usd: float) -> str:
-    return f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
+def _outcome(row: Row) -> str:
+    """`v6e-8 spot, 27 dollars, 8.5 h`."""
+    usd, pricing = row.cost_usd or 0.0, row.pricing.replace("_", " ")
+    money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
+    return f"{row.accelerator} {pricing}, {money} dollars, {row.wall_hours or 0.0:,.1f} h"
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -174,45 +192,6 @@ def choose(rows: Sequence[Row], hours: float | None, max_cost: float | None) -> 
     ]
     keys = ("wall_hours", "cost_usd") if hours is None else ("cost_usd", "wall_hours")
     return min(able, key=attrgetter(*keys), default=None)
-
-
-def describe_choice(
-    chosen: Row | None, rows: Sequence[Row], finish_by: str | None, max_cost: float | None
-) -> str:
-    """The machine to take, or the fastest and the cheapest where none qualifies.
-
-    Args:
-        chosen: of `choose`.
-        finish_by, max_cost: the user's limits; one may be None.
-    """
-    limits = [f"by {finish_by}"] if finish_by else []
-    limits += [f"for at most {max_cost:,.2f} USD"] if max_cost is not None else []
-    if chosen is not None:
-        how = "cheapest" if finish_by else "fastest"
-        doubt = "; ".join(filter(None, (chosen.note, chosen.unproven and "unproven")))
-        doubts = f" ({doubt})" if doubt else ""
-        machine = hardware.launch_type(hardware.find(chosen.accelerator))
-        return (
-            f"choice: the {how} {' '.join(limits)} is {_outcome(chosen)} expected{doubts}\n"
-            f"  launch --accelerator_type {machine} --pricing {chosen.pricing}"
-            f" --zones {chosen.zone}"
-        )
-    lines = [f"choice: no machine here is done {' '.join(limits)}"]
-    fastest, cheapest = choose(rows, None, None), choose(rows, math.inf, None)
-    if fastest and cheapest:
-        lines += [
-            f"  fastest: {_outcome(fastest)}",
-            f"  cheapest: {_outcome(cheapest)}",
-            "  fewer --tokens, or larger slices by --preflight, may do",
-        ]
-    return "\n".join(lines)
-
-
-def _outcome(row: Row) -> str:
-    """`v5e-8 spot: 15 h 35 min, 29.76 USD`."""
-    time = human_time((row.wall_hours or 0.0) * 3600)
-    pricing = row.pricing.replace("_", " ")
-    return f"{row.accelerator} {pricing}: {time}, {row.cost_usd or 0.0:,.2f} USD"
 
 
 def warnings_of_length(epochs: float | None, steps: int) -> list[str]:

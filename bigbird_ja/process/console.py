@@ -268,11 +268,12 @@ def human_count(n: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h`."""
+    """`45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h`, `1,200 d`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     if seconds < 86400:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+    days = int(seconds // 86400)
+    return f"{days} d {int(seconds % 86400 // 3600)} h" if days < 100 else f"{days:,} d"

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, TextIO
@@ -281,32 +281,25 @@ _NOTICE = re.compile(
 
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
-    """Standard error without TensorFlow's notices; what else is written to it arrives, also from a
-    process that ends in the block."""
-    real, (reading, writing) = os.dup(2), os.pipe()
+    """Standard error without TensorFlow's notices; other lines come when the block ends, or the
+    process."""
+    with tempfile.TemporaryFile() as kept:
+        real = os.dup(2)
 
-    def pass_on() -> None:
-        with open(reading, "rb") as lines:
-            for line in lines:
-                if not _NOTICE.match(line):
-                    os.write(real, line)
+        def restore() -> None:
+            os.dup2(real, 2)
+            kept.seek(0)
+            with contextlib.suppress(OSError):
+                os.write(2, b"".join(line for line in kept if not _NOTICE.match(line)))
 
-    reader = threading.Thread(target=pass_on, daemon=True)
-
-    def restore() -> None:
-        os.dup2(real, 2)  # nothing else has the pipe's end: the reader comes to its own
-        reader.join(timeout=1)
-
-    os.dup2(writing, 2)
-    os.close(writing)
-    reader.start()
-    atexit.register(restore)
-    try:
-        yield
-    finally:
-        atexit.unregister(restore)
-        restore()
-        os.close(real)
+        os.dup2(kept.fileno(), 2)
+        atexit.register(restore)
+        try:
+            yield
+        finally:
+            atexit.unregister(restore)
+            restore()
+            os.close(real)
 
 
 class QuietImport(importlib.abc.MetaPathFinder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 import pytest
@@ -80,18 +81,25 @@ def test_bad_dates_are_refused(text: str, words: str) -> None:
         comparison.hours_until(text, NOW)
 
 
-def test_the_verdict_comes_first_and_names_what_is_cheapest() -> None:
+def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it() -> None:
+    rows = [row("v3-8", 100.0, 10.0), row("v2-8", None, None)]
+    chosen = comparison.choose(rows, math.inf, None)
+    lines = comparison.verdict(rows, chosen, None, None).splitlines()
+    assert lines[0] == "cheapest: v3-8 spot, 10 dollars, 100.0 h, estimated"
+    assert lines[1].strip().startswith("launch --accelerator_type v3-8 --pricing spot --zones")
+    nothing = comparison.verdict(rows[1:], None, None, None)
+    assert nothing == "no machine here is known to finish it"
+
+
+def test_the_run_is_told_in_epochs_and_a_machine_that_never_ends_as_such() -> None:
     result = {
         "steps": 5, "tokens_per_step": 100, "tokens": 500, "epochs": 103.52, "steps_per_epoch": 1.0,
         "assumption": "no --data_dir: assuming", "warnings": [],
     }  # fmt: skip
-    text = comparison.comparison(result, ROWS, Overheads(), "prices of today")
-    first, about, *_ = text.splitlines()
-    assert first == "cheapest: slow spot, 10 dollars, 100.0 h, estimated"
-    assert about == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
-    nothing = comparison.comparison(result, ROWS[-1:], Overheads(), "prices of today")
-    assert nothing.startswith("no machine here is known to finish it")
-    assert "never" in nothing
+    text = comparison.comparison(result, ROWS[-1:], Overheads(), "prices of today")
+    first = text.splitlines()[0]
+    assert first == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
+    assert "never" in text
 
 
 def test_machines_are_drawn_where_they_have_a_price_and_an_end(monkeypatch):
