@@ -66,6 +66,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         meta=meta,
         model=config.model,
         training=config.training,
+        optimizer="Muon and AdamW" if config.training.optimizer == "muon" else "AdamW",
         make_data=config.make_data,
         data=config.data,
         version=__version__,

@@ -23,6 +23,8 @@ SEGMENTS = 2  # rows of the segment table: A and B
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
 SEGMENT_TABLE = "bert/embeddings/token_type_embeddings"
+# Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
+_SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,34 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     if config.model.architecture == "modernbert":
         return _modernbert_specs(config)
     return _bigbird_specs(config)
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """The matrices side by side in one kernel, each [rows, columns]."""
+
+    count: int
+    rows: int
+    columns: int
+
+
+def muon_matrices(config: Config) -> dict[str, MatrixSpec]:
+    """The parameters that Muon updates, which are the layers' kernels; none with AdamW."""
+    if config.training.optimizer != "muon":
+        return {}
+    matrices = {}
+    for name, spec in parameter_specs(config).items():
+        if name.startswith("bert/encoder/layer_") and name.endswith("/kernel"):
+            count, (rows, columns) = _SIDE_BY_SIDE.get(name.split("/")[-2], 1), spec.shape
+            matrices[name] = MatrixSpec(count, rows, columns // count)
+    return matrices
+
+
+def slot_parameters(config: Config) -> dict[str, list[str]]:
+    """The parameters that have each slot of the optimiser's state: all have a running mean of their
+    gradients (m), and all but Muon's one of their squares (v)."""
+    names, matrices = list(parameter_specs(config)), muon_matrices(config)
+    return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
 def layer_parameter_names(config: Config, layer: int) -> list[str]:
@@ -279,7 +309,14 @@ def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
 
 def count_parameters(config: Config) -> int:
     """Number of scalars in all parameters."""
-    return sum(int(np.prod(spec.shape)) for spec in parameter_specs(config).values())
+    return sum(math.prod(spec.shape) for spec in parameter_specs(config).values())
+
+
+def count_state(config: Config) -> int:
+    """Number of scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
+    specs = parameter_specs(config)
+    slots = (name for names in slot_parameters(config).values() for name in names)
+    return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
 def model_flops(config: Config, batch_per_core: int) -> float:

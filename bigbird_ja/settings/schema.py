@@ -223,8 +223,14 @@ class TrainingConfig:
         0.1, "Last share of the steps, in which the rate decays.", low=0.0, high=1.0,
         only_with="training.schedule=wsd",
     )  # fmt: skip
+    optimizer: str = option(
+        "adamw", "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and"
+        " decay, which are AdamW's; on several devices of the engine pjrt it is divided over them.",
+        choices=("adamw", "muon"),
+    )  # fmt: skip
     update_rule: str = option(
-        "adamw", "adamw: with bias correction; google: without, as in BERT's and BigBird's code.",
+        "adamw", "Of AdamW. adamw: with bias correction; google: without, as in BERT's and"
+        " BigBird's code.",
         choices=("adamw", "google"),
     )  # fmt: skip
     weight_decay: float = option(
@@ -265,6 +271,7 @@ class TrainingConfig:
     optimizer_sharding: bool = option(
         False, "Each device keeps its part of AdamW's state and makes that part of the update"
         " (ZeRO-1): less memory; needs the engine pjrt.", changeable=True,
+        only_with="training.optimizer=adamw",
     )  # fmt: skip
     gradient_sum_dtype: str = option(
         "float32", "In which gradients are summed over the devices; bfloat16 halves what their"

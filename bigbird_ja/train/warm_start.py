@@ -27,6 +27,7 @@ from bigbird_ja.model.params import (
     initial_parameters,
     initial_value,
     parameter_specs,
+    slot_parameters,
 )
 from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
@@ -82,15 +83,16 @@ def first_state(
         params: State = initial_parameters(config, config.training.seed)
         params.update(warm_start or {})
         slots = {
-            slot_name(name, slot): np.zeros_like(value)
-            for slot in SLOTS
-            for name, value in params.items()
+            slot_name(name, slot): np.zeros_like(params[name])
+            for slot, names in slot_parameters(config).items()
+            for name in names
         }
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
     state = read_checkpoint(checkpoint)
     expected = {name: spec.shape for name, spec in parameter_specs(config).items()}
-    expected |= {slot_name(name, s): shape for s in SLOTS for name, shape in expected.items()}
+    for slot, names in slot_parameters(config).items():
+        expected |= {slot_name(name, slot): expected[name] for name in names}
     for name, wanted in {**expected, STEP: ()}.items():
         shape = np.shape(state[name]) if name in state else "missing"
         if shape != wanted:

@@ -307,6 +307,8 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
     for flags, words in (
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
         (["--set=training.learning_rate=1e-3"], ["--continue_with training.learning_rate=0.001"]),
+        (["--set=training.optimizer=muon"], ["optimizer: adamw -> muon", f"--init_from {model}"]),
+        (["--continue_with=training.optimizer=muon"], ["seed, optimizer", "--init_from"]),
         (["--set=data.seed=7"], [f"--init_from {model}"]),
         (["--continue_with=model.num_layers=3"], ["training", "--init_from"]),
         (["--continue_with=training.log_every_steps=3"], ["--set"]),
