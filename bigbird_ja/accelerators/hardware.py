@@ -77,9 +77,8 @@ class Machine:
     units: int  # what `preflight --chip` counts: cores where one program runs on half a chip
     devices: int  # what the global batch is divided by
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
-    mfu: float  # counted share of the peak, where there is no preflight figure: by machine code
-    is_by_code: bool  # or, where no compiler lists it, by priced cycles
-    priced_mfu: float  # by priced cycles, of XLA's attention
+    priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
+    code_mfu: float | None  # by machine code; None where no compiler lists it
     unproven: str  # why its figures are in doubt; "" on TPU v2 and v3
 
     @property
@@ -142,9 +141,8 @@ def of_chips(chip: str, chips: int) -> Machine:
         chips * cores,
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
-        _CODE_MFU.get(chip, _PRICED_MFU[chip]),
-        chip in _CODE_MFU,
         _PRICED_MFU[chip],
+        _CODE_MFU.get(chip),
         "" if chip in ("v2", "v3") else _UNPROVEN,
     )
 

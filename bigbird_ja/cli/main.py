@@ -25,7 +25,7 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -115,11 +115,11 @@ def run_command_line(
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
-        return _shown(_overview(), streams)
+        return _shown(_overview, streams)
     if arguments[0] in ("--version", "-version"):
-        return _shown(f"bigbird-ja {__version__}", streams)
+        return _shown(lambda: f"bigbird-ja {__version__}", streams)
     if arguments[0] == "--completion":
-        return _completion(arguments[1:], streams)
+        return _shown(lambda: _completion(arguments[1:]), streams)
     if asks:
         arguments = [*arguments[1:], "--help"]
     from bigbird_ja.cli import command_flags  # absl: the list of commands does without
@@ -134,11 +134,8 @@ def run_command_line(
         with _results(wants_json) as results:
             return end.failed(error, results)
     if args.help:
-        try:
-            text = command_help(command, arguments[0], args.config if "config" in args else None)
-        except BadInput as error:
-            return end.failed(error, None)
-        return _shown(text, streams)
+        config = args.config if "config" in args else None
+        return _shown(lambda: command_help(command, arguments[0], config), streams)
     with _results(wants_json) as results:
         return end.of(command, args, results)
 
@@ -148,13 +145,13 @@ def _results(wanted: bool) -> AbstractContextManager[Results | None]:
     return results_apart() if wanted else contextlib.nullcontext()
 
 
-def _shown(text: str, streams: Streams | None) -> int:
+def _shown(text: Callable[[], str], streams: Streams | None) -> int:
     """Prints help; its end is the stream's."""
     end = _End(streams, None)
     try:
         if streams is not None:
             streams.check()
-        print(text, flush=True)
+        print(text(), flush=True)
     except (OSError, BadInput) as error:
         return end.failed(error, None)
     return 0
@@ -280,14 +277,10 @@ def command_help(command: Any, name: str, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _completion(words: list[str], streams: Streams | None) -> int:
+def _completion(words: list[str]) -> str:
     from bigbird_ja.cli import completion
 
-    if len(words) != 1 or words[0] not in completion.SHELLS:
-        error = BadInput(f"--completion takes one of {', '.join(completion.SHELLS)}")
-        return _End(streams, None).failed(error, None)
-    commands = {name: load_command(name) for name in COMMANDS}
-    return _shown(completion.script(words[0], commands), streams)
+    return completion.script(words, {name: load_command(name) for name in COMMANDS})
 
 
 def _overview() -> str:

@@ -10,6 +10,7 @@ project and quotas. Writes nothing. Exits with 0 if this machine can train, else
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         BadInput: this machine cannot train.
     """
     checks = []
-    for check in _checks(args.project):
+    for check in itertools.chain(_packages(), _room(), _engines(), _cloud(args.project)):
         checks.append(check)
         advice = f": {check.advice}" if check.advice and not check.is_well else ""
         text = f"{'ok' if check.is_well else '--'}  {check.name:<17} {check.observed}{advice}"
@@ -59,15 +60,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         raise BadInput("this machine cannot train: see the lines on engines", results)
     print(f"this machine can train: {able[0].observed}")
     return results
-
-
-def _checks(project: str | None) -> Iterator[Check]:
-    """What there is to know, the quickest first."""
-    yield from _packages()
-    free = shutil.disk_usage(".").free
-    yield from _memory_and_disk(free)
-    yield from _engines()
-    yield from _cloud(project)
 
 
 def _packages() -> Iterator[Check]:
@@ -90,11 +82,11 @@ def _packages() -> Iterator[Check]:
             yield Check(module, True, version)
 
 
-def _memory_and_disk(free: int) -> Iterator[Check]:
+def _room() -> Iterator[Check]:
     from bigbird_ja.process.console import human_bytes
     from bigbird_ja.train.engines.devices import available_bytes
 
-    memory = available_bytes()
+    memory, free = available_bytes(), shutil.disk_usage(".").free
     yield Check("memory", True, "not known" if memory is None else f"{human_bytes(memory)} free")
     yield Check(
         "disk", free >= _DISK_BYTES, f"{human_bytes(free)} free in this folder",

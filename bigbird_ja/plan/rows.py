@@ -152,8 +152,9 @@ def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None)
     fits = bool(entries[0].get("fits", True)) if entries else None
     if entries and (rate := _compiled_rate(entries[0], machine.units)):
         return rate
-    by_code = machine.is_by_code and not mfu
-    share, phase = mfu or machine.mfu * (REACHED if by_code else 1.0), first_phase(config)
+    by_code = machine.code_mfu is not None and not mfu
+    share = mfu or (REACHED * machine.code_mfu if machine.code_mfu else machine.priced_mfu)
+    phase = first_phase(config)
     rates = [
         machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
         for one in (config, phase)
@@ -271,7 +272,7 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
             for provider, free in run.prices.free.items()
         ]
         if run.here:
-            here = Machine("this machine", "", 1, 1, 1, run.here, HERE, False, HERE, "")
+            here = Machine("this machine", "", 1, 1, 1, run.here, HERE, None, "")
             rows.append(_row(run, here, "here", None, 0.0, ""))
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
