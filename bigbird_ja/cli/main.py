@@ -56,7 +56,7 @@ COMMANDS: dict[str, str] = {
     "check-data": "verify a data set and show what is in it",
     "plan": "tokens, steps, hours and money, before anything is rented",
     "preflight": "compile the train step with the real TPU compiler, with no TPU",
-    "config": "the settings that a command would use, each with its meaning and its source",
+    "config": "the settings that a command would use, explained",
     "pretrain": "train or resume, on CPU, GPU or TPU",
     "evaluate": "masked-LM loss and accuracy on held-out records",
     "fill-mask": "what the model puts at [MASK] in a text",
@@ -287,8 +287,8 @@ def _overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
     return (
-        "bigbird-ja: pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud"
-        f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
-        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start.\n"
+        "bigbird-ja: pretrain long-sequence Japanese encoders on preemptible Cloud TPUs.\n\n"
+        f"Commands, in the order of use:\n{rows}\n\n"
+        "`bigbird-ja help COMMAND` shows a command's flags; `demo` is a good start.\n"
         'Completion for bash or zsh: eval "$(bigbird-ja --completion bash)" in ~/.bashrc.'
     )
