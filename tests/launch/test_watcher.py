@@ -102,6 +102,14 @@ def test_bucket_and_metadata_server(
     machine.report(71)
     report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
     assert (report["attempt"], report["status"]) == (3, 71)
+    machine.report(76, "stalled")
+    machine.report(75)  # by the trainer that dies with the machine: no preemption
+    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
+    assert (report["status"], report["reason"]) == (76, "stalled")
+    Machine(replace(terms, attempt=4), str(tmp_path)).report(75)
+    assert json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))["attempt"] == 4
+    machine.report(71)
+    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
     machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
     assert json.loads((tmp_path / "copy").read_text()) == report
     fake_gcs.fault("heartbeat", "status", code=403, times=-1)
