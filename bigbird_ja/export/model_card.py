@@ -97,7 +97,6 @@ def _shape(model: ModelConfig) -> dict[str, str]:
             "tag": "modernbert",
             "encoder": "ModernBERT encoder (Warner et al. 2024)",
             "attends": f"all tokens in every {every}. layer, else {model.local_attention} nearby",
-            "loading": "",
         }
     blocks = f"blocks of {model.block_size}, {model.num_random_blocks} random blocks"
     return {
@@ -105,7 +104,6 @@ def _shape(model: ModelConfig) -> dict[str, str]:
         "encoder": "BigBird encoder (block-sparse attention, Zaheer et al. 2020)",
         "attends": f"{model.attention_type}, {blocks} (`{model.random_pattern}`, seed"
         f" {model.pattern_seed})",
-        "loading": ", add_pooling_layer=False",
     }
 
 
