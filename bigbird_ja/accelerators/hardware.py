@@ -95,8 +95,8 @@ _PRICED_MFU = {
     "v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11,
 }
 # fmt: on
-# By machine code, of the step that runs there, with kernels (libtpu 0.0.52): on v5e:2x4 58.8 M cycles;
-# of v6e one chip's 29.0 M, and 3.5 ms for the sums over 2x4, which is their links' time on paper.
+# By machine code, of the step that runs there, with kernels (libtpu 0.0.52): 58.8 M cycles on
+# v5e:2x4; of v6e one chip's 29.0 M, and for the sums over 2x4 their links' time on paper, 3.5 ms.
 _CODE_MFU = {"v5e": 0.65, "v6e": 0.27}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
