@@ -12,6 +12,7 @@ from bigbird_ja.cli import command_flags, main
 from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS
 
 
@@ -164,7 +165,8 @@ def test_all_that_is_missing_is_named_at_once() -> None:
 def test_help_shows_a_presets_values_and_what_is_required_first() -> None:
     module = main.load_command("pretrain")
     text = " ".join(main.command_help(module, "pretrain", "tiny-cpu").split())
-    assert "(default: 300, from preset tiny-cpu)" in text
+    steps = resolve_config("tiny-cpu")[0].training.num_train_steps
+    assert f"(default: {steps}, from preset tiny-cpu)" in text
     headings = ["Required:", "Flags:", "Several hosts:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)

@@ -90,7 +90,7 @@ def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None
 def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
     tiny = complete_config(resolve_config("tiny-cpu")[0])
     rate = plan.rate_of(hardware.find("v6e-8"), tiny, plan.Figures(), None)
-    assert rate == plan.Rate(4096 / 0.005, "5 ms a step, assumed")
+    assert rate == plan.Rate(plan.tokens_per_step(tiny) / 0.005, "5 ms a step, assumed")
 
 
 def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
