@@ -32,6 +32,7 @@ from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
+NEEDS = ("tensorflow", "jax|tensorflow_estimator")
 
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 _PACKAGES = ("tensorflow", "jax")  # that some of the commands need, and that an extra installs
