@@ -72,8 +72,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl or .jsonl.gz file.
 
     Raises:
-        SystemExit: a line holds no JSON object.
+        SystemExit: there is no such file, or a line holds no JSON object.
     """
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such file")
     rows = []
     # A line ends at \n only: U+2028 and the like may stand inside a JSON string.
     opened = gzip.open if path.suffix == ".gz" else open
@@ -90,10 +92,12 @@ def check_code(folder: str, trust: bool | None) -> bool:
     """Whether to run the code that lies in the model's folder.
 
     Raises:
-        SystemExit: there is code, and `trust` is None.
+        SystemExit: there is code, and `trust` is None; or no model.
     """
     path = Path(folder, "config.json")
-    code = json.loads(path.read_text("utf-8")).get("auto_map", {}) if path.is_file() else {}
+    if not path.is_file():
+        raise SystemExit(f"{folder} is no folder of a model: it has no config.json")
+    code = json.loads(path.read_text("utf-8")).get("auto_map", {})
     if code and trust is None:
         files = sorted({f"{name.split('.')[0]}.py" for name in code.values()})
         raise SystemExit(
