@@ -63,6 +63,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         meta=meta,
         model=config.model,
         training=config.training,
+        optimizer="Muon and AdamW" if config.training.optimizer == "muon" else "AdamW",
         make_data=config.make_data,
         data=config.data,
         version=__version__,
@@ -92,7 +93,6 @@ def _shape(model: ModelConfig) -> dict[str, str]:
             "tag": "modernbert",
             "encoder": "ModernBERT encoder (Warner et al. 2024)",
             "attends": f"all tokens in every {every}. layer, else {model.local_attention} nearby",
-            "loading": "",
         }
     blocks = f"blocks of {model.block_size}, {model.num_random_blocks} random blocks"
     return {
@@ -100,7 +100,6 @@ def _shape(model: ModelConfig) -> dict[str, str]:
         "encoder": "BigBird encoder (block-sparse attention, Zaheer et al. 2020)",
         "attends": f"{model.attention_type}, {blocks} (`{model.random_pattern}`, seed"
         f" {model.pattern_seed})",
-        "loading": ", add_pooling_layer=False",
     }
 
 

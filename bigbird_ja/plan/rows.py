@@ -10,7 +10,7 @@ from typing import Any
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.hardware import Machine
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
-from bigbird_ja.model.params import count_parameters, model_flops
+from bigbird_ja.model.params import count_state, model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import first_phase
@@ -320,14 +320,14 @@ def training_hours(run: Run, rate: Rate) -> float:
 def _storage_usd(run: Run, wall_hours: float) -> float:
     """US dollars for the data set and the kept checkpoints while the run lasts.
 
-    A checkpoint is float32 weights and two optimiser slots each. Those that are never deleted grow
-    evenly over the run: half of them on average.
+    A checkpoint is the state in float32. Those that are never deleted grow evenly over the run:
+    half of them on average.
     """
     checkpoints = run.config.checkpoints
     every = checkpoints.keep_every_steps
     forever = run.steps // every if every else 0
     count = checkpoints.keep_last + 1 + forever / 2  # one is being written
-    stored = run.data.bytes + 12 * count_parameters(run.config) * count
+    stored = run.data.bytes + 4 * count_state(run.config) * count
     return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / HOURS_PER_MONTH
 
 

@@ -43,9 +43,9 @@ STATE = "checkpoint"  # TensorFlow's name for the pointer file
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
-# A checkpoint's variables: the parameters, two slots of AdamW for each, and the step.
+# A checkpoint's variables: the parameters, the optimiser's slots, and the step.
 STEP = "global_step"
-SLOTS = ("m", "v")  # running means of gradients and of their squares
+SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 
 
 @dataclass(frozen=True)

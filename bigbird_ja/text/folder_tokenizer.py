@@ -70,8 +70,7 @@ class FolderTokenizer(Tokenizer):
         ids: dict[str, int | None] = {}
         for usual, (part, others) in model_proto.PARTS.items():
             names = [stated[part]] if part in stated else [usual, *others]
-            found = [known[piece] for piece in names if piece in known]
-            ids[part.removesuffix("_token")] = found[0] if found else None
+            ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
         for part, other in (("cls", "bos"), ("sep", "eos")):
             ids[part] = ids[other] if ids[part] is None else ids[part]
         lacking = [f"{part}_token" for part in CORE if ids[part] is None]

@@ -290,6 +290,7 @@ class Trainer:
         self.saved = step
         self.recorder.heartbeat(state="saving")
         self.saver.save(self.recorder.sidecar(), self.engine.snapshot)
+        self.recorder.progress.leave_out()
         self.watchdog.tick()
 
     def _check_may_publish(self) -> None:

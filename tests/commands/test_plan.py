@@ -51,13 +51,13 @@ def test_with_data_and_a_plot(plan, tmp_path):
     flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={tmp_path}/plan.png"]
     ended = plan(*flags, "--epochs=4")
     assert ended.status == 0
-    assert ended.json["assumption"] is None and ended.json["steps_per_epoch"] == 12 / 8
-    assert (ended.json["steps"], ended.json["tokens"]) == (6, 6 * 8 * 512)
+    assert ended.json["assumption"] is None and ended.json["steps_per_epoch"] == 12 / 4
+    assert (ended.json["steps"], ended.json["tokens"]) == (12, 12 * 4 * 512)
     assert (tmp_path / "plan.png").stat().st_size > 10_000
     ended = plan(*flags, "--num_train_steps=23301")
     assert ended.status == 0, "our own picture is renewed"
     (warning,) = ended.json["warnings"]
-    assert "23,301 steps are 15,534 epochs" in warning and f"warning: {warning}" in ended.stderr
+    assert "23,301 steps are 7,767 epochs" in warning and f"warning: {warning}" in ended.stderr
 
 
 def test_preflight_figures_replace_assumptions_and_the_choice_knows_whole_slices(plan, tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
-from bigbird_ja.model.params import count_parameters
+from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import BadInput, OutOfMemory
 from bigbird_ja.settings.schema import Config
@@ -220,16 +220,16 @@ def resolve_tpu(config: Config) -> Any:
     return resolver
 
 
-# Copies of each float32 parameter under TPUEstimator on a CPU: values and two slots, three times
-# (as they are, as they come out of the step, as a snapshot is written), first values, gradients.
-_COPIES = 13
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def state_bytes(config: Config) -> int:
     """Bytes that the state alone takes in a step of TensorFlow's executor on a CPU, where nothing
-    refuses a step that is too large: the machine swaps, or the kernel kills the process."""
-    return 4 * _COPIES * count_parameters(config)
+    refuses a step that is too large: the machine swaps, or the kernel kills the process.
+
+    The state is there four times (variables, results of the step, a snapshot that is written, first
+    values), and beside it the gradients."""
+    return 4 * (4 * count_state(config) + count_parameters(config))
 
 
 def refuse_if_too_large(needed: int) -> None:
