@@ -51,8 +51,8 @@ def shell_lines(name: str) -> list[str]:
 def commands(name: str, run: str) -> list[list[str]]:
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
-    made = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "START": "--init_from encoder", "MINUTES": 510,
-            "TOKENIZER": "t.model"}  # fmt: skip
+    made = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model",
+            "START": "--init_from encoder", "MINUTES": 510}  # fmt: skip
     values = {**parameters(name), **made}
     lines = [line for line in shell_lines(name) if line.startswith("bigbird-ja")]
     ours = [line.partition(" > ")[0] for line in lines]
