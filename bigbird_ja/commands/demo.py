@@ -32,6 +32,7 @@ from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
+NEEDS = ("tensorflow", "jax|tensorflow_estimator")
 
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 _PACKAGES = ("tensorflow", "jax")  # that some of the commands need, and that an extra installs
@@ -213,7 +214,7 @@ def _summary(result: dict[str, Any]) -> str:
 It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
 {eval_accuracy:.0%} of masked pieces right.
 Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
-Next, on your own text, with a line {{"text": "..."}} for each document:
-  bigbird-ja tokenize --input my.jsonl --output_prefix my/tokenizer
-  bigbird-ja make-data --input my.jsonl --tokenizer my/tokenizer.model --output_dir my/data
-  bigbird-ja plan --config base-4096 --data_dir my/data""".format(**result)
+Your own text, a line {{"text": "..."}} for each document: the commands above from `tokenize` on.
+What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
+        **result
+    )
