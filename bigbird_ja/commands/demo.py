@@ -80,7 +80,9 @@ def _run_commands(work_dir: str, steps: int) -> dict[str, Any]:
     bigbird_ja(["sample", "--output", corpus, "--documents=400", "--seed=7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
-    bigbird_ja(["tokenize", *config, "--input", corpus, "--output_prefix", prefix])
+    # Fewer pieces than real text needs: the generated one has few characters.
+    tokenize = ["tokenize", *config, "--vocab_size=2000", "--input", corpus]
+    bigbird_ja([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
     bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers=2"])
