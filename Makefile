@@ -40,7 +40,7 @@ $(OTHERS:=/.installed): .venv-%/.installed: requirements-%.lock pyproject.toml s
 locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
-demo: $(STAMP) ## the whole road on a generated corpus, under five minutes on two cores
+demo: $(STAMP) ## the whole road on a generated corpus, under two minutes on two cores
 	@$(BIN)/bigbird-ja demo
 
 test: $(STAMP) ## the tests

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = (
-    "bigbird-ja make-data --input=tfds:wiki40b/ja:train --tokenizer=tok/ja.model"
-    " --output_dir=gs://my-bucket/data"
+    "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
+    " --output_dir gs://my-bucket/data"
 )
+_FEW_HELD_OUT = 20  # sequences
 
 # The model only says which lengths it can be trained on.
 SETTINGS = MAKING_SETTINGS
@@ -112,6 +113,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         log(f"warning: {warning}")
     results = summary(manifest, time.monotonic() - began)
     print(report(manifest, results, args.output_dir))
+    held_out = manifest.eval.sequences
+    if 0 < held_out < _FEW_HELD_OUT:
+        log(
+            f"warning: only {held_out} held-out sequences, so that their loss is noisy: a larger"
+            " --eval_fraction holds out more"
+        )
     return results
 
 

@@ -283,7 +283,7 @@ class TrainingConfig:
         changeable=True,
     )  # fmt: skip
     eval_every_steps: int = option(
-        10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps", low=1,
+        10_000, "Between two evaluations, with --mode train_and_eval.", unit="steps", low=1,
         high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
     )  # fmt: skip
     eval_max_batches: int | None = option(

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import IO, Any, TypedDict, cast
 
 from bigbird_ja import storage
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, paths
 
@@ -328,7 +329,7 @@ def _arrow_errors(pyarrow: Any, path: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # not of the library
             raise
-        why = " ".join(str(error).split())[:200]
+        why = shortened(str(error), 200)
         raise BadInput(f"{path}: cannot be read ({why}): fetch or write it again") from error
 
 

@@ -96,22 +96,22 @@ class Program:
         return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
-        """Both functions, and all that is needed to put them together.
+        """All functions, and all that is needed to put them together.
 
         Raises:
             BadInput: shapes that the model refuses.
         """
-        functions = self.muon()
+        orthogonalization = self.muon()
         return LoweredStep(
             self.gradients(),
-            self.update(functions[0].outputs if functions else {}),
+            self.update(orthogonalization[0].outputs if orthogonalization else {}),
             self.parameters,
             self.slots,
             self.batch,
             self.num_replicas,
             self.config.training.gradient_sum_dtype,
             self.shards,
-            functions,
+            orthogonalization,
         )
 
     def gradients(self) -> Traced:
@@ -139,7 +139,10 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def muon(self) -> tuple[Traced, Traced] | None:
-        """See `LoweredStep`."""
+        """See `LoweredStep.muon`; None where one update does it all.
+
+        Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
+        columns] it gets [n / replicas, rows, columns]."""
         matrices, count = muon_matrices(self.config), self.num_replicas
         if not matrices or not self.shards:
             return None
@@ -149,16 +152,18 @@ class Program:
         shapes = {(parts[name].shape[0], spec.columns) for name, spec in matrices.items()}
 
         def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            return step_lib.muon_directions(
-                self.config,
-                {name: values[slot_name(name, "m")] for name in parts},
-                {name: values[gradient_name(name)] for name in parts},
-                tf.sqrt(values["squares"]),
-                multiple=count,
-            )
+            with tf.name_scope("optimizer"):
+                return step_lib.muon_directions(
+                    self.config,
+                    {name: values[slot_name(name, "m")] for name in parts},
+                    {name: values[gradient_name(name)] for name in parts},
+                    tf.sqrt(values["squares"]),
+                    multiple=count,
+                )
 
         def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-            return [muon.orthogonalized(stack) for stack in values.values()]
+            with tf.name_scope("optimizer"):
+                return [muon.orthogonalized(stack) for stack in values.values()]
 
         outputs = [f"stack_{number}" for number in range(len(shapes))]
         first = trace(directions, {**momenta, **gradients, "squares": _SCALAR}, outputs)

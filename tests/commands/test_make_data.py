@@ -44,6 +44,13 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     assert making.tree(f"{tmp_path}/data") == before
 
 
+def test_few_held_out_sequences_are_warned_of(tmp_path, make_data, sample_corpus):
+    long = ("--seq_length=1024", "--eval_fraction=0.02", f"--output_dir={tmp_path}/data")
+    ended = make_data(f"--input={sample_corpus}", *long)
+    count = ended.json["eval_sequences"]
+    assert 0 < count < 20 and f"warning: only {count} held-out sequences" in ended.stderr
+
+
 def test_mixed_corpora_are_in_the_results_of_make_data_and_check_data(
     tmp_path, sample_corpus, make_data, run
 ):

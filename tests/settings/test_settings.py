@@ -124,10 +124,10 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
 
     assert echoed(None) == ["  (all defaults)"]
     assert echoed("configs/base-4096.yaml") == echoed("base-4096") == ["  preset base-4096"]
-    same, other = "training.num_train_steps=300", "training.num_train_steps=40"
+    same, other = "training.num_train_steps=400", "training.num_train_steps=40"
     assert echoed("tiny-cpu", same) == ["  preset tiny-cpu"]
     assert echoed("tiny-cpu", other, uses=("make_data",)) == ["  preset tiny-cpu"]
-    changed = "  training.num_train_steps = 40  (preset 300; from --set)"
+    changed = "  training.num_train_steps = 40  (preset 400; from --set)"
     assert echoed("tiny-cpu", other) == ["  preset tiny-cpu", changed]
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
     assert echoed(path, uses=("model",)) == ["  (all defaults)"]
