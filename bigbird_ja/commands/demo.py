@@ -216,7 +216,7 @@ def _summary(result: dict[str, Any]) -> str:
 It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
 {eval_accuracy:.0%} of masked pieces right.
 Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
-Your own text, a line {{"text": "..."}} for each document: the commands above from `tokenize` on, without its --vocab_size.
+Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
 What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
         **result
     )

@@ -161,7 +161,7 @@ class Work:
         Raises:
             BadInput: one is alive.
         """
-        for name in storage.list_files(self.beside):
+        for name in storage.list_files(self.beside) if self.begun() else ():
             if re.fullmatch(_PART_LOCK, name):
                 with self._held_part(name):
                     pass
