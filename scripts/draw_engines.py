@@ -52,7 +52,7 @@ def counts() -> tuple[int, int, int, int]:
     settings = ["make_data.seq_length=256", "training.global_batch_size=1"]
     config = complete_config(resolve_config("tiny-cpu", settings)[0])
     program = Program(config, 1, 1)
-    gradients, update = program.gradients(), program.update()
+    gradients, update = program.gradients(), program.update({})
     return (
         len(gradients.inputs), len(gradients.outputs), len(update.inputs), len(update.outputs)
     )  # fmt: skip

@@ -78,9 +78,9 @@ def main(devices: str, path: str) -> None:
 
 
 def _settings(case: Mapping[str, Any]) -> list[str]:
-    """`TINY` and the case's own; full attention has no blocks."""
+    """`TINY` and the case's own; full attention has no blocks, and ModernBERT none either."""
     own = case.get("settings", [])
-    is_full = "model.attention_type=original_full" in own
+    is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
     blocks = ("model.block_size", "model.num_random_blocks") if is_full else ()
     return [*(item for item in TINY if item.partition("=")[0] not in blocks), *own]
 
@@ -200,15 +200,18 @@ def _replicas(
     """The same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
 
-    from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.checkpoints import SLOTS, slot_name
+    from bigbird_ja.model.params import parameter_specs, slot_parameters
+    from bigbird_ja.run.checkpoints import slot_name
     from bigbird_ja.train import step as step_lib
 
     config = deepcopy(config)
     config.model.attention_implementation = "xla"
     names = list(parameter_specs(config))
     params = {name: tf.constant(state[name]) for name in names}
-    slots = {s: {n: tf.constant(state[slot_name(n, s)]) for n in names} for s in SLOTS}
+    slots = {
+        slot: {n: tf.constant(state[slot_name(n, slot)]) for n in having}
+        for slot, having in slot_parameters(config).items()
+    }
 
     @tf.function(autograph=False)
     def part(params: Any, batch: Any, step: Any, replica: Any, weight: Any) -> Any:
@@ -234,8 +237,8 @@ def _replicas(
         params, slots, metrics = apply(params, slots, gradients, sums, tf.constant(step, tf.int64))
         losses.append(float(metrics["loss"]))
     result = {name: value.numpy() for name, value in params.items()}
-    for slot in SLOTS:
-        result |= {slot_name(n, slot): value.numpy() for n, value in slots[slot].items()}
+    for slot, values in slots.items():
+        result |= {slot_name(n, slot): value.numpy() for n, value in values.items()}
     return result, losses
 
 

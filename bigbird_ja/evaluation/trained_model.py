@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
+from bigbird_ja.model.hf_names import SETTINGS, hugging_face_name, is_transposed
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
@@ -32,13 +32,6 @@ _NUMPY_TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
 }  # fmt: skip
 MOST_WEIGHTS = 64 << 30  # bytes
-# Hugging Face's names that are not ours; all other settings of the model have one name.
-_NAMES = {
-    "num_hidden_layers": "num_layers",
-    "hidden_activation": "hidden_act",
-    "norm_eps": "layer_norm_eps",
-    "mlp_dropout": "hidden_dropout_prob",
-}
 _PATTERN = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 _ADVICE = "export again"
 
@@ -170,7 +163,7 @@ def _read_config(folder: str) -> tuple[Config, int]:
     decode.check_format(str(ours.get("format_version", "")), path, _ADVICE)
     config = Config()
     for key, value in {**content, **ours}.items():
-        name = f"model.{_NAMES.get(key, key)}"
+        name = f"model.{SETTINGS.get(key, key)}"
         if name in OPTIONS:
             set_value(config, name, OPTIONS[name].read(value, path))
     config.make_data.nsp = "BigBirdForPreTraining" in content.get("architectures", [])

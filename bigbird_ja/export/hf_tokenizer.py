@@ -22,22 +22,12 @@ import base64
 import json
 from typing import Any
 
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer
 
-_MASK = "[MASK]"
-
 # transformers' name for the part that each control piece plays.
-_ROLES = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": _MASK,
-}
+_ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
@@ -48,26 +38,31 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
         model_max_length: tokens that the model takes.
     """
     if not isinstance(tokenizer, SentencePieceTokenizer):
-        return _handed_back(tokenizer)
+        return _handed_back(tokenizer, model_max_length)
     return {
         "spiece.model": tokenizer.model_bytes,
-        "tokenizer.json": _json(tokenizer_json(tokenizer), indent=None),
-        "tokenizer_config.json": _json(_config(tokenizer, model_max_length)),
-        "special_tokens_map.json": _json(
+        "tokenizer.json": to_json(tokenizer_json(tokenizer), indent=None),
+        "tokenizer_config.json": to_json(_config(tokenizer, model_max_length)),
+        "special_tokens_map.json": to_json(
             {role: _as_token(piece) for role, piece in _ROLES.items()}
         ),
     }
 
 
-def _handed_back(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """A folder's files, with a class in tokenizer_config.json that transformers 4 and 5 both know
-    and that reads tokenizer.json as it is, where none is stated or one that only 5 knows."""
+def _handed_back(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
+    """A folder's files, with what makes transformers 4 and 5 give the ids of training: a class that
+    both know and that reads tokenizer.json as it is, where none is stated or one that only 5 knows;
+    and tokenizer.json's own `add_prefix_space`, which 4 takes for false where it is not stated."""
     files = dict(tokenizer.files)
     config = json.loads(files.get("tokenizer_config.json", b"{}"))
     if config.get("tokenizer_class", "TokenizersBackend") == "TokenizersBackend":
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        files["tokenizer_config.json"] = _json(config)
-    return files
+    definition = json.loads(files.get("tokenizer.json", b"{}"))
+    prefixed = (definition.get("pre_tokenizer") or {}).get("add_prefix_space")
+    if prefixed is not None:
+        config["add_prefix_space"] = prefixed
+    config["model_max_length"] = model_max_length
+    return {**files, "tokenizer_config.json": to_json(config)}
 
 
 def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
@@ -199,8 +194,9 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 def _as_token(piece: str) -> dict[str, Any]:
     """How a special token is found in text: a mask takes the space before it along."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
-    return {"content": piece, "lstrip": piece == _MASK, **plain}
+    return {"content": piece, "lstrip": piece == MASK, **plain}
 
 
-def _json(value: Any, indent: int | None = 2) -> bytes:
+def to_json(value: Any, indent: int | None = 2) -> bytes:
+    """A JSON file as Hugging Face's folders have them."""
     return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from typing import Any
+
+import numpy as np
 
 from bigbird_ja.evaluation.trained_model import OURS, TrainedModel, to_config_json
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.model import pattern
-from bigbird_ja.model.hf_names import to_hugging_face
+from bigbird_ja.model.hf_names import SETTINGS, to_hugging_face
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import ModelConfig
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
@@ -23,26 +24,35 @@ _TASKS = (
     "ForMultipleChoice", "ForQuestionAnswering",
 )  # fmt: skip
 
+# Keys of config.json that are settings of `model`.
+_KEYS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "initializer_range",
+)  # fmt: skip
+_BIGBIRD_KEYS: tuple[str, ...] = (
+    "hidden_act", "hidden_dropout_prob", "layer_norm_eps", "block_size", "num_random_blocks",
+)  # fmt: skip
+_MODERNBERT_KEYS: tuple[str, ...] = (
+    "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
+    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
+)  # fmt: skip
+
 
 def model_config(trained: TrainedModel) -> dict[str, Any]:
     """`config.json`: a `BigBirdConfig`, or a `ModernBertConfig` as transformers 4 and 5 read it."""
     special, model = trained.tokenizer.special, trained.config.model
-    is_modernbert = model.architecture == "modernbert"
+    if model.architecture == "modernbert":
+        keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
+    else:
+        keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
     return {
-        **(_modernbert_config(trained) if is_modernbert else _bigbird_config(trained)),
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.hidden_size,
-        "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_attention_heads,
-        "intermediate_size": model.intermediate_size,
-        "max_position_embeddings": model.max_position_embeddings,
-        "initializer_range": model.initializer_range,
+        **others,
+        **{key: getattr(model, SETTINGS.get(key, key)) for key in (*_KEYS, *keys)},
+        **{
+            f"{part}_token_id": getattr(special, part)
+            for part in ("pad", "bos", "eos", "cls", "sep")
+        },
         "tie_word_embeddings": True,
-        "pad_token_id": special.pad,
-        "bos_token_id": special.bos,
-        "eos_token_id": special.eos,
-        "cls_token_id": special.cls,
-        "sep_token_id": special.sep,
         "torch_dtype": "float32",
         OURS: to_config_json(trained),
     }
@@ -53,21 +63,13 @@ def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
     return {
         "architectures": ["ModernBertForMaskedLM"],
         "model_type": "modernbert",
-        "hidden_activation": model.hidden_act,
         "classifier_activation": model.hidden_act,
         "embedding_dropout": model.hidden_dropout_prob,
-        "mlp_dropout": model.hidden_dropout_prob,
         "attention_dropout": 0.0,
-        "norm_eps": model.layer_norm_eps,
-        "local_attention": model.local_attention,
-        "global_attn_every_n_layers": model.global_attn_every_n_layers,
-        "global_rope_theta": model.global_rope_theta,
-        "local_rope_theta": model.local_rope_theta,
     }
 
 
 def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
-    model = trained.config.model
     return {
         "architectures": [
             "BigBirdForPreTraining" if trained.config.make_data.nsp else "BigBirdForMaskedLM"
@@ -77,15 +79,12 @@ def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
             "AutoModel": f"{_CODE}.BigBirdJaModel",
             **{f"AutoModel{task}": f"{_CODE}.BigBirdJa{task}" for task in _TASKS},
         },
-        "hidden_act": model.hidden_act,
-        "hidden_dropout_prob": model.hidden_dropout_prob,
         # Ours drops nothing there; Hugging Face's would, in fine-tuning.
         "attention_probs_dropout_prob": 0.0,
         "type_vocab_size": SEGMENTS,
-        "layer_norm_eps": model.layer_norm_eps,
-        "attention_type": "block_sparse" if pattern.is_sparse(model) else "original_full",
-        "block_size": model.block_size,
-        "num_random_blocks": model.num_random_blocks,
+        "attention_type": (
+            "block_sparse" if pattern.is_sparse(trained.config.model) else "original_full"
+        ),
         "use_bias": True,
         "rescale_embeddings": False,
     }
@@ -96,32 +95,39 @@ def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any
 
     Returns:
         The parity report.
-
-    Raises:
-        BadInput: safetensors is not installed.
     """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise BadInput(
-            "--format=huggingface needs safetensors: pip install 'bigbird-ja[huggingface]'"
-        ) from error
+    from safetensors.numpy import save_file
+
     most = model.config.model.max_position_embeddings or 0
     for name, data in hf_tokenizer.files(model.tokenizer, most).items():
         _write(directory, name, data)
-    _write(directory, "config.json", _json(model_config(model)))
+    _write(directory, "config.json", hf_tokenizer.to_json(model_config(model)))
     if model.config.model.architecture == "bigbird":
         for name in _CODE_FILES:
             _write(directory, name, _code(name))
+    state = to_hugging_face(model.config.model, model.params)
+    if model.config.model.architecture == "bigbird":
+        state = {**_untrained_pooler(model.config.model), **state}
     path = os.path.join(directory, "model.safetensors")
-    save_file(to_hugging_face(model.config.model, model.params), path, metadata={"format": "pt"})
+    save_file(state, path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.
     shutil.copymode(os.path.join(directory, "config.json"), path)
     report = parity.compare(directory, model, options)
-    _write(directory, "parity_report.json", _json(report))
+    _write(directory, "parity_report.json", hf_tokenizer.to_json(report))
     _write(directory, "parity_report.md", parity.as_markdown(report).encode())
     _write(directory, "README.md", model_card.text(model, options, report).encode())
     return report
+
+
+def _untrained_pooler(model: ModelConfig) -> dict[str, np.ndarray]:
+    """A pooler, of which transformers' classes for BigBird warn where it is missing: all have one,
+    though only next-sentence prediction trains it. Random values, as transformers would draw."""
+    size = model.hidden_size
+    weight = np.random.default_rng(0).normal(0, model.initializer_range, (size, size))
+    return {
+        "bert.pooler.weight": weight.astype(np.float32),
+        "bert.pooler.bias": np.zeros(size, np.float32),
+    }
 
 
 def _code(name: str) -> bytes:
@@ -135,7 +141,3 @@ def _code(name: str) -> bytes:
 def _write(directory: str, name: str, data: bytes) -> None:
     with open(os.path.join(directory, name), "wb") as file:
         file.write(data)
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -48,7 +48,6 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         return report
     for name in ("transformers", "tokenizers", "sentencepiece"):
         report["versions"][name] = importlib.metadata.version(name)
-    transformers.logging.set_verbosity_error()  # it warns of what is meant: no pooler
     report["tokenizer"] = _compare_tokenizers(directory, model, transformers)
     try:
         import torch

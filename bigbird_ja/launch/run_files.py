@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +39,6 @@ _STATUS_REASONS = {
     143: "interrupted",
 }
 _ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
-_ANOTHER = "launch under another --name"
 
 T = TypeVar("T")
 
@@ -92,16 +92,18 @@ def read_run(bucket: str, name: str) -> Run | None:
     Raises:
         BadInput: the file is not as `launch` wrote it, or from another version of it.
     """
-    path = Run(bucket, name).supervisor("launch.json")
-    run = _read_if_there(path, Run)
-    if run is None:
-        return None
-    decode.check_format(run.format_version, path, _ANOTHER)
-    return replace(run, bucket=bucket, name=name)  # the folder may have been moved
+    run = _read_if_there(Run(bucket, name).supervisor("launch.json"), Run)
+    return run and replace(run, bucket=bucket, name=name)  # the folder may have been moved
 
 
 def find_runs(bucket: str) -> list[str]:
-    """Names of the runs on a bucket."""
+    """Names of the runs on a bucket.
+
+    Raises:
+        BadInput: a name without gs://, and no folder of this machine.
+    """
+    if not storage.is_remote(bucket) and not os.path.isdir(bucket):
+        raise BadInput(f"--bucket {bucket}: no such folder: a bucket's name begins with gs://")
     paths = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
     depth = len(bucket.rstrip("/").split("/"))
     return sorted({path.split("/")[depth] for path in paths})
@@ -158,10 +160,11 @@ class BucketFiles:
         return decode.convert(known, Heartbeat, self._run.model_dir)
 
     def exit_report(self) -> ExitReport | None:
-        report = _read_if_there(self._run.supervisor("exit.json"), ExitReport)
-        if report is None or report.reason:
-            return report
-        return replace(report, reason=_STATUS_REASONS.get(report.status, "bug"))
+        try:
+            report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
+        except FileNotFoundError:
+            return None
+        return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
     def log_window(self) -> str:
         """The end of the trainer's log, as far as the machine's watcher has brought it."""
@@ -183,11 +186,7 @@ class BucketFiles:
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        path = self._run.supervisor("state.json")
-        state = _read_if_there(path, RunState)
-        if state is not None:
-            decode.check_format(state.format_version, path, _ANOTHER)
-        return state
+        return _read_if_there(self._run.supervisor("state.json"), RunState)
 
     def save_state(self, state: RunState) -> None:
         text = json.dumps(state.to_json(), ensure_ascii=False)
@@ -211,10 +210,10 @@ def _read_if_there(path: str, kind: type[T]) -> T | None:
     """The object in one of the supervisor's files; None where there is none.
 
     Raises:
-        BadInput: the file is not as it was written.
+        BadInput: the file is not as it was written, or is of another version.
     """
     try:
-        return decode.read_json(path, kind, _ADVICE)
+        return decode.decode_versioned(storage.read_bytes(path), kind, path, _ADVICE)
     except FileNotFoundError:
         return None
 

@@ -159,10 +159,9 @@ class Machine:
 
     def look(self) -> Seen:
         terms = self._terms
-        step = self._value(terms.model_dir, "heartbeat.json", "global_step")
-        renewal = None
-        if self._value(terms.supervisor_dir, "lease.json", "attempt") == terms.attempt:
-            renewal = str(self._value(terms.supervisor_dir, "lease.json", "renewed"))
+        step = self._values(terms.model_dir, "heartbeat.json").get("global_step")
+        lease = self._values(terms.supervisor_dir, "lease.json")
+        renewal = str(lease.get("renewed")) if lease.get("attempt") == terms.attempt else None
         ended = os.path.exists(os.path.join(self._work_dir, "ended"))
         return Seen(step if isinstance(step, int) else None, renewal, ended)
 
@@ -189,7 +188,13 @@ class Machine:
     def report(
         self, status: int, reason: str = "", pauses: tuple[float, ...] = (1.0, 3.0, 0.0)
     ) -> None:
-        """Tells the supervisor how training ended, or why the machine is deleted."""
+        """Tells the supervisor how training ended, or why the machine is deleted.
+
+        A reason stays: the trainer that dies with its machine is no preemption.
+        """
+        before = {} if reason else self._values(self._terms.supervisor_dir, "exit.json")
+        if before.get("attempt") == self._terms.attempt and before.get("reason"):
+            return
         values = {"attempt": self._terms.attempt, "status": status, "reason": reason}
         text = json.dumps({**values, "host": self._host(), "time": int(time.time())})
         for pause in pauses:
@@ -265,12 +270,13 @@ class Machine:
         query = urllib.parse.urlencode({"uploadType": "media", "name": path})
         self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
-    def _value(self, directory: str, name: str, key: str) -> Any:
+    def _values(self, directory: str, name: str) -> dict[str, Any]:
+        """The object in a file; empty where none can be read."""
         try:
-            values: dict[str, Any] = json.loads(self._read(f"{directory}/{name}"))
-            return values[key]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+            values = json.loads(self._read(f"{directory}/{name}"))
+        except (OSError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
 
 
 def watch(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from bigbird_ja.model.attention import attend, is_tiled
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
-from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import SEGMENTS, WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
@@ -64,17 +64,12 @@ def encode(
     chosen = None
     if positions is not None:
         chosen = (positions + offset) % length + tf.range(batch)[:, None] * length
-    for layer in range(config.model.num_layers):
-        places = chosen if layer == config.model.num_layers - 1 else None
-        names, run = _layer(
-            config, layer, (batch, length), input_mask, documents, places, dropout_key
-        )
-        weights = [params[name] for name in names]
-        with tf.name_scope(f"layer_{layer}"):
-            if config.training.gradient_checkpointing and dropout_key is not None:
-                hidden = recompute(run, hidden, weights)
-            else:
-                hidden = run(hidden, *weights)
+    layers = (
+        _layer(config, layer, (batch, length), input_mask, documents, chosen, dropout_key)
+        for layer in range(config.model.num_layers)
+    )
+    recomputes = config.training.gradient_checkpointing and dropout_key is not None
+    hidden = run_layers(params, layers, hidden, recomputes)
     hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
     if positions is not None:
         return hidden
@@ -114,13 +109,12 @@ def embed(
 
 
 def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
-    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
-
-    Where `places` are given, of all tokens of the batch, what comes after attention is for those.
-    """
+    """See `layers.Layer`. Where `places` are given, of all tokens of the batch, what comes after
+    the last layer's attention is for those."""
     scope = f"bert/encoder/layer_{layer}"
     names = layer_parameter_names(config, layer)
     model, rate = config.model, config.model.hidden_dropout_prob
+    wanted = places if layer == model.num_layers - 1 else None
     place = 1 + layer * _PLACES_PER_LAYER
 
     def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
@@ -128,9 +122,9 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  #
         output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
         with tf.name_scope("attention/output"):
             output = drop_at(output, rate, dropout_key, place) + hidden
-            if places is not None:
+            if wanted is not None:
                 rows = tf.reshape(output, [-1, model.hidden_size])
-                output = tf.gather(rows, tf.reshape(places, [-1]))
+                output = tf.gather(rows, tf.reshape(wanted, [-1]))
         norm = f"{scope}/attention/output/LayerNorm"
         hidden = layer_norm(params, norm, output, model.layer_norm_eps)
         with tf.name_scope("mlp"):

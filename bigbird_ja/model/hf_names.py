@@ -1,4 +1,4 @@
-"""What Hugging Face's classes (PyTorch) call our parameters."""
+"""What Hugging Face's classes (PyTorch) call our parameters and settings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ import numpy as np
 from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.schema import ModelConfig
 
+# Names in config.json of settings of `model` that are not ours; all others have one name.
+SETTINGS = {
+    "num_hidden_layers": "num_layers",
+    "hidden_activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "mlp_dropout": "hidden_dropout_prob",
+}
 _EMBEDDINGS = re.compile(r"bert/embeddings/(\w+_embeddings)")
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.+)/(kernel|bias|gamma|beta)")
 _PARTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}

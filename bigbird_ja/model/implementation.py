@@ -55,6 +55,15 @@ def resolved(config: Config, platform: str, chip: str | None) -> Config:
     return changed
 
 
+def lacking(config: Config, platform: str, chip: str | None) -> str | None:
+    """Which version this machine lacks of what the step is compiled with on that chip, where it
+    takes another way for want of it; None where the step is the same."""
+    if config.model.attention_implementation != "auto" or chip not in _CHEAPER_ON:
+        return None
+    why_not = _why_not(config, platform, chip) or ""
+    return why_not if why_not.startswith("it needs jax") else None
+
+
 def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
     """What is left where a compiler failed on what `resolved` chose: XLA's way, said in one line.
 

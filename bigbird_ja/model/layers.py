@@ -4,7 +4,7 @@ checkpointing, which keeps a function's inputs and computes it again in the back
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -86,6 +86,21 @@ def _value_and_slope(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
     inner = x * (_SLOPE + 3.0 * _SLOPE * _CUBIC * square)
     return x * share, share * (1.0 + inner * (1.0 - share))
+
+
+# The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
+Layer = tuple[Sequence[str], Callable[..., tf.Tensor]]
+
+
+def run_layers(
+    params: Parameters, layers: Iterable[Layer], hidden: tf.Tensor, recomputes: bool
+) -> tf.Tensor:
+    """Hidden states after all layers; where `recomputes`, by gradient checkpointing."""
+    for number, (names, run) in enumerate(layers):
+        weights = [params[name] for name in names]
+        with tf.name_scope(f"layer_{number}"):
+            hidden = recompute(run, hidden, weights) if recomputes else run(hidden, *weights)
+    return hidden
 
 
 def recompute(

@@ -16,7 +16,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.attention import banded_attention, dense_attention
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import tile_rows
-from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, recompute
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
 
@@ -53,18 +53,15 @@ def encode(
             (True, config.model.global_rope_theta), (False, config.model.local_rope_theta)
         )
     }  # fmt: skip
-    for layer in range(config.model.num_layers):
-        last = layer == config.model.num_layers - 1
-        names, run = _layer(
-            config, layer, (batch, length), input_mask, documents, places if last else None,
-            dropout_key, angles[pattern.is_global(config.model, layer)],
-        )  # fmt: skip
-        weights = [params[name] for name in names]
-        with tf.name_scope(f"layer_{layer}"):
-            if config.training.gradient_checkpointing and dropout_key is not None:
-                hidden = recompute(run, hidden, weights)
-            else:
-                hidden = run(hidden, *weights)
+    layers = (
+        _layer(
+            config, layer, (batch, length), input_mask, documents, places, dropout_key,
+            angles[pattern.is_global(config.model, layer)],
+        )
+        for layer in range(config.model.num_layers)
+    )  # fmt: skip
+    recomputes = config.training.gradient_checkpointing and dropout_key is not None
+    hidden = run_layers(params, layers, hidden, recomputes)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
 
@@ -89,13 +86,12 @@ def embed(
 
 
 def _layer(config, layer, shape, input_mask, documents, places, dropout_key, angles):  # type: ignore[no-untyped-def]
-    """The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
-
-    Where `places` are given, of all tokens of the batch, what comes after attention is for those.
-    """
+    """See `layers.Layer`. Where `places` are given, of all tokens of the batch, what comes after
+    the last layer's attention is for those."""
     scope = f"bert/encoder/layer_{layer}"
     names = layer_parameter_names(config, layer)
     model = config.model
+    wanted = places if layer == model.num_layers - 1 else None
 
     def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
         params = dict(zip(names, weights, strict=True))
@@ -104,8 +100,8 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key, ang
             norm = f"{scope}/attention/LayerNorm"
             inputs = layer_norm(params, norm, hidden, model.layer_norm_eps)
         output = _attend(params, config, layer, inputs, shape, input_mask, documents, angles)
-        if places is not None:
-            hidden, output = tf.gather(hidden, places), tf.gather(output, places)
+        if wanted is not None:
+            hidden, output = tf.gather(hidden, wanted), tf.gather(output, wanted)
         hidden += output
         with tf.name_scope("mlp"):
             inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)

@@ -22,6 +22,9 @@ from bigbird_ja.settings.values import train_predictions
 SEGMENTS = 2  # rows of the segment table: A and B
 WORDS = "bert/embeddings/word_embeddings"
 POSITIONS = "bert/embeddings/position_embeddings"
+SEGMENT_TABLE = "bert/embeddings/token_type_embeddings"
+# Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
+_SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,34 @@ def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
     if config.model.architecture == "modernbert":
         return _modernbert_specs(config)
     return _bigbird_specs(config)
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """The matrices side by side in one kernel, each [rows, columns]."""
+
+    count: int
+    rows: int
+    columns: int
+
+
+def muon_matrices(config: Config) -> dict[str, MatrixSpec]:
+    """The parameters that Muon updates, which are the layers' kernels; none with AdamW."""
+    if config.training.optimizer != "muon":
+        return {}
+    matrices = {}
+    for name, spec in parameter_specs(config).items():
+        if name.startswith("bert/encoder/layer_") and name.endswith("/kernel"):
+            count, (rows, columns) = _SIDE_BY_SIDE.get(name.split("/")[-2], 1), spec.shape
+            matrices[name] = MatrixSpec(count, rows, columns // count)
+    return matrices
+
+
+def slot_parameters(config: Config) -> dict[str, list[str]]:
+    """The parameters that have each slot of the optimiser's state: all have a running mean of their
+    gradients (m), and all but Muon's one of their squares (v)."""
+    names, matrices = list(parameter_specs(config)), muon_matrices(config)
+    return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
 def layer_parameter_names(config: Config, layer: int) -> list[str]:
@@ -127,18 +158,18 @@ def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
     }
     if config.model.initializer == "mimetic":
         params.update(_mimetic_values(config, seed))
+    if config.model.initializer == "subspaces":
+        _separate_positions(params, config, seed)
     return params
 
 
 def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> np.ndarray:
-    """First values of one parameter, before `model.initializer=mimetic` changes some."""
+    """First values of one parameter, before `model.initializer` changes some."""
     if spec.kind == "zeros":
         return np.zeros(spec.shape, np.float32)
     if spec.kind == "ones":
         return np.ones(spec.shape, np.float32)
-    # A generator of its own: numpy's global one would be replayed by every other user of it.
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+    generator = _generator(seed, name)
     values = generator.standard_normal(spec.shape, np.float32)
     outside = np.abs(values) > 2
     while outside.any():
@@ -149,6 +180,12 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
     if spec.kind == "scaled":  # what is added to the residual stream, by depth
         deviation /= math.sqrt(2 * model.num_layers)
     return values * np.float32(deviation)
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    """Of random numbers for one name; numpy's global one would be replayed by all its users."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
 # Tokens; the heads of the first layer take them in turn.
@@ -199,10 +236,69 @@ def _mimetic_values(config: Config, seed: int) -> dict[str, np.ndarray]:
             values[f"{scope}/self/query/kernel"] = np.concatenate(rotated, axis=1)
         else:
             values[f"{scope}/self/query/kernel"] = key
-            basis = np.linalg.qr(generator.standard_normal((size, size)))[0]
+            basis = _orthogonal(generator, size, size)
             values[f"{scope}/self/value/kernel"] = basis
             values[f"{scope}/output/dense/kernel"] = basis.T
     return {name: value.astype(np.float32) for name, value in values.items()}
+
+
+# In subspaces: the score of a key at a head's distance, and the gain of the output kernels. By
+# trials on the demo's corpus.
+_SHARP_PEAK = 20.0
+_OUTPUT_GAIN = 1.5
+
+
+def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int) -> None:
+    """Changes first values so that attention knows positions from pieces, for small models.
+
+    `mimetic` adds positions and pieces up in the same numbers: as the pieces' embeddings grow, they
+    drown the positions. Here the first (hidden / heads) numbers of an embedding hold the position
+    alone, the others the piece alone:
+
+    - positions are sines and cosines (Vaswani et al. 2017, section 3.5), at random rates, so that
+      no two distances within a sequence are alike;
+    - each head of each layer looks at one distance: -1, 1, -2, 2, ... through all layers. Its query
+      kernel is its key kernel after a rotation, as in `_mimetic_values`, and both read the
+      position alone;
+    - values read the piece alone, each head by another random map with orthonormal columns; the
+      output kernel is orthogonal times a gain, so that neighbours count more than the token itself.
+
+    Args:
+        params: with `normal` first values, changed in place.
+        config: completed by a data set; an even number of hidden numbers per head, 2 heads or more.
+        seed: of the random rates and maps.
+    """
+    model, columns = config.model, config.model.hidden_size // config.model.num_attention_heads
+    rates = _generator(seed, "rates").uniform(0, np.pi, columns // 2)  # radians per token
+    angles = np.arange(model.max_position_embeddings or 0)[:, None] * rates
+    for name in (WORDS, SEGMENT_TABLE):
+        params[name][:, :columns] = 0
+    params[POSITIONS][:, columns:] = 0
+    # Of the pieces' deviation, as half of a square of a sine is.
+    waves = np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    params[POSITIONS][:, :columns] = model.initializer_range * waves
+    # The normalised position of a token has the squared length `columns`.
+    deviation = np.sqrt(_SHARP_PEAK / np.sqrt(columns))
+    for layer in range(model.num_layers):
+        scope = f"bert/encoder/layer_{layer}/attention"
+        generator = _generator(seed, scope)
+        query, key, value = (params[f"{scope}/self/{n}/kernel"] for n in ("query", "key", "value"))
+        query[columns:] = key[columns:] = value[:columns] = 0
+        for head in range(model.num_attention_heads):
+            number = layer * model.num_attention_heads + head
+            distance = (number // 2 + 1) * (1 if number % 2 else -1)
+            part = slice(head * columns, (head + 1) * columns)
+            key[:columns, part] = deviation * _orthogonal(generator, columns, columns)
+            query[:columns, part] = _rotation(rates, distance) @ key[:columns, part]
+            value[columns:, part] = _orthogonal(generator, model.hidden_size - columns, columns)
+        params[f"{scope}/output/dense/kernel"][:] = _OUTPUT_GAIN * _orthogonal(
+            generator, model.hidden_size, model.hidden_size
+        )
+
+
+def _orthogonal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """float64 [rows, columns]: random orthonormal columns."""
+    return np.linalg.qr(generator.standard_normal((rows, columns)))[0]
 
 
 def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
@@ -213,7 +309,14 @@ def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
 
 def count_parameters(config: Config) -> int:
     """Number of scalars in all parameters."""
-    return sum(int(np.prod(spec.shape)) for spec in parameter_specs(config).values())
+    return sum(math.prod(spec.shape) for spec in parameter_specs(config).values())
+
+
+def count_state(config: Config) -> int:
+    """Number of scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
+    specs = parameter_specs(config)
+    slots = (name for names in slot_parameters(config).values() for name in names)
+    return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
 def model_flops(config: Config, batch_per_core: int) -> float:

@@ -346,6 +346,13 @@ def validate_config(config: Config) -> None:
         raise BadInput(
             f"training.seed={training.seed}: model.initializer=mimetic takes no negative one"
         )
+    if model.initializer == "subspaces" and (
+        model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
+    ):
+        raise BadInput(
+            f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
+            f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
+        )
     for key, other in _TOGETHER:
         value = get_value(config, key)
         if value is not None and get_value(config, other) is None:

@@ -126,8 +126,9 @@ class ModelConfig:
         high=10.0,
     )  # fmt: skip
     initializer: str = option(
-        "normal", "mimetic: attention sees neighbours from the first step.",
-        choices=("normal", "mimetic"), only_with=_BIGBIRD,
+        "normal", "mimetic: the first layer sees neighbours from the first step, later ones what is"
+        " alike; subspaces: every head sees one neighbour (to learn in minutes).",
+        choices=("normal", "mimetic", "subspaces"), only_with=_BIGBIRD,
     )  # fmt: skip
     layer_norm_eps: float = option(
         1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0,
@@ -221,8 +222,14 @@ class TrainingConfig:
         0.1, "Last share of the steps, in which the rate decays.", low=0.0, high=1.0,
         only_with="training.schedule=wsd",
     )  # fmt: skip
+    optimizer: str = option(
+        "adamw", "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and"
+        " decay, which are AdamW's; on several devices of the engine pjrt it is divided over them.",
+        choices=("adamw", "muon"),
+    )  # fmt: skip
     update_rule: str = option(
-        "adamw", "adamw: with bias correction; google: without, as in BERT's and BigBird's code.",
+        "adamw", "Of AdamW. adamw: with bias correction; google: without, as in BERT's and"
+        " BigBird's code.",
         choices=("adamw", "google"),
     )  # fmt: skip
     weight_decay: float = option(
@@ -263,6 +270,7 @@ class TrainingConfig:
     optimizer_sharding: bool = option(
         False, "Each device keeps its part of AdamW's state and makes that part of the update"
         " (ZeRO-1): less memory; needs the engine pjrt.", changeable=True,
+        only_with="training.optimizer=adamw",
     )  # fmt: skip
     gradient_sum_dtype: str = option(
         "float32", "In which gradients are summed over the devices; bfloat16 halves what their"
@@ -274,7 +282,7 @@ class TrainingConfig:
         changeable=True,
     )  # fmt: skip
     eval_every_steps: int = option(
-        10_000, "Between two evaluations, with --mode=train_and_eval.", unit="steps", low=1,
+        10_000, "Between two evaluations, with --mode train_and_eval.", unit="steps", low=1,
         high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
     )  # fmt: skip
     eval_max_batches: int | None = option(

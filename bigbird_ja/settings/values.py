@@ -17,12 +17,17 @@ from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config,
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
 
-# The seed; and the change of length, at which the position table is made from its first rows.
+# The seed; the optimiser, whose state is its own; and the change of length, at which the position
+# table is made from its first rows.
 _OF_THE_WHOLE_RUN = (
     "training.seed",
+    "training.optimizer",
     "training.first_seq_length",
     "training.first_seq_length_steps",
 )
+
+_USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
+_FAR_OFF = 30
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -158,9 +163,9 @@ def check_mid_run(keys: Iterable[str]) -> None:
             )
         if not may_change_in_mid_run(key):
             raise BadInput(
-                f"--continue_with {key}: only the settings of `training`, but for its seed and"
-                " first sequence length, can change in mid run: start another run with --init_from"
-                " and another --model_dir"
+                f"--continue_with {key}: only the settings of `training`, but for its seed,"
+                " optimizer and first sequence length, can change in mid run: start another run"
+                " with --init_from and another --model_dir"
             )
 
 
@@ -180,6 +185,14 @@ def config_warnings(config: Config) -> list[str]:
         lines.append(
             f"training.first_seq_length_steps={until:,} is not below"
             f" training.num_train_steps={training.num_train_steps:,}: no step is on whole sequences"
+        )
+    rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
+    if not usual / _FAR_OFF < rate < usual * _FAR_OFF:
+        side = "above" if rate > usual else "below"
+        lines.append(
+            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"
+            f" this width usually take, {usual:.1g}, with AdamW and with Muon, whose updates are"
+            " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
         )
     return lines
 

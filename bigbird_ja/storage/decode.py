@@ -96,6 +96,21 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
     raise BadInput(_message(where, problem, advice))
 
 
+class _Versioned(msgspec.Struct):
+    format_version: str = ""
+
+
+def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
+    """`decode_json` of a file that carries `format_version`, which is looked at before the other
+    keys: another version may have others.
+
+    Raises:
+        BadInput: it holds something else, or is of a format that this version does not read.
+    """
+    check_format(decode_json(data, _Versioned, where, advice).format_version, where, advice)
+    return decode_json(data, kind, where, advice)
+
+
 def numbered_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
@@ -206,7 +221,8 @@ def read_yaml(text: str, where: str) -> Any:
     except RecursionError as error:
         raise BadInput(f"{where}: lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
-        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())[:300]}") from error
+        text = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise BadInput(f"{where}: not YAML: {text[:300]}") from error
 
 
 class _Refused(Exception):

@@ -211,9 +211,7 @@ class Lease:
 
 
 def _parse(data: bytes, path: str) -> Holder:
-    holder = decode.decode_json(data, Holder, path, _ADVICE)
-    decode.check_format(holder.format_version, path, _ADVICE)
-    return holder
+    return decode.decode_versioned(data, Holder, path, _ADVICE)
 
 
 def holder_of(path: str) -> Holder | None:

@@ -105,8 +105,7 @@ class Owned:
             data, token = storage.read_with_token(where, _MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        mark = decode.decode_json(data, _Mark, where, _ADVICE)
-        decode.check_format(mark.format_version, where, _ADVICE)
+        mark = decode.decode_versioned(data, _Mark, where, _ADVICE)
         if mark.crc32c != mark.checksum():
             raise BadInput(f"{where}: edited or damaged: {_ADVICE}")
         for name in mark.files:

@@ -10,10 +10,8 @@ one is made of its `vocab.txt`, for text whose words MeCab has set apart by spac
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import json
-import os
 import unicodedata
 import zipfile
 from collections.abc import Callable, Mapping
@@ -25,7 +23,7 @@ from msgspec import Meta
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import model_proto, words
 
 FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
 DEFINITION = "tokenizer.json"
@@ -88,8 +86,6 @@ class _Japanese:
 
     word_tokenizer_type: str = "basic"
     subword_tokenizer_type: str = "wordpiece"
-    do_word_tokenize: bool = True
-    do_subword_tokenize: bool = True
     do_lower_case: bool = False
     mecab_kwargs: _Mecab | None = None
 
@@ -234,9 +230,7 @@ def _mecab_words(files: Files) -> Callable[[str], str]:
     japanese = decode.convert(files.config, _Japanese, where)
     kinds = (japanese.word_tokenizer_type, japanese.subword_tokenizer_type)
     mecab = japanese.mecab_kwargs or _Mecab()
-    if kinds != ("mecab", "wordpiece") or not (
-        japanese.do_word_tokenize and japanese.do_subword_tokenize
-    ):
+    if kinds != ("mecab", "wordpiece"):
         raise BadInput(
             f"{where}: words by {kinds[0]}, pieces by {kinds[1]}: only mecab with wordpiece can be"
             " used"
@@ -247,30 +241,13 @@ def _mecab_words(files: Files) -> Callable[[str], str]:
             f" dictionaries {', '.join(_DICTIONARIES)} without options can be used"
         )
 
-    parse = _mecab(mecab.mecab_dic, files.source)
+    parse = words.mecab_parser(mecab.mecab_dic, f"{files.source}: its words")
 
     def words_apart(text: str) -> str:
         plain = text.replace("\0", " ")  # where MeCab's text would end
         if mecab.normalize_text:
             plain = unicodedata.normalize("NFKC", plain)
-        words = " ".join(parse(plain).split())
-        return words.lower() if japanese.do_lower_case else words
+        apart = " ".join(parse(plain).split())
+        return apart.lower() if japanese.do_lower_case else apart
 
     return words_apart
-
-
-@functools.lru_cache(maxsize=2)
-def _mecab(dictionary: str, source: str) -> Callable[[str], str]:
-    """Text to text with spaces between words, by MeCab with the dictionary of a package."""
-    try:
-        import fugashi
-
-        folder = importlib.import_module(dictionary).DICDIR
-    except ImportError as error:
-        raise BadInput(
-            f"{source}: its words need fugashi and {dictionary}: pip install 'bigbird-ja[words]'"
-            + ("" if dictionary == "unidic_lite" else f" {dictionary.replace('_', '-')}")
-        ) from error
-    tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
-    parse: Callable[[str], str] = tagger.parse
-    return parse

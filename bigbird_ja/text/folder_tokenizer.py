@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.folder_files import DEFINITION, Files
@@ -70,8 +71,7 @@ class FolderTokenizer(Tokenizer):
         ids: dict[str, int | None] = {}
         for usual, (part, others) in model_proto.PARTS.items():
             names = [stated[part]] if part in stated else [usual, *others]
-            found = [known[piece] for piece in names if piece in known]
-            ids[part.removesuffix("_token")] = found[0] if found else None
+            ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
         for part, other in (("cls", "bos"), ("sep", "eos")):
             ids[part] = ids[other] if ids[part] is None else ids[part]
         lacking = [f"{part}_token" for part in CORE if ids[part] is None]
@@ -171,7 +171,7 @@ class FolderTokenizer(Tokenizer):
         try:
             engine = tokenizers.Tokenizer.from_str(self._files.definition_json.decode("utf-8"))
         except Exception as error:  # it raises no other type
-            reason = " ".join(str(error).split())[:200]
+            reason = shortened(str(error), 200)
             raise BadInput(
                 f"{self._files.path(DEFINITION)}: tokenizers {tokenizers.__version__}"
                 f" cannot read it ({reason}): give a whole file, or install a later version"

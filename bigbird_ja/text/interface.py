@@ -48,9 +48,9 @@ class Tokenizer(abc.ABC):
     model_bytes: bytes  # what DATA_DIR/tokenizer.model holds
     source: str  # where it was read from, for messages
     special: SpecialIds
-    # How another project's SentencePiece model was changed, and for each id that model's own.
+    # How another project's SentencePiece model was changed; its last `added` pieces are new.
     changes: dict[str, str]
-    old_ids: list[int | None] | None
+    added: int
     # The files of a Hugging Face folder that go where the model goes; empty: they are made.
     files: Mapping[str, bytes]
     # bool [vocab_size]: pieces that continue the word of the piece before; None: none say so.
@@ -59,7 +59,7 @@ class Tokenizer(abc.ABC):
 
     def __init__(self, model: bytes, source: str) -> None:
         self.model_bytes, self.source = model, source
-        self.changes, self.old_ids, self.files = {}, None, {}
+        self.changes, self.added, self.files = {}, 0, {}
         self.continues_word, self.has_partial_characters = None, False
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:

@@ -5,8 +5,8 @@ messages are declared here. Field numbers: google/sentencepiece, src/sentencepie
 
 Everything here finds special pieces by name. So another project's model that calls them otherwise,
 or has none, is rewritten (`adapt`): its own special pieces are renamed where they stand, missing
-ones are added behind the last piece, and padding is put at id 0, in exchange with the piece that
-was there. All other ids stay. Changes are logged, and recorded in the manifest of the data.
+ones are added behind the last piece. All ids stay. Changes are logged, and recorded in the manifest
+of the data.
 
 Which piece plays which part: what a Hugging Face folder states (`special_tokens_map.json`,
 `tokenizer_config.json`), else its name.
@@ -190,16 +190,9 @@ def stated_parts(files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return parts
 
 
-@dataclass(frozen=True)
-class Adapted:
-    """Another project's model with our special pieces."""
-
-    model: bytes
-    changes: dict[str, str]  # our name -> how it came about
-    old_ids: list[int | None]  # for each id the model's own; None for an added piece
-
-
-def adapt(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], source: str) -> Adapted:
+def adapt(
+    model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], source: str
+) -> tuple[bytes, dict[str, str]]:
     """Gives a model our special pieces.
 
     Args:
@@ -208,13 +201,15 @@ def adapt(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], sour
         markers: pieces of their own wherever text holds them.
         source: the model's path, for messages.
 
+    Returns:
+        The model, and our name of each piece that was changed -> how it came about.
+
     Raises:
         BadInput: neither unigram nor BPE.
     """
     if settings(model).model_type not in (UNIGRAM, BPE):
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
     ours = pieces(model)
-    count = len(ours)
     changes: dict[str, str] = {}
     for name, (part, others) in PARTS.items():
         kind = UNKNOWN if name == "<unk>" else CONTROL
@@ -233,13 +228,7 @@ def adapt(model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], sour
             changes[name] = f"added with id {len(ours) - 1}"
         else:
             ours[known[name]] = Piece(name, ours[known[name]].score, USER_DEFINED)
-    ids = [place if place < count else None for place in range(len(ours))]
-    pad = next(i for i, piece in enumerate(ours) if piece.name == "<pad>")
-    if pad:
-        changes["<pad>"] = f"at id 0; {ours[0].name}, which was there, has id {pad}"
-        ours[0], ours[pad] = ours[pad], ours[0]
-        ids[0], ids[pad] = ids[pad], ids[0]
-    return Adapted(with_pieces(model, ours), changes, ids)
+    return with_pieces(model, ours), changes
 
 
 def _find(

@@ -228,13 +228,18 @@ def load_any(path: str) -> Tokenizer:
     Raises:
         BadInput: there is no tokenizer, or none that can be used.
     """
-    stored = None if path.endswith(".model") else model_proto.read_folder(path)
+    tokenizer = _read_any(path)
+    tokenizer.encode("")  # refuses what cannot encode
+    return tokenizer
+
+
+def _read_any(path: str) -> Tokenizer:
+    is_model = path.endswith(".model")
+    stored = None if is_model else model_proto.read_folder(path)
     if stored is not None and _has_our_pieces(stored[0]):
         return SentencePieceTokenizer(*stored[:2])
-    if not path.endswith(".model") and (files := folder_files.Files.read(path)):
-        tokenizer = FolderTokenizer(files.pack(), path)
-        tokenizer.encode("")  # refuses what cannot encode
-        return tokenizer
+    if not is_model and (files := folder_files.Files.read(path)):
+        return FolderTokenizer(files.pack(), path)
     if stored is None and not storage.is_remote(path) and os.path.isdir(path):
         raise BadInput(
             f"{path}: no tokenizer in this folder: neither tokenizer.json, nor MeCab with"
@@ -251,42 +256,30 @@ def _has_our_pieces(model: bytes) -> bool:
         names = [piece.name for piece in model_proto.pieces(model)]
     except (DecodeError, ValueError):  # no model at all
         return False
-    return set(SPECIAL_PIECES) <= set(names) and names[0] == "<pad>"
+    return set(SPECIAL_PIECES) <= set(names)
 
 
 def _sentencepiece(stored: tuple[bytes, str, dict[str, str]]) -> SentencePieceTokenizer:
     """A SentencePiece model, its path and the parts of its pieces, with our special pieces."""
     model, path, parts = stored
-    _processor_of(model, path)  # refuses what is no model
+    size = _processor_of(model, path).GetPieceSize()  # refuses what is no model
     if _has_our_pieces(model):
         return SentencePieceTokenizer(model, path)
-    adapted = model_proto.adapt(model, parts, USER_PIECES, path)
-    tokenizer = SentencePieceTokenizer(adapted.model, path)
-    tokenizer.changes, tokenizer.old_ids = adapted.changes, adapted.old_ids
+    adapted, changes = model_proto.adapt(model, parts, USER_PIECES, path)
+    tokenizer = SentencePieceTokenizer(adapted, path)
+    tokenizer.changes, tokenizer.added = changes, tokenizer.vocab_size - size
     return tokenizer
 
 
-def is_of_folder(folder: str, sha256: str) -> bool:
-    """Whether a tokenizer in use is a Hugging Face folder's, with the folder's ids."""
-    files = folder_files.Files.read(folder)
-    return files is not None and FolderTokenizer(files.pack(), folder).sha256 == sha256
-
-
-def old_ids_in(folder: str, adapted_sha256: str) -> list[int | None] | None:
-    """For each id of a tokenizer that was made of a folder's SentencePiece model by `load_any`, the
-    folder's own.
-
-    Args:
-        folder: of Hugging Face.
-        adapted_sha256: of the tokenizer in use.
+def pieces_of(folder: str, sha256: str) -> int | None:
+    """How many pieces of a tokenizer in use are those of a Hugging Face folder, by the same ids;
+    what `load_any` added stands behind them.
 
     Returns:
-        None for an id that the folder's does not have; and None where there is nothing to map: the
-        folder holds no SentencePiece model, or the tokenizer in use is not made of it.
+        None where the tokenizer in use was not made of the folder's.
     """
     try:
-        stored = model_proto.read_folder(folder)
-        tokenizer = stored and _sentencepiece(stored)
+        tokenizer = _read_any(folder)
     except BadInput:
         return None
-    return tokenizer.old_ids if tokenizer and tokenizer.sha256 == adapted_sha256 else None
+    return tokenizer.vocab_size - tokenizer.added if tokenizer.sha256 == sha256 else None

@@ -72,9 +72,8 @@ class Files:
         if not storage.exists(self.record):
             return None
         try:
-            record = decode.decode_json(storage.read_bytes(self.record), Record, self.record)
-            decode.check_format(record.format_version, self.record, "train it again")
-            return record
+            data = storage.read_bytes(self.record)
+            return decode.decode_versioned(data, Record, self.record, "train it again")
         except BadInput:
             return None
 

@@ -11,6 +11,8 @@ first character belongs to another word than the first character of the token be
 from __future__ import annotations
 
 import functools
+import importlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -99,17 +101,33 @@ _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
-@functools.lru_cache(maxsize=1)
-def _mecab_parser() -> Callable[[str], str]:
+def mecab_parser(dictionary: str, subject: str) -> Callable[[str], str]:
+    """Text to text with spaces between its words, by MeCab.
+
+    Args:
+        dictionary: the package that holds it, such as unidic_lite.
+        subject: what needs it, for messages.
+
+    Raises:
+        BadInput: fugashi or the dictionary is not installed.
+    """
     try:
         import fugashi
-        import unidic_lite  # noqa: F401 - fugashi finds the dictionary through it
+
+        folder = importlib.import_module(dictionary).DICDIR
     except ImportError as error:
+        extra = "" if dictionary == "unidic_lite" else f" {dictionary.replace('_', '-')}"
         raise BadInput(
-            "word boundaries by mecab need fugashi and unidic-lite: "
-            "`pip install 'bigbird-ja[words]'`, or use --word_boundaries=script"
+            f"{subject} need fugashi and {dictionary}: pip install 'bigbird-ja[words]'{extra}"
         ) from error
-    return fugashi.Tagger("-Owakati").parse
+    tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
+    parse: Callable[[str], str] = tagger.parse
+    return parse
+
+
+@functools.lru_cache(maxsize=1)
+def _mecab_parser() -> Callable[[str], str]:
+    return mecab_parser("unidic_lite", "words by mecab (--word_boundaries=script does without)")
 
 
 # Says of the tokens of encoded texts whether each starts a word: bool [tokens] for each text, from

@@ -29,6 +29,11 @@ from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver
 
+# Of a bucket: by TensorFlow, by Google's libraries, by `storage`.
+_REFUSALS = (
+    "PermissionDeniedError", "NotFoundError", "UnauthenticatedError",
+    "RefreshError", "DefaultCredentialsError", "Refused",
+)  # fmt: skip
 _RECORDING_SECONDS = 8.0
 _SAVING_SECONDS = 20.0
 
@@ -133,6 +138,6 @@ def _as_end(error: BaseException) -> CommandError | None:
     if isinstance(error, (PermissionError, FileNotFoundError)):
         what = error.strerror or "refused"
         return StorageError(f"{error.filename or error}: {what} in mid run: run again")
-    if type(error).__name__ in ("PermissionDeniedError", "NotFoundError"):
+    if type(error).__name__ in _REFUSALS:
         return StorageError(f"refused in mid run: {telling_line(error)}: run again")
     return classify(error)

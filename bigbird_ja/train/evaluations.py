@@ -45,11 +45,12 @@ class Evaluations:
 
     def is_due(self, step: int) -> bool:
         """Whether step `step` is the first one that was reached since a multiple of the interval
-        (or is the last step) and is not evaluated yet: also after a restart from there."""
-        if not self._job.evaluates or step == 0:
+        (or is the last step) and is not evaluated yet: also after a restart from there. At step 0
+        only where the weights come from another model."""
+        if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
         due = self._total if step >= self._total else step // self._every * self._every
-        return due > 0 and self._evaluated < due
+        return (due > 0 or step == 0) and self._evaluated < due
 
     def next_due(self, step: int) -> int:
         """The next step after `step` at which one will be due."""

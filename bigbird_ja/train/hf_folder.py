@@ -6,11 +6,13 @@ BigBird). Weights are read from safetensors or from PyTorch's zip format, in one
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
+import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.evaluation.trained_model import MOST_WEIGHTS, from_bfloat16, read_safetensors
-from bigbird_ja.model.hf_names import hugging_face_name, is_transposed
+from bigbird_ja.model.hf_names import SETTINGS, hugging_face_name, is_transposed
 from bigbird_ja.model.params import POSITIONS, SEGMENTS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
@@ -32,6 +34,7 @@ _ARCHITECTURES = {
     "big_bird": "bigbird",
 }
 _ROBERTAS = ("roberta", "xlm-roberta")
+_HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # ends of their classes' names
 # RoBERTa numbers positions from its padding id + 1 on; the rows below are never read.
 _FIRST_POSITION = 2
 _SEGMENTS_OF = "bert/embeddings/token_type_embeddings"
@@ -42,7 +45,15 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_new",
     "relu": "relu",
 }
-# Of config.json: what only one value of is supported, with that value.
+# Keys of config.json whose values the weights were trained with; where two stand for one setting,
+# the later is ModernBERT's, which ignores the other.
+_KEYS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "hidden_activation", "layer_norm_eps", "norm_eps", "local_attention",
+    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
+)  # fmt: skip
+# Those of which only one value is supported, with that value. ModernBERT does not use the last,
+# which differs from model to model.
 _FIXED = {
     "norm_bias": False,
     "attention_bias": False,
@@ -50,11 +61,10 @@ _FIXED = {
     "decoder_bias": True,
     "classifier_bias": False,
     "tie_word_embeddings": True,
-    "position_embedding_type": "absolute",
     "is_decoder": False,
     "rope_scaling": None,
+    "position_embedding_type": "absolute",
 }
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _ADVICE = "is this a Hugging Face folder?"
 
 
@@ -72,97 +82,110 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """The keys of config.json that are read."""
+    """The keys of config.json that no setting of ours stands for one by one."""
 
     model_type: str = "unknown"
-    vocab_size: decode.Count | None = None
-    hidden_size: decode.Count | None = None
-    num_hidden_layers: decode.Count | None = None
-    num_attention_heads: decode.Count | None = None
-    intermediate_size: decode.Count | None = None
+    architectures: list[str] | None = None
+    vocab_size: decode.Count = 0
     hidden_act: str | None = None
     hidden_activation: str | None = None
-    layer_norm_eps: float | None = None
-    norm_eps: float | None = None
-    local_attention: decode.Count | None = None
-    global_attn_every_n_layers: decode.Count | None = None
     layer_types: list[str] | None = None
-    global_rope_theta: float | None = None
-    local_rope_theta: float | None = None
-    rope_parameters: _Ropes | None = None
+    rope_parameters: _Ropes | None = None  # transformers 5's names
     quantization_config: dict[str, Any] | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """Our settings of the model: what the weights fix, as far as config.json has it."""
-        values: dict[str, Any] = {
-            "architecture": _ARCHITECTURES[self.model_type],
-            "hidden_size": self.hidden_size,
-            "num_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "intermediate_size": self.intermediate_size,
-            "hidden_act": _ACTIVATIONS.get(self.hidden_activation or self.hidden_act or ""),
-            "layer_norm_eps": self.norm_eps if self.layer_norm_eps is None else self.layer_norm_eps,
-        }
-        if self.model_type == "modernbert":
-            ropes = self.rope_parameters
-            values["local_attention"] = self.local_attention
-            values["global_attn_every_n_layers"] = self._global_every()
-            values["global_rope_theta"] = self.global_rope_theta
-            values["local_rope_theta"] = self.local_rope_theta
-            if ropes is not None:  # transformers 5's names
-                values["global_rope_theta"] = ropes.full_attention.rope_theta
-                values["local_rope_theta"] = ropes.sliding_attention.rope_theta
-        return {key: value for key, value in values.items() if value is not None}
 
-    def _global_every(self) -> int | None:
-        """Which layers are global, where every n-th is; 0 where they follow no such rule."""
-        if not self.layer_types:
-            return self.global_attn_every_n_layers
-        places = [i for i, kind in enumerate(self.layer_types) if kind == "full_attention"]
-        every = places[1] if len(places) > 1 else len(self.layer_types)
-        return every if places == list(range(0, len(self.layer_types), every)) else 0
+@dataclass(frozen=True)
+class Encoder:
+    """A model that a run can start from.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        vocab_size: rows of the word embeddings.
+        settings: ours of `model`, as far as config.json states them; ranges are not checked.
+    """
+
+    model_type: str
+    vocab_size: int
+    settings: dict[str, Any]
 
 
 def is_folder(path: str) -> bool:
     """Whether a folder holds weights in one of the forms that are read."""
-    names = [*_WEIGHTS, *(f"{name}.index.json" for name in _WEIGHTS)]
+    names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
     return any(storage.exists(storage.join(path, name)) for name in names)
 
 
-def read_config(folder: str) -> FolderConfig:
+def read_config(folder: str) -> Encoder:
     """Reads config.json.
 
     Raises:
-        BadInput: missing, of an architecture that no run can start from, or of a variant of one
-            that is not supported.
+        BadInput: missing, of an architecture or with a head that no run can start from, or of a
+            variant of one that is not supported.
     """
     path = storage.join(folder, "config.json")
     try:
-        config = decode.read_json(path, FolderConfig, _ADVICE)
         content = decode.read_json(path, dict[str, Any], _ADVICE)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {_ADVICE}") from error
+    config = decode.convert(content, FolderConfig, path, _ADVICE)
     if config.model_type not in _ARCHITECTURES:
         raise BadInput(
             f"{path}: a {config.model_type} model; a run can start from {', '.join(_ARCHITECTURES)}"
         )
-    if config.quantization_config is not None:
-        raise BadInput(f"{path}: quantised weights: take the folder of the full ones")
-    activation = config.hidden_activation or config.hidden_act
-    if activation is not None and activation not in _ACTIVATIONS:
-        raise BadInput(
-            f"{path}: the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
-        )
+    architecture = _ARCHITECTURES[config.model_type]
+    if architecture == "modernbert":
+        content.pop("position_embedding_type", None)
+    if problem := next(_problems(config, content), None):
+        raise BadInput(f"{path}: {problem}")
+    stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
+    settings = {SETTINGS.get(key, key): value for key, value in stated.items()}
+    settings["architecture"] = architecture
+    if "hidden_act" in settings:
+        settings["hidden_act"] = _ACTIVATIONS[settings["hidden_act"]]
+    if architecture == "modernbert":
+        settings |= _of_layers(config)
+    return Encoder(config.model_type, config.vocab_size, settings)
+
+
+def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
+    """What of a known architecture cannot be used, and what serves."""
     for key, value in _FIXED.items():
         if content.get(key, value) != value:
-            raise BadInput(f"{path}: {key}={content[key]!r}; only {value!r} is supported")
+            yield f"{key}={content[key]!r}; only {value!r} is supported"
+    if config.quantization_config is not None:
+        yield "quantised weights: take the folder of the full ones"
+    classes = config.architectures or []
+    if classes and not any(name.endswith(_HEADS) for name in classes):
+        yield (
+            f"{', '.join(classes)}, a head that no run can start from: take the folder of the model"
+            " that it was fine-tuned from (...ForMaskedLM, ...ForPreTraining, ...Model)"
+        )
+    for activation in (config.hidden_activation, config.hidden_act):
+        if activation is not None and activation not in _ACTIVATIONS:
+            yield f"the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
     ropes = config.rope_parameters
-    kinds = {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} if ropes else set()
-    if kinds - {"default"}:
-        raise BadInput(f"{path}: rope_parameters other than of rope_type 'default'")
-    if config.settings().get("global_attn_every_n_layers") == 0:
-        raise BadInput(f"{path}: layer_types: only every n-th layer can be 'full_attention'")
-    return config
+    if ropes and {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
+        yield "rope_parameters other than of rope_type 'default'"
+    if config.layer_types and _global_every(config.layer_types) == 0:
+        yield "layer_types: only every n-th layer can be 'full_attention'"
+
+
+def _of_layers(config: FolderConfig) -> dict[str, Any]:
+    """Settings of a ModernBERT's layers by the names of transformers 5."""
+    values: dict[str, Any] = {}
+    if config.layer_types:
+        values["global_attn_every_n_layers"] = _global_every(config.layer_types)
+    if ropes := config.rope_parameters:
+        values["global_rope_theta"] = ropes.full_attention.rope_theta
+        values["local_rope_theta"] = ropes.sliding_attention.rope_theta
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _global_every(layer_types: list[str]) -> int:
+    """n where every n-th layer is global, from the first on; 0 where they follow no such rule."""
+    places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
+    every = places[1] if len(places) > 1 else len(layer_types)
+    return every if places == list(range(0, len(layer_types), every)) else 0
 
 
 def read_state(folder: str) -> dict[str, np.ndarray]:
@@ -171,20 +194,13 @@ def read_state(folder: str) -> dict[str, np.ndarray]:
     Raises:
         BadInput: missing or damaged files, or tensors that are no plain numbers.
     """
-    for name in _WEIGHTS:
+    for name, read in _READERS.items():
         path, index = storage.join(folder, name), storage.join(folder, f"{name}.index.json")
-        read: Callable[[str], dict[str, np.ndarray]] = _read_pytorch
-        if name.endswith(".safetensors"):
-            read = _read_safetensors
         if storage.exists(path):
             return read(path)
         if storage.exists(index):
             return _read_parts(folder, index, read)
-    raise BadInput(f"{folder}: no {' or '.join(_WEIGHTS)}: {_ADVICE}")
-
-
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-    return read_safetensors(path, "save the model again")
+    raise BadInput(f"{folder}: no {' or '.join(_READERS)}: {_ADVICE}")
 
 
 @dataclass(frozen=True)
@@ -273,30 +289,36 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
         ) from error
 
 
+_READERS: dict[str, Callable[[str], dict[str, np.ndarray]]] = {
+    "model.safetensors": functools.partial(read_safetensors, advice="save the model again"),
+    "pytorch_model.bin": _read_pytorch,
+}
+
+
 def values_of(
-    folder: str, config: FolderConfig, model: ModelConfig, specs: Mapping[str, ParameterSpec]
+    folder: str, encoder: Encoder, model: ModelConfig, specs: Mapping[str, ParameterSpec]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Parameters by our names, and the name of each in the folder.
 
     Raises:
-        BadInput: as `read_config` and `read_state`; or the folder's encoder has tensors that ours
-            has no place for.
+        BadInput: as `read_state`; or the folder's encoder has tensors that ours has no place for.
     """
     state = read_state(folder)
+    theirs = {_usual(name): name for name in state}
     values: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
     for name in specs:
-        usual = hugging_face_name(model, name)
-        names[name] = next((n for n in _names_of(usual, config.model_type) if n in state), usual)
-        if names[name] in state:
+        usual = _usual(hugging_face_name(model, name))
+        names[name] = theirs.get(usual, usual)
+        if usual in theirs:
             value = state[names[name]]
             values[name] = value.T if is_transposed(name) else value
-    if config.model_type in _ROBERTAS:
+    if encoder.model_type in _ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]
         if _SEGMENTS_OF in values:  # one row, which every token has
             values[_SEGMENTS_OF] = np.repeat(values[_SEGMENTS_OF][:1], SEGMENTS, axis=0)
-    surplus = [n for n in _encoders(state) if n not in names.values()]
+    surplus = [n for n in _in_layers(state) if n not in names.values()]
     if surplus:
         raise BadInput(
             f"{folder}: {len(surplus)} tensors of its encoder have no place in"
@@ -306,31 +328,26 @@ def values_of(
     return values, names
 
 
-def _encoders(state: Iterable[str]) -> list[str]:
+def _in_layers(state: Iterable[str]) -> list[str]:
     """Names of the weights in layers; position ids and other buffers are none."""
     kinds = (".weight", ".bias", ".gamma", ".beta")
     return [n for n in state if (".layer." in n or ".layers." in n) and n.endswith(kinds)]
 
 
-_ROBERTA_NAMES = {
-    "cls.predictions.transform.dense.": "lm_head.dense.",
-    "cls.predictions.transform.LayerNorm.": "lm_head.layer_norm.",
-    "cls.predictions.bias": "lm_head.bias",
+# What a parameter may be called, and its usual name: a model that was saved without its heads has
+# no prefix, BERT's pooler is a layer deeper, old ones have the layer norms' names of TensorFlow.
+_RENAMED = {
+    r"^(bert|roberta|model)\.": "",
+    r"^pooler\.dense\.": "pooler.",
+    r"LayerNorm\.gamma$": "LayerNorm.weight",
+    r"LayerNorm\.beta$": "LayerNorm.bias",
+    r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
+    r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",
+    r"^lm_head\.bias$": "cls.predictions.bias",
 }
 
 
-def _names_of(usual: str, model_type: str) -> list[str]:
-    """What a parameter may be called: BERT's pooler is a layer deeper, a model that was saved
-    without its heads has no prefix, and old ones have the layer norms' names of TensorFlow."""
-    names = [usual, usual.replace("bert.pooler.", "bert.pooler.dense.")]
-    if model_type in _ROBERTAS:
-        names = [f"roberta.{name.removeprefix('bert.')}" for name in names]
-        for ours, theirs in _ROBERTA_NAMES.items():
-            if usual.startswith(ours):
-                names = [usual.replace(ours, theirs)]
-    if "LayerNorm" in usual:
-        stem, _, part = usual.rpartition(".")
-        names.append(f"{stem}.{'gamma' if part == 'weight' else 'beta'}")
-    prefixes = ("bert.", "roberta.", "model.")
-    bare = [n.removeprefix(p) for n in names for p in prefixes if n.startswith(p)]
-    return [*names, *bare]
+def _usual(name: str) -> str:
+    for pattern, usual in _RENAMED.items():
+        name = re.sub(pattern, usual, name)
+    return name

@@ -49,12 +49,18 @@ class Shard:
         return Spec((*before, size, *after), spec.dtype)
 
 
-def shard_of(spec: Spec, replicas: int) -> Shard:
-    """Divides a tensor along the first dimension that divides, else along its longest."""
+def shard_of(spec: Spec, replicas: int, by_rows: bool = False) -> Shard:
+    """Divides a tensor along the first dimension that divides, else along its longest; `by_rows`
+    along the first anyway."""
     sizes = list(enumerate(spec.shape))
-    divides = [place for place, size in sizes if size % replicas == 0]
+    divides = [place for place, size in sizes if by_rows or size % replicas == 0]
     dimension = divides[0] if divides else max(sizes, key=lambda item: item[1])[0]
     return Shard(dimension, -(-spec.shape[dimension] // replicas))
+
+
+def gradient_name(parameter: str) -> str:
+    """What the step's functions call a parameter's gradient."""
+    return f"{parameter}/gradient"
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,11 @@ class LoweredStep:
         batch: one replica's part.
         replicas: over which the gradients are summed.
         sum_dtype: in which gradients travel between them: float32 or bfloat16.
-        shards: of each parameter, its gradient and its slots; empty where they are not divided.
+        shards: of each parameter, its gradient and its slots, and of each slot by its name; empty
+            where they are not divided.
+        muon: where the state is divided and the optimiser is Muon, the two functions of which the
+            results go to `update`: one replica's rows of all matrices to stacks of what is to be
+            orthogonalised, and its share of the stacks, with all their rows, orthogonalised.
     """
 
     gradients: Traced
@@ -79,3 +89,4 @@ class LoweredStep:
     replicas: int
     sum_dtype: str = "float32"
     shards: dict[str, Shard] = field(default_factory=dict)
+    muon: tuple[Traced, Traced] | None = None

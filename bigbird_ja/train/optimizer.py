@@ -1,4 +1,5 @@
-"""Update rule and learning rate, as pure functions: Adam with decoupled weight decay, in two forms.
+"""Update rule and learning rate, as pure functions: Adam with decoupled weight decay, in two forms,
+and Muon (`train.muon`) for the layers' matrices in its place.
 
 - `adamw` (Loshchilov and Hutter 2019, and PyTorch): the running means are corrected for having
   started at zero. Biases and layer norms are not decayed.
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from bigbird_ja.settings.schema import TrainingConfig
+from bigbird_ja.train import muon
 
 Tensors = dict[str, tf.Tensor]
 
@@ -43,6 +45,7 @@ def update(
     gradients: Mapping[str, tf.Tensor],
     *,
     decayed: Mapping[str, bool],
+    muons: Mapping[str, tf.Tensor],
     global_step: tf.Tensor,
     learning_rate: tf.Tensor,
     scale: tf.Tensor,
@@ -53,9 +56,10 @@ def update(
     Args:
         training: the rule, its betas and epsilon, and weight decay.
         params: float32 master weights.
-        slots: `{"m": {...}, "v": {...}}`, running means of gradients and of their squares.
+        slots: `{"m": {...}, "v": {...}}`, as `model.params.slot_parameters` lists them.
         gradients: float32, of the same names.
         decayed: which parameters decay by `adamw`.
+        muons: of the parameters that Muon updates `muon.updates`.
         global_step: integer scalar, updates made so far.
         learning_rate: float32 scalar.
         scale: float32 scalar that the gradients are multiplied by (clipping).
@@ -78,15 +82,20 @@ def update(
     new_slots: dict[str, Tensors] = {"m": {}, "v": {}}
     for name, old in params.items():
         gradient = gradients[name] * scale
-        m, v = slots["m"][name], slots["v"][name]
-        new_m = m + (1.0 - beta1) * (gradient - m)
-        new_v = v + (1.0 - beta2) * (tf.square(gradient) - v)
-        new = old - rate * new_m / (tf.sqrt(new_v) + epsilon)
+        m = slots["m"][name]
+        if name in muons:
+            new_m = muon.momentum(m, gradient)
+            new = old - learning_rate * muons[name]
+        else:
+            v = slots["v"][name]
+            new_m = m + (1.0 - beta1) * (gradient - m)
+            new_v = v + (1.0 - beta2) * (tf.square(gradient) - v)
+            new = old - rate * new_m / (tf.sqrt(new_v) + epsilon)
+            new_slots["v"][name] = tf.where(keep, new_v, v)
         if decayed[name] and training.weight_decay:
             new -= learning_rate * training.weight_decay * old
         new_params[name] = tf.where(keep, new, old)
         new_slots["m"][name] = tf.where(keep, new_m, m)
-        new_slots["v"][name] = tf.where(keep, new_v, v)
     return new_params, new_slots
 
 

@@ -10,8 +10,9 @@ Each takes and returns a flat list of tensors, in the order of `inputs` and `out
 arguments, none are variables: so the module is a function of its inputs, and whoever compiles it
 says what is donated (parameters and slots of `update`).
 
-With `training.optimizer_sharding` the update is of one replica's part of parameters, slots and
-gradients, and takes the sum of all gradients' squares as one argument more, `squares`.
+With `training.optimizer_sharding`, and with Muon, the update on several replicas is of one
+replica's part of parameters, slots and gradients, and takes the sum of all gradients' squares as
+one argument more, `squares`; with Muon also its orthogonalised stacks (`LoweredStep.muon`).
 
 It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
 same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
@@ -28,14 +29,16 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation import forward
 from bigbird_ja.model import heads
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.checkpoints import SLOTS, slot_name
+from bigbird_ja.run.checkpoints import slot_name
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import predictions_of, train_predictions
+from bigbird_ja.train import muon
 from bigbird_ja.train import step as step_lib
-from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, shard_of
+from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, gradient_name, shard_of
 
+_SCALAR = Spec((), "float32")
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
@@ -61,9 +64,9 @@ class Program:
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """AdamW's state by name, all of the first slot before the second."""
-        parameters = self.parameters
-        return {slot_name(n, slot): spec for slot in SLOTS for n, spec in parameters.items()}
+        """The optimiser's state by name, all of the first slot before the second."""
+        parameters, slots = self.parameters, slot_parameters(self.config)
+        return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
@@ -80,26 +83,35 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Shard]:
-        """How each parameter and its slots are divided over the replicas; empty: not at all."""
-        if not self.config.training.optimizer_sharding or self.num_replicas == 1:
+        """How each parameter and each slot is divided over the replicas; empty: not at all. Muon's
+        matrices are divided by rows."""
+        matrices, count = muon_matrices(self.config), self.num_replicas
+        if count == 1 or not (matrices or self.config.training.optimizer_sharding):
             return {}
-        return {name: shard_of(spec, self.num_replicas) for name, spec in self.parameters.items()}
+        shards = {
+            name: shard_of(spec, count, by_rows=name in matrices)
+            for name, spec in self.parameters.items()
+        }
+        slots = slot_parameters(self.config)
+        return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
-        """Both functions, and all that is needed to put them together.
+        """All functions, and all that is needed to put them together.
 
         Raises:
             BadInput: shapes that the model refuses.
         """
+        orthogonalization = self.muon()
         return LoweredStep(
             self.gradients(),
-            self.update(),
+            self.update(orthogonalization[0].outputs if orthogonalization else {}),
             self.parameters,
             self.slots,
             self.batch,
             self.num_replicas,
             self.config.training.gradient_sum_dtype,
             self.shards,
+            orthogonalization,
         )
 
     def gradients(self) -> Traced:
@@ -110,7 +122,7 @@ class Program:
         """
         parameters, batch = self.parameters, self.batch
         number = Spec((), "int32")
-        scalars = {"step": number, "replica": number, "weight": Spec((), "float32")}
+        scalars = {"step": number, "replica": number, "weight": _SCALAR}
 
         def parts(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             gradients, sums = step_lib.replica_gradients(
@@ -126,37 +138,79 @@ class Program:
 
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
-    def update(self) -> Traced:
-        """The update that the whole batch's gradients make; `metrics` in `metric_names`' order."""
-        shards = self.shards
-        parameters = self.parameters
-        if shards:
-            parameters = {name: shards[name].part(spec) for name, spec in parameters.items()}
-        slots = {slot_name(n, slot): spec for slot in SLOTS for n, spec in parameters.items()}
-        given = {f"{name}/gradient": spec for name, spec in parameters.items()}
+    def muon(self) -> tuple[Traced, Traced] | None:
+        """See `LoweredStep.muon`; None where one update does it all.
+
+        Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
+        columns] it gets [n / replicas, rows, columns]."""
+        matrices, count = muon_matrices(self.config), self.num_replicas
+        if not matrices or not self.shards:
+            return None
+        parts = self._parts({name: self.parameters[name] for name in matrices})
+        momenta = {slot_name(name, "m"): spec for name, spec in parts.items()}
+        gradients = {gradient_name(name): spec for name, spec in parts.items()}
+        shapes = {(parts[name].shape[0], spec.columns) for name, spec in matrices.items()}
+
+        def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            with tf.name_scope("optimizer"):
+                return step_lib.muon_directions(
+                    self.config,
+                    {name: values[slot_name(name, "m")] for name in parts},
+                    {name: values[gradient_name(name)] for name in parts},
+                    tf.sqrt(values["squares"]),
+                    multiple=count,
+                )
+
+        def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+            with tf.name_scope("optimizer"):
+                return [muon.orthogonalized(stack) for stack in values.values()]
+
+        outputs = [f"stack_{number}" for number in range(len(shapes))]
+        first = trace(directions, {**momenta, **gradients, "squares": _SCALAR}, outputs)
+        shares = {
+            name: Spec((spec.shape[0] // count, spec.shape[1] * count, spec.shape[2]), spec.dtype)
+            for name, spec in first.outputs.items()
+        }
+        return first, trace(orthogonalize, shares, outputs)
+
+    def update(self, stacks: Mapping[str, Spec]) -> Traced:
+        """The update that the whole batch's gradients make; `metrics` in `metric_names`' order.
+
+        Args:
+            stacks: where the state is divided, the orthogonalised ones of Muon.
+        """
+        parameters, slots = self._parts(self.parameters), self._parts(self.slots)
+        by_slot = slot_parameters(self.config)
+        given = {gradient_name(name): spec for name, spec in parameters.items()}
         totals = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
-        if shards:
-            totals["squares"] = Spec((), "float32")
+        if self.shards:
+            totals["squares"] = _SCALAR
 
         def update(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             new, new_slots, metrics = step_lib.apply_gradients(
                 self.config,
                 {name: values[name] for name in parameters},
-                {slot: {n: values[slot_name(n, slot)] for n in parameters} for slot in SLOTS},
-                {name: values[f"{name}/gradient"] for name in parameters},
+                {s: {n: values[slot_name(n, s)] for n in names} for s, names in by_slot.items()},
+                {name: values[gradient_name(name)] for name in parameters},
                 values["sums"],
                 values["step"],
                 squares=values.get("squares"),
+                orthogonalized=[values[name] for name in stacks] if self.shards else None,
             )
             return [
                 *(new[name] for name in parameters),
-                *(new_slots[slot][name] for slot in SLOTS for name in parameters),
+                *(new_slots[slot][name] for slot in by_slot for name in by_slot[slot]),
                 tf.stack([metrics[name] for name in self.metric_names]),
                 metrics["finite"],
             ]
 
         outputs = [*parameters, *slots, "metrics", "finite"]
-        return trace(update, {**parameters, **slots, **given, **totals}, outputs)
+        return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
+
+    def _parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """What one replica has of parameters or slots."""
+        shards = self.shards
+        return {name: shards[name].part(s) if shards else s for name, s in specs.items()}
 
 
 def evaluation(config: Config, sequences: int) -> Traced:

@@ -6,9 +6,12 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
+
+import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
@@ -18,6 +21,7 @@ from bigbird_ja.settings.values import flatten
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
+_SHORTEST = 1.0  # seconds that a rate is taken over
 # Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
 _NEWEST = 0.2
 # Keys of metrics.jsonl that TensorBoard shows under `speed/`, and that it does not show; all others
@@ -45,7 +49,9 @@ class TrainProgress:
     """Measures the rate and prints the progress line, as much of it as fits.
 
     The engine finishes steps in turns of one or many. A turn's time is divided evenly over its
-    steps, so that steps which are logged together have a rate each.
+    steps, so that steps which are logged together have a rate each. When a step is known to be
+    finished is not quite when it was: some are under way while the host is busy, and follow each
+    other at once then. So a rate is that of a second at least.
 
     Args:
         pace: of one step.
@@ -63,13 +69,13 @@ class TrainProgress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.pace, self._before = pace, train_seconds
+        self._before = train_seconds
         self._live = LiveLine(stream)
         self._clock = clock
         self._start = clock()
-        self._measured = self._begun = self._ended = (start_step, self._start)  # step, seconds
         self._seconds_per_step: float | None = None
         self._last_line = -1e9
+        self.restart(start_step, pace)
 
     def train_seconds(self) -> float:
         """Seconds spent training so far, over all restarts."""
@@ -78,30 +84,51 @@ class TrainProgress:
     def begin(self) -> None:
         """Training begins now: what came before (imports, building the graph) does not count."""
         self._start = self._clock()
+        self.restart(self._turns[-1][0], self.pace)
 
-    def restart_clock(self, step: int) -> None:
-        """Leaves out of the rate what came before `step` (tracing, compiling, evaluating)."""
-        self._measured = self._begun = self._ended = (step, self._clock())
+    def restart(self, step: int, pace: Pace) -> None:
+        """From `step`, which is finished, on, steps have another pace; measures anew."""
+        self.pace = pace
+        self._left_out = 0.0  # seconds of the clock that are no part of the rate
+        self._turns = deque([(step, self._clock())])  # ends: step, seconds that count
+        self._measured = self._turns[0][1]
+        self._first_turn, self._has_first_turn = step, True  # its last step; measured with it
+
+    def leave_out(self) -> None:
+        """What came since the last finished step (evaluating, saving) is no part of the rate."""
+        self._left_out = self._clock() - self._turns[-1][1]
 
     def finished(self, step: int) -> None:
         """The engine has just finished all steps up to `step`."""
-        if step > self._ended[0]:
-            self._begun, self._ended = self._ended, (step, self._clock())
+        if step <= self._turns[-1][0]:
+            return
+        if len(self._turns) == 1:
+            self._first_turn = step
+        self._turns.append((step, self._clock() - self._left_out))
+        while len(self._turns) > 2 and self._turns[1][1] <= self._since(self._turns[-2][1]):
+            self._turns.popleft()
 
     def measure(self, step: int) -> float:
-        """Tokens per second over all cores, since the step of the last call up to `step`, which is
-        finished."""
-        (first, start), (last, end) = self._begun, self._ended
-        seconds = end
-        if first < step < last:
-            seconds = start + (end - start) * (step - first) / (last - first)
-        steps, elapsed = step - self._measured[0], max(seconds - self._measured[1], 1e-9)
-        if steps <= 0:
+        """Tokens per second over all cores since the step of the last call, or in the last second
+        where that is longer, up to `step`, which is finished."""
+        steps, seconds = zip(*self._turns, strict=True)
+        end = float(np.interp(step, steps, seconds))
+        start = max(self._since(end), seconds[0])
+        first = float(np.interp(start, seconds, steps))
+        if step <= first:
             return 0.0
-        self._measured = (step, seconds)
-        each, before = elapsed / steps, self._seconds_per_step
-        self._seconds_per_step = each if before is None else before + _NEWEST * (each - before)
-        return steps * self.pace.tokens_per_step / elapsed
+        each = max(end - start, 1e-9) / (step - first)
+        before = self._seconds_per_step
+        if before is None or self._has_first_turn:
+            before = each
+        self._seconds_per_step = before + _NEWEST * (each - before)
+        # It also starts the input, or compiles: the next measurement forgets it.
+        self._has_first_turn = first < self._first_turn
+        self._measured = end
+        return self.pace.tokens_per_step / each
+
+    def _since(self, end: float) -> float:
+        return min(self._measured, end - _SHORTEST)
 
     def eta_seconds(self, step: int) -> float | None:
         """Seconds to the last step at the smoothed rate; None before the first measurement."""

@@ -152,8 +152,6 @@ class Recorder:
 
     def stepped(self, step: int) -> None:
         """Steps up to `step` are finished."""
-        if self.step == self._resumption.step:  # the first turn traces and compiles: no measure
-            self.progress.restart_clock(step)
         self.progress.finished(step)
         self.step = step
         self.heartbeat(global_step=step, step_time=self._now())
@@ -164,8 +162,7 @@ class Recorder:
         step, was = training.first_seq_length_steps or 0, training.first_seq_length
         self._deps.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
         self.event("sequence_length_changed", global_step=step, was=was, now=now)
-        self.progress.pace = self._pace()
-        self.progress.restart_clock(self.step)
+        self.progress.restart(self.step, self._pace())
 
     def logged(self, step: int, metrics: dict[str, float]) -> None:
         """The metrics of one logged step, in order."""
@@ -202,7 +199,7 @@ class Recorder:
             f"evaluation at step {step:,}: loss {results['masked_lm_loss']:.4f},"
             f" accuracy {results['masked_lm_accuracy']:.1%}"
         )
-        self.progress.restart_clock(step)
+        self.progress.leave_out()
 
     def sync_metrics(self) -> None:
         """Brings metrics.jsonl on a bucket up to date."""

@@ -249,9 +249,11 @@ class RunDir:
                     with self._scratch(lease.owner.id) as scratch:
                         yield lease, scratch
             finally:
-                is_empty = run_log.EVENTS not in storage.list_files(self.path)
-                if MARK not in self.files and is_empty:  # nothing was begun
-                    storage.delete(self.join(MARK))
+                # A bucket that refuses by now must not take the place of the end that there was.
+                with contextlib.suppress(OSError, StorageError):
+                    is_empty = run_log.EVENTS not in storage.list_files(self.path)
+                    if MARK not in self.files and is_empty:  # nothing was begun
+                        storage.delete(self.join(MARK))
 
     @property
     def owned(self) -> Owned:

@@ -5,23 +5,27 @@ It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=Tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.heads import pretraining_metrics
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.train import muon
 from bigbird_ja.train.optimizer import clip_factor, global_norm, learning_rate, update
 
 Tensors = dict[str, tf.Tensor]
 Slots = dict[str, Tensors]
 
 
-def initial_slots(params: Mapping[str, tf.Tensor]) -> Slots:
-    """AdamW's state before the first step: `{"m": {...}, "v": {...}}`, zeros."""
-    return {slot: {name: tf.zeros_like(value) for name, value in params.items()} for slot in "mv"}
+def initial_slots(config: Config, params: Mapping[str, tf.Tensor]) -> Slots:
+    """The optimiser's state before the first step: `{"m": {...}, "v": {...}}`, zeros."""
+    return {
+        slot: {name: tf.zeros_like(params[name]) for name in names}
+        for slot, names in slot_parameters(config).items()
+    }
 
 
 @tf.autograph.experimental.do_not_convert
@@ -118,6 +122,7 @@ def apply_gradients(
     sums: tf.Tensor,
     global_step: tf.Tensor,
     squares: tf.Tensor | None = None,
+    orthogonalized: Sequence[tf.Tensor] | None = None,
 ) -> tuple[Tensors, Slots, Tensors]:
     """The update that the whole batch's gradients make.
 
@@ -125,6 +130,7 @@ def apply_gradients(
         config, params, slots, global_step: as `train_step`; params and slots may be parts.
         gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
         squares: the sum of all gradients' squares, needed where `gradients` are parts.
+        orthogonalized: `muon_directions`, orthogonalised; needed there too.
 
     Returns:
         As `train_step`.
@@ -142,6 +148,9 @@ def apply_gradients(
         }
         if config.make_data.nsp:
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
+        if orthogonalized is None:
+            stacks = muon_directions(config, slots["m"], gradients, norm)
+            orthogonalized = [muon.orthogonalized(stack) for stack in stacks]
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
@@ -149,12 +158,25 @@ def apply_gradients(
             slots,
             gradients,
             decayed={name: spec.decay for name, spec in parameter_specs(config).items()},
+            muons=muon.updates(muon_matrices(config), orthogonalized, params),
             global_step=global_step,
             learning_rate=rate,
             scale=clip_factor(norm, config.training.clip_norm),
             keep=metrics["finite"],
         )
     return new_params, new_slots, metrics
+
+
+def muon_directions(
+    config: Config,
+    momenta: Mapping[str, tf.Tensor],
+    gradients: Mapping[str, tf.Tensor],
+    norm: tf.Tensor,
+    multiple: int = 1,
+) -> list[tf.Tensor]:
+    """`muon.directions`; `norm` is that of all gradients."""
+    scale, dtype = clip_factor(norm, config.training.clip_norm), config.training.dtype
+    return muon.directions(muon_matrices(config), momenta, gradients, scale, dtype, multiple)
 
 
 # What is summed up of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.

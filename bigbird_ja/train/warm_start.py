@@ -27,6 +27,7 @@ from bigbird_ja.model.params import (
     initial_parameters,
     initial_value,
     parameter_specs,
+    slot_parameters,
 )
 from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
@@ -82,15 +83,16 @@ def first_state(
         params: State = initial_parameters(config, config.training.seed)
         params.update(warm_start or {})
         slots = {
-            slot_name(name, slot): np.zeros_like(value)
-            for slot in SLOTS
-            for name, value in params.items()
+            slot_name(name, slot): np.zeros_like(params[name])
+            for slot, names in slot_parameters(config).items()
+            for name in names
         }
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
     state = read_checkpoint(checkpoint)
     expected = {name: spec.shape for name, spec in parameter_specs(config).items()}
-    expected |= {slot_name(name, s): shape for s in SLOTS for name, shape in expected.items()}
+    for slot, names in slot_parameters(config).items():
+        expected |= {slot_name(name, slot): expected[name] for name in names}
     for name, wanted in {**expected, STEP: ()}.items():
         shape = np.shape(state[name]) if name in state else "missing"
         if shape != wanted:
@@ -135,8 +137,8 @@ def load_initial(
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
         config: of the new run, completed by a data set.
-        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, the word
-            embeddings follow their pieces to other ids.
+        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, pieces
+            that were added to that get random rows behind the source's.
 
     Returns:
         The parameters that the source has, float32 by our names, and for people the table, with a
@@ -146,7 +148,7 @@ def load_initial(
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config)
-    model = _with_our_ids(_read(source, config, specs), source, config, tokenizer_sha256)
+    model = _with_added_pieces(_read(source, config, specs), source, config, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -178,36 +180,32 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
         known, where = dataclasses.asdict(run.model), "the run"
     else:
         theirs = hf_folder.read_config(source)
-        known, where = theirs.settings(), f"{source}/config.json"
-        if (theirs.vocab_size or 0) >= manifest.vocab_size:
-            known["vocab_size"] = theirs.vocab_size
-        elif tokenizer.is_of_folder(source, manifest.tokenizer_sha256):
+        known, where = dict(theirs.settings), f"{source}/config.json"
+        pieces = tokenizer.pieces_of(source, manifest.tokenizer_sha256) or 0
+        if theirs.vocab_size < pieces:
             raise BadInput(
-                f"{where}: embeddings of {theirs.vocab_size or 0:,} pieces (vocab_size), and the"
-                f" folder's tokenizer, by which the data was made, has ids up to"
-                f" {manifest.vocab_size - 1:,}: the folder's files do not belong together"
+                f"{where}: embeddings of {theirs.vocab_size:,} pieces (vocab_size), and the"
+                f" folder's tokenizer, by which the data was made, has ids up to {pieces - 1:,}:"
+                " the folder's files do not belong together"
             )
+        if theirs.vocab_size >= manifest.vocab_size:
+            known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 
-def _with_our_ids(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
-    """The source with its rows of pieces where the data set's tokenizer has them; what `make-data
-    --tokenizer` added to the source's tokenizer gets random first values."""
-    if not model.settings:  # of Hugging Face's folders alone
-        return model
-    ids = tokenizer.old_ids_in(source, tokenizer_sha256)
-    if ids is None:
+def _with_added_pieces(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
+    """The source with random rows for pieces that `make-data --tokenizer` added to its tokenizer's;
+    they are the last ones."""
+    # Of Hugging Face's folders alone.
+    if not model.settings or tokenizer.pieces_of(source, tokenizer_sha256) is None:
         return model
     values, names, specs = dict(model.values), dict(model.names), parameter_specs(config)
     for name in (n for n in _BY_PIECE if n in values):
-        old, count = np.asarray(values[name]), len(values[name])
-        new = initial_value(config, name, specs[name], config.training.seed)
-        places = [(i, k) for i, k in enumerate(ids) if k is not None and k < count]
-        to, at = map(list, zip(*places, strict=True))
-        if len(ids) == len(new) and old.shape[1:] == new.shape[1:]:
-            new[to] = old[at]
+        old, new = values[name], initial_value(config, name, specs[name], config.training.seed)
+        if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
+            new[: len(old)] = old
             values[name] = new
-            names[name] = f"{names[name]}: {len(to):,} of {len(ids):,} pieces"
+            names[name] = f"{names[name]}: {len(old):,} of {len(new):,} pieces"
     return dataclasses.replace(model, values=values, names=names)
 
 
@@ -303,7 +301,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
 
 def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     theirs = hf_folder.read_config(source)
-    settings = theirs.settings()
+    settings = theirs.settings
     architecture = settings["architecture"]
     if architecture != config.model.architecture:
         raise BadInput(

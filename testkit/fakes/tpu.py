@@ -7,6 +7,7 @@ NOT_FOUND texts are assumed.
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import parse_qs
 
 from testkit.fakes.service import Answer, Machine, Service, error, kill, lookup, now
 
@@ -79,9 +80,11 @@ class FakeTpu(Service):
                 case "GET", _:
                     return lookup({**nodes, **self.queued, **self._operations}.get(path), path)
                 case "POST", [*_, "nodes"]:
-                    return self._create(f"{path}/{query.partition('=')[2]}", body, None)
+                    return self._create(f"{path}/{parse_qs(query)['nodeId'][0]}", body, None)
                 case "POST", [*_, "queuedResources"]:
-                    return self._create_queued(f"{path}/{query.partition('=')[2]}", body)
+                    return self._create_queued(
+                        f"{path}/{parse_qs(query)['queuedResourceId'][0]}", body
+                    )
                 case "DELETE", [*_, "nodes", _]:
                     return self._delete(path, "")
                 case "DELETE", [*_, "queuedResources", _]:

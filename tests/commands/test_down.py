@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
 
+from bigbird_ja.launch.run_files import supervisor_lease
 from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -72,6 +74,22 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: P
         assert newer.node_names() == [] and len(older.node_names()) == 2
 
 
+@pytest.mark.parametrize("silence", [0.0, 500.0])
+def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) -> None:
+    """It would be created again. The machine's metadata name the run; else --bucket does."""
+    run = support.make_run(f"{Path(fake.work_dir).parent}/bucket", "a")
+    watching = supervisor_lease(run, print, wall=lambda: time.time() - silence)
+    watching.acquire()
+    for flags in ([], ["--name=a"], [f"--bucket={run.bucket}", "--name=a"]):
+        status, result = support.run([*DOWN, "--dry_run", *flags], fake)
+        assert status == (0 if silence else 2)
+        if not silence:
+            assert f"a is watched by a `launch` ({watching.owner.name})" in result["error"]
+    watching.release()
+    ended = {"reason": "finished", "deleted": [NODE_A], "left": []}
+    assert support.run([*DOWN, "--name=a"], fake) == (0, ended)
+
+
 def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:
     with FakeCompute(f"{tmp_path}/c") as newer:
         support.client(newer).create(TpuSpec("c", "v6e-8", "i", "id-c"), ZONE, 1, {}, 1e5)
@@ -104,8 +122,12 @@ def test_nothing_without_a_yes(
     status, result = support.run(down, fake)
     assert status == 2
     assert "--yes" in result["error"]
-    status, result = support.run([*down, "--dry_run"], fake)
-    assert (status, len(result["left"])) == (0, 2)
+    left = {"reason": "finished", "deleted": [], "left": [NODE_A, QUEUED_B]}
+    assert support.run([*down, "--dry_run"], fake) == (0, left)
+    node = (
+        f"a: v3-8 READY in {ZONE}, the Cloud TPU API: {NODE_A} (run {tmp_path}/bucket/a, id id-a)"
+    )
+    assert node in capsys.readouterr().err
     for answer in ("n", ""):  # the second: the prompt is closed
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         status, result = support.run(down, fake)

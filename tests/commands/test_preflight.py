@@ -106,10 +106,14 @@ def test_a_slice_is_compiled_with_its_sums(preflight):
 def test_divided_state_and_short_sums_are_priced(preflight):
     sharded = "--set=training.optimizer_sharding=true"
     short = "--set=training.gradient_sum_dtype=bfloat16"
-    whole, divided, both = (
+    whole, divided, both, muon = (
         preflight("--topology=v5e:2x2", *more).json["topologies"][0]
-        for more in ([], [sharded], [sharded, short])
+        for more in ([], [sharded], [sharded, short], ["--set=training.optimizer=muon"])
     )
+    # Of its matrices 4 + 4 / 4 are left, and what it multiplies counts as the program's.
+    assert muon["argument_bytes"] < divided["argument_bytes"]
+    assert muon["model_flops"] == whole["model_flops"] and muon["flops"] > whole["flops"]
+    assert muon["by_kind"]["optimiser"] > 0
     # Of 12 bytes per parameter and its two slots, 4 + 8 / 4 are left.
     assert divided["argument_bytes"] < 0.6 * whole["argument_bytes"]
     assert divided["alias_bytes"] > 0.9 * divided["output_bytes"]

@@ -143,6 +143,26 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
 
+def test_muon_killed_and_resumed_ends_with_the_same_state(runs: Runs, tmp_path: Path) -> None:
+    start = [*runs.flags, "--num_train_steps=8", "--set=training.optimizer=muon", "--model_dir"]
+    whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
+    assert runs.zygote.run(*start, whole).status == 0
+    saves = ["--set=checkpoints.save_every_steps=3"]
+    running = runs.hung(*start, killed, *saves, at=("step", 7))
+    running.send(signal.SIGKILL)
+    running.wait()
+    assert CheckpointStore(killed).steps()
+    resumed = runs.zygote.run(*start, killed)
+    assert resumed.status == 0, resumed.err
+    assert killing.digest(killed) == killing.digest(whole)
+    state, query = (
+        read_variables(f"{whole}/model.ckpt-8"),
+        "bert/encoder/layer_0/attention/self/query",
+    )
+    assert state[f"{query}/kernel/adam_m"].any() and state[f"{query}/bias/adam_v"].any()
+    assert f"{query}/kernel/adam_v" not in state
+
+
 @pytest.mark.estimator
 def test_a_run_of_jax_s_runtime_continues_under_the_estimator(
     runs: Runs, inputs: tuple[str, str], tmp_path: Path

@@ -27,12 +27,26 @@ from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
 from tests.commands.pretraining import STEPS, Runs, events, refused, resumed_at_last
 
+RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
+
 
 def test_finished_work_is_reported_as_finished(runs: Runs, tmp_path: Path) -> None:
     again = runs.zygote.run(*runs.copied(tmp_path))
     assert again.status == 0 and "nothing left to do" in again.err
     assert again.result["loss"] == runs.ended.result["loss"]
     assert events(tmp_path / "model").count("finished") == 1
+
+
+def test_a_run_that_is_past_the_length_asked_for_stays_as_it_is_recorded(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """It was recorded as finished with the shorter length."""
+    before = runs.copied(tmp_path)
+    kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
+    again = runs.zygote.run(*before, f"--num_train_steps={STEPS - 5}")
+    assert again.status == 0 and again.result["global_step"] == STEPS
+    assert f"step {STEPS}, past training.num_train_steps={STEPS - 5}" in again.err
+    assert kept == {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
 
 
 @pytest.mark.parametrize("how", ["SIGHUP", "--max_train_minutes=1"])
@@ -188,18 +202,20 @@ def test_a_run_of_another_format_is_refused_and_left_as_it_is(
     assert sorted(os.listdir(model)) == before
 
 
+@pytest.mark.parametrize("code", [401, 403, 503])
 def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
-    runs: Runs, fake_gcs: FakeGcs, bucket: str
+    code: int, runs: Runs, fake_gcs: FakeGcs, bucket: str
 ) -> None:
+    """Credentials that expire on the way are no bad input: the next start may have better ones."""
     model = f"{bucket}/model"
     running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
-    fake_gcs.fault("/upload/", "status", code=503, times=-1)
+    fake_gcs.fault("/b/b-", "status", code=code, times=-1)
     running.hung.unlink()
     ended = running.wait()
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
-    # The mark is written first: it lists the checkpoint's files before they are there.
-    assert f"{model}/{MARK}: " in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    # The lock, which is asked for first; not what the clean-up met afterwards.
+    assert f"{model}/lock.json: " in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).steps() == []
 
 
@@ -293,6 +309,8 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
     for flags, words in (
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
         (["--set=training.learning_rate=1e-3"], ["--continue_with training.learning_rate=0.001"]),
+        (["--set=training.optimizer=muon"], ["optimizer: adamw -> muon", f"--init_from {model}"]),
+        (["--continue_with=training.optimizer=muon"], ["seed, optimizer", "--init_from"]),
         (["--set=data.seed=7"], [f"--init_from {model}"]),
         (["--continue_with=model.num_layers=3"], ["training", "--init_from"]),
         (["--continue_with=training.log_every_steps=3"], ["--set"]),

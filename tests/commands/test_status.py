@@ -36,6 +36,13 @@ def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
+@pytest.mark.parametrize("command", [["status"], ["down", "--project=p"]])
+def test_a_bucket_without_its_scheme_is_refused(command: list[str], fake_tpu: FakeTpu) -> None:
+    """It used to show no run, while a TPU was billed."""
+    status, result = support.run([*command, "--bucket=my-bucket"], fake_tpu)
+    assert status == 2 and "--bucket my-bucket: no such folder" in result["error"]
+
+
 def test_api_that_is_off(fake_tpu: FakeTpu) -> None:
     fake_tpu.list_script.append("disabled")
     status, result = support.run(["status", "--project=p"], fake_tpu)

@@ -51,6 +51,7 @@ def commands(name: str, run: str) -> list[list[str]]:
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
     made = {"RUN": run, "DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
+    made |= {"TOKENIZER": "encoder", "START": "--init_from encoder --mode=train_and_eval"}
     values = {**parameters(name), **made}
     lines = [re.sub(r"\{round\(MINUTES, 2\)\}", "510.5", line) for line in shell_lines(name)]
     ours = [line.partition(" > ")[0] for line in lines if line.startswith("bigbird-ja")]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
 from bigbird_ja.export import hf_tokenizer
+from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+
 pytestmark = pytest.mark.both
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -68,6 +72,24 @@ def test_some_of_the_real_text(theirs, ours, real_text_path):
 def test_masks_stand_where_tokens_stood(theirs, ours):
     for text in ("日本の[MASK]は東京。", " [MASK] x [MASK]", "終わり[MASK]", "a[MASK][MASK] b"):
         assert _ids(theirs, [text])[0] == ours.encode_with_masks(text)
+
+
+@pytest.mark.parametrize("stated", [True, False, None])
+def test_a_space_in_front_is_as_in_training_whatever_the_folder_states(stated, tmp_path):
+    folder, back = tmp_path / "theirs", tmp_path / "back"
+    tokenizer_folders.roberta_bpe(folder, list(articles.documents(20, seed=5)))
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.pop("add_prefix_space")
+    path.write_text(
+        json.dumps(config if stated is None else {**config, "add_prefix_space": stated})
+    )
+    back.mkdir()
+    ours = tokenizer_lib.load_any(str(folder))
+    theirs = _exported(back, ours)
+    texts = ["日本", " 前に空白", "a b", ""]
+    assert _ids(theirs, texts) == ours.encode_batch(texts)
+    assert theirs.model_max_length == 4096
 
 
 @pytest.mark.nightly

@@ -7,13 +7,23 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.auth.exceptions import RefreshError
 
 from bigbird_ja.launch import rest, services
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.services import ID_LABEL, RUN_DIR_KEY, Presence, TpuNodes, Tpus, TpuSpec
+from bigbird_ja.launch.services import (
+    ID_LABEL,
+    RUN_DIR_KEY,
+    Operation,
+    Presence,
+    Tpu,
+    TpuNodes,
+    Tpus,
+    TpuSpec,
+)
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -144,6 +154,43 @@ def test_waiting_and_failed_queues(fake_tpu: FakeTpu, tpus: Tpus) -> None:
     assert tpu.fault is not None and tpu.fault.kind is Kind.STOCKOUT
     finished(tpus, tpus.delete(tpu))
     assert fake_tpu.queued_names() == []
+
+
+def test_what_the_service_leaves_out_is_empty() -> None:
+    """As its JSON does with every field that has its default."""
+    place = f"projects/p/locations/{ZONE}"
+
+    class Bare:
+        def pages(self, path: str) -> list[dict[str, Any]]:
+            queued = [{"name": f"{place}/queuedResources/{n}"} for n in "qrs"]
+            queued[1]["state"] = {"state": "FAILED"}
+            queued[2]["state"] = {"state": "FAILED", "failedData": {}}
+            one = {"queuedResources": queued} if path.endswith("queuedResources") else {}
+            return [
+                {},
+                {"nodes": [{"name": f"{place}/nodes/n"}]} if path.endswith("nodes") else one,
+            ]
+
+        def call(self, method: str, name: str) -> dict[str, Any]:
+            return {"x": {}, "y": {"error": {"message": "m"}}, "z": {"error": {"code": 8}}}[name]
+
+    service = TpuNodes("p", Bare())  # type: ignore[arg-type]
+    node, *queued = service.list(ZONE)
+    unknown = "STATE_UNSPECIFIED"
+    assert node == Tpu("n", ZONE, Presence.PENDING, unknown, resource=f"{place}/nodes/n")
+    first = Tpu("q", ZONE, Presence.PENDING, unknown, is_queued=True)
+    assert queued[0] == replace(first, resource=f"{place}/queuedResources/q")
+    for tpu in queued[1:]:
+        assert (tpu.presence, tpu.state) == (Presence.GONE, "FAILED") and tpu.fault is not None
+        assert (tpu.fault.kind, str(tpu.fault)) == (
+            Kind.INTERNAL,
+            "internal: the queued resource failed",
+        )
+    assert service.zones() == [] and node.attempt == 0 and node.owner == "no label"
+    assert service.operation("x") == Operation(False)
+    for name, kind in (("y", Kind.INTERNAL), ("z", Kind.STOCKOUT)):
+        fault = service.operation(name).fault
+        assert fault is not None and fault.kind is kind
 
 
 def test_every_state_is_ready_pending_or_dead(fake_tpu: FakeTpu, tpus: Tpus) -> None:

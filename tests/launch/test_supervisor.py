@@ -6,21 +6,27 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.run_state import (
     ABSENT_LOOKS,
+    Decision,
     Ending,
+    Event,
+    Heartbeat,
     Observation,
     Phase,
     RunState,
     Settings,
+    accrue,
 )
-from bigbird_ja.launch.services import Operation, TpuSpec
-from bigbird_ja.launch.supervise import Services, Stop, supervise
-from testkit.simulated_cloud import SimulatedCloud, TrainerModel
+from bigbird_ja.launch.services import ID_LABEL, Operation, Presence, Tpu, TpuSpec
+from bigbird_ja.launch.supervise import Services, Stop, describe, supervise
+from testkit.simulated_cloud import START, SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 SPEC = TpuSpec("run", "v3-8", "image", "id-1")
@@ -169,8 +175,76 @@ def test_a_dead_tpu_of_the_run_is_removed_first() -> None:
     assert (cloud.most_at_once, cloud.nodes) == (1, [])
 
 
+# Name -> service, words of its script, hours that machines live, what fails at deletions, settings.
+STORIES: dict[str, tuple[str, str, list[float], str, dict[str, Any]]] = {
+    "tpu": ("tpu", "stockout stuck quota ok exit:71 lost freeze dead internal",
+            [math.inf, 0.5, math.inf, 1.0, math.inf], "unavailable internal", {"longest": 14400.0}),
+    "compute": ("compute", "ok slow", [0.02, 2.0], "", {"max_usd": 12.0}),
+    "slice": ("slice", "ok", [1.0, 0.5], "permission", {"hosts": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_run_goes_as_written_down_to_the_second(name: str) -> None:
+    """Every event with all that it states, and the state at the end: stories/NAME.txt."""
+    service, words, hours, fails, settings = STORIES[name]
+    cloud = SimulatedCloud(TRAINER, lifetimes(*hours), service=service, script=words.split())
+    cloud.delete_script = fails.split()
+    state = run(cloud, replace(SETTINGS, **settings))
+    story = [f"{at - START:.0f} {describe(event)}" for at, event in map(_of_line, cloud.events)]
+    first = RunState("run").to_json()
+    story += [f"{key}: {value}" for key, value in state.to_json().items() if value != first[key]]
+    written = Path(__file__).parent / f"stories/{name}.txt"
+    assert "\n".join(story).splitlines() == written.read_text(encoding="utf-8").splitlines()
+
+
+def _of_line(line: dict[str, Any]) -> tuple[float, Event]:
+    hidden = ("event", "time", "source", "run")
+    return line["time"], Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
+
+
 def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() -> None:
     state = RunState("run", Phase.CREATING, zone="zone-a", attempt=1)
     state = replace(state, operation="made", operation_kind="create", absences=ABSENT_LOOKS)
     decision = decide(state, Observation(5.0, 5.0, 0.0, operation=Operation(done=True)), SETTINGS)
     assert decision.state.phase is Phase.REMOVING and decision.state.preemptions == 1
+
+
+@pytest.mark.parametrize(("seconds", "phase"), [(1200.0, Phase.RUNNING), (1201.0, Phase.REMOVING)])
+def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(
+    seconds: float, phase: Phase
+) -> None:
+    tpu = Tpu(
+        "run", "zone-a", Presence.PENDING, "REPAIRING", labels={ID_LABEL: "id-1"}, created=9.0
+    )
+    state = RunState("run", Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0)
+    state = replace(state, phase_seconds=seconds, last_step=4, best_step=4)
+    decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[tpu]), SETTINGS)
+    if phase is Phase.RUNNING:
+        assert decision == Decision(state, pause=30.0)
+    else:
+        where = {"zone": "zone-a", "attempt": 1, "step": 4, "state": "REPAIRING", "preemptions": 1}
+        assert (decision.state.phase, decision.events) == (phase, (Event("preempted", where),))
+
+
+@pytest.mark.parametrize(
+    ("beat_at", "limit", "billed"),
+    [
+        (None, 0.0, 5400.0),  # no sign of life: as long as it may be silent
+        (1_000.0, 0.0, 5400.0),  # its last sign is older than ours
+        (11_800.0, 0.0, 1800.0 + 5400.0),
+        (11_800.0, 4600.0, 1000.0),  # it had 1,000 seconds left to live
+        (11_800.0, 3000.0, 0.0),
+        (None, 1e6, 5400.0),
+    ],
+)
+def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
+    beat_at: float | None, limit: float, billed: float
+) -> None:
+    state = RunState("run", Phase.RUNNING, zone="zone-a", billing=True, saved_at=10_000.0)
+    state = replace(state, machine_seconds=3600.0, machine_limit=limit)
+    heartbeat = None if beat_at is None else Heartbeat(5, beat_at, "training")
+    seen = Observation(360_000.0, 60.0, 370_000.0, heartbeat=heartbeat, resumed=True)
+    after = accrue(state, seen, SETTINGS)
+    assert after.billed_seconds == billed and after.cost_usd == billed / 3600 * 2.4
+    assert (after.elapsed_seconds, after.billing, after.absences) == (360_000.0, False, 1)

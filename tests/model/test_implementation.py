@@ -64,6 +64,14 @@ def test_full_and_local_attention_have_kernels_too(versions, settings) -> None:
     assert _resolved(_config(*settings), "tpu", "v5e") == "kernel"
 
 
+def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions) -> None:
+    assert implementation.lacking(_config(), "tpu", "v5e") is None
+    versions["jax"] = (0, 4)
+    assert "jax 0." in str(implementation.lacking(_config(), "tpu", "v5e"))
+    assert implementation.lacking(_config(), "tpu", "v3") is None, "has no kernels anywhere"
+    assert implementation.lacking(_config(f"{KEY}=xla"), "tpu", "v5e") is None
+
+
 MOSAIC = "INTERNAL: Failed to deserialize the Mosaic module: Unsupported version: expected <= 4"
 VMEM = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space vmem"
 HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_custom_call"

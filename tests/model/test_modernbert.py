@@ -89,6 +89,8 @@ def test_logits_are_those_of_transformers(length, sets):
         expected = their_logits(reference(config, params), ids).numpy()
     hidden = encode(params, config, tf.constant(ids))
     logits = masked_lm_logits(params, config, hidden).numpy()
+    gap = np.abs(logits - expected)[ids != 0].max()
+    print(f"{length} tokens {sets}: {gap:.1e}, transformers {transformers.__version__}")
     np.testing.assert_allclose(logits[ids != 0], expected[ids != 0], atol=1e-4, rtol=1e-4)
     assert np.abs(expected).max() > 1  # there is something to agree on
 
@@ -123,11 +125,14 @@ def test_gradients_are_those_of_transformers(jit, checkpointing):
         return tape.gradient(total, params)
 
     given = {name: tf.constant(value) for name, value in params.items()}
+    gap = 0.0
     for name, value in gradients(given).items():
         ours = tf.convert_to_tensor(value).numpy()
         gradient = expected[hugging_face_name(config.model, name)]
         gradient = gradient.T if is_transposed(name) else gradient
         np.testing.assert_allclose(ours, gradient, atol=1e-4, rtol=1e-3, err_msg=name)
+        gap = max(gap, np.abs(ours - gradient).max() / np.abs(gradient).max())
+    print(f"gradients: {gap:.1e} of each one's largest, transformers {transformers.__version__}")
 
 
 @pytest.mark.parametrize("length", [96, 512])

@@ -72,21 +72,27 @@ def values() -> dict[str, np.ndarray]:
     return initial_parameters(tiny_config(LENGTH, **SETTINGS), seed=3)
 
 
-def test_each_head_of_the_first_layer_looks_at_its_distance(values):
-    random = np.random.default_rng(0)
+def _scores(values: dict[str, np.ndarray], layer: int, head: int) -> np.ndarray:
+    """Of each query and key of random pieces, as the embeddings come: [LENGTH, LENGTH]."""
     words = values["bert/embeddings/word_embeddings"]
-    inputs = words[random.integers(11, len(words), LENGTH)]
+    inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
     inputs = inputs + values["bert/embeddings/position_embeddings"][:LENGTH]
     inputs = (inputs - inputs.mean(1, keepdims=True)) / inputs.std(1, keepdims=True)
-    scope = "bert/encoder/layer_0/attention/self"
+    scope, columns = f"bert/encoder/layer_{layer}/attention/self", slice(head * 32, head * 32 + 32)
     query, key = (inputs @ values[f"{scope}/{name}/kernel"] for name in ("query", "key"))
+    return query[:, columns] @ key[:, columns].T / np.sqrt(32)
+
+
+def _shares(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return weights / weights.sum(1, keepdims=True)
+
+
+def test_each_head_of_the_first_layer_looks_at_its_distance(values):
     for head, distance in enumerate((-1, 1, -4, 4)):
-        columns = slice(head * 32, head * 32 + 32)
-        scores = query[:, columns] @ key[:, columns].T / np.sqrt(32)
-        shares = np.exp(scores - scores.max(1, keepdims=True))
-        shares /= shares.sum(1, keepdims=True)
+        scores = _scores(values, 0, head)
         offsets = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
-        near = (shares * (np.abs(offsets - distance) <= 3)).sum(1)[8:-8].mean()
+        near = (_shares(scores) * (np.abs(offsets - distance) <= 3)).sum(1)[8:-8].mean()
         assert near > 0.5, (head, near)  # of 256 positions, seven would have 0.03
         # A token is a little like itself, whatever the rotation: 0 is left out.
         by_offset = {d: np.diagonal(scores, d).mean() for d in range(-20, 21) if d}
@@ -109,10 +115,52 @@ def test_mimetic_values_change_where_tokens_stand_and_what_attention_compares(va
     assert all((other[name] != values[name]).any() for name in kernels)
 
 
-def test_an_odd_hidden_size_is_refused():
-    sets = ["model.initializer=mimetic", "model.hidden_size=33", "model.num_attention_heads=3"]
-    with pytest.raises(BadInput, match="is odd"):
-        resolve_config(None, sets)
+def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance():
+    subspaces = {**SETTINGS, "model.initializer": "subspaces"}
+    values = initial_parameters(tiny_config(LENGTH, **subspaces), seed=-1)
+    distances = [-1, 1, -2, 2, -3, 3, -4, 4]
+    for number, distance in enumerate(distances):
+        shares = _shares(_scores(values, number // 4, number % 4))
+        assert np.diagonal(shares, distance).mean() > 0.95
+
+
+def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size():
+    subspaces = {**SETTINGS, "model.initializer": "subspaces"}
+    values = initial_parameters(tiny_config(LENGTH, **subspaces), seed=3)
+    embeddings = "bert/embeddings"
+    for name in ("word_embeddings", "token_type_embeddings"):
+        assert not values[f"{embeddings}/{name}"][:, :32].any()
+    positions = values[f"{embeddings}/position_embeddings"]
+    assert not positions[:, 32:].any()
+    assert positions[:, :32].std() == pytest.approx(0.02, rel=0.05)  # initializer_range
+    for scope in (f"bert/encoder/layer_{layer}/attention" for layer in (0, 1)):
+        value = values[f"{scope}/self/value/kernel"]
+        assert not value[:32].any()
+        for head in range(4):  # a map of its own that keeps lengths
+            part = value[:, head * 32 : head * 32 + 32]
+            np.testing.assert_allclose(part.T @ part, np.eye(32), atol=1e-6)
+        output = values[f"{scope}/output/dense/kernel"]
+        np.testing.assert_allclose(output.T @ output, 1.5**2 * np.eye(128), atol=1e-5)
+    fewer = {**subspaces, "model.num_layers": 1}
+    for name, value in initial_parameters(tiny_config(LENGTH, **fewer), seed=3).items():
+        np.testing.assert_array_equal(value, values[name])
+    other = initial_parameters(tiny_config(LENGTH, **subspaces), seed=4)
+    kernel = "bert/encoder/layer_1/attention/self/key/kernel"
+    assert (other[kernel] != values[kernel]).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("initializer=mimetic hidden_size=33 num_attention_heads=3", "is odd"),
+        ("initializer=subspaces num_attention_heads=1", "needs 2 or more"),
+        ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
+        ("initializer=subspaces architecture=modernbert", "model.initializer=subspaces"),
+    ],
+)
+def test_first_values_that_the_shape_cannot_have_are_refused(settings, message):
+    with pytest.raises(BadInput, match=message):
+        resolve_config(None, [f"model.{setting}" for setting in settings.split()])
 
 
 def test_model_flops_of_full_attention_by_hand() -> None:

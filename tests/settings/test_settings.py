@@ -47,8 +47,8 @@ FROZEN = {
     "data": "mask_unit shuffle_window seed",
     "training": (
         "num_train_steps global_batch_size gradient_accumulation_steps learning_rate"
-        " warmup_steps schedule decay_fraction update_rule weight_decay adam_beta2 adam_epsilon"
-        " clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
+        " warmup_steps schedule decay_fraction optimizer update_rule weight_decay adam_beta2"
+        " adam_epsilon clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
         " first_seq_length_steps gradient_checkpointing optimizer_sharding gradient_sum_dtype"
         " seed log_every_steps eval_every_steps eval_max_batches stall_minutes"
     ),
@@ -123,10 +123,10 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
 
     assert echoed(None) == ["  (all defaults)"]
     assert echoed("configs/base-4096.yaml") == echoed("base-4096") == ["  preset base-4096"]
-    same, other = "training.num_train_steps=300", "training.num_train_steps=40"
+    same, other = "training.num_train_steps=400", "training.num_train_steps=40"
     assert echoed("tiny-cpu", same) == ["  preset tiny-cpu"]
     assert echoed("tiny-cpu", other, uses=("make_data",)) == ["  preset tiny-cpu"]
-    changed = "  training.num_train_steps = 40  (preset 300; from --set)"
+    changed = "  training.num_train_steps = 40  (preset 400; from --set)"
     assert echoed("tiny-cpu", other) == ["  preset tiny-cpu", changed]
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
     assert echoed(path, uses=("model",)) == ["  (all defaults)"]
@@ -286,7 +286,7 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
 def test_a_setting_that_depends_on_another_is_refused_without_it(key: str) -> None:
     option = OPTIONS[key]
     other, needed = option.conditions[-1]
-    value = option.choices[-1] if option.choices else option.low
+    value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
     if value is None:
         value = ((option.above or 0) + (option.below or 1)) / 2
     beside = ["training.first_seq_length_steps=9"] if key == "training.first_seq_length" else []
@@ -308,6 +308,18 @@ def test_what_a_preset_chooses_counts_for_what_depends_on_it() -> None:
 def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
     nothing = hashlib.sha256(b"{}").hexdigest()
     assert config_fingerprint(Config()) == nothing, "what is at its default does not count"
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer: str) -> None:
+    def warnings(rate: str, width: int = 768) -> list[str]:
+        sets = [f"training.learning_rate={rate}", f"training.optimizer={optimizer}"]
+        return config_warnings(completed(*sets, f"model.hidden_size={width}"))
+
+    for rate, side in (("0.02", "above"), ("1e-5", "below")):
+        (line,) = warnings(rate)
+        assert f"learning_rate={float(rate):g} is 30 times or more {side}" in line
+    assert not warnings("5e-5") and not warnings("5e-3") and not warnings("0.02", width=96)
 
 
 def test_what_a_model_dir_accepts_a_change_of() -> None:

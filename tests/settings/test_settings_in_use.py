@@ -16,7 +16,7 @@ from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
 HANDLING = {"dataclasses", "copy", "bigbird_ja.settings.resolve"}
 HANDLING_FUNCTIONS = {
-    "get_value", "set_value", "validate_config", "_validate_mimetic", "config_fingerprint",
+    "get_value", "set_value", "validate_config", "config_fingerprint",
     "flatten",
 }  # fmt: skip
 

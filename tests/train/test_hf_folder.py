@@ -55,7 +55,7 @@ def made(kind: str, folder, **saving):
 
 def adopted(folder, length: int = 64):
     """A config for records of that length with the folder's settings."""
-    settings = hf_folder.read_config(str(folder)).settings()
+    settings = hf_folder.read_config(str(folder)).settings
     sets = {f"model.{key}": value for key, value in settings.items()} | {
         "tokenize.vocab_size": 60, "make_data.seq_length": length, "training.dtype": "float32",
     }  # fmt: skip
@@ -84,6 +84,8 @@ def ours_and_theirs(folder, theirs, length: int = 64):
 def test_a_folder_computes_the_same_here(kind, tmp_path):
     theirs = made(kind, tmp_path)
     ours, expected = ours_and_theirs(tmp_path, theirs)
+    gap = np.abs(ours - expected).max()
+    print(f"{kind}: logits differ by {gap:.1e}, transformers {transformers.__version__}")
     np.testing.assert_allclose(ours, expected, atol=1e-4)
     assert np.abs(expected).max() > 0.5
 
@@ -134,6 +136,8 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
         ({"model_type": "t5"}, "a t5 model; a run can start from modernbert, bert"),
         ({"hidden_activation": "silu"}, "the activation 'silu'"),
         ({"norm_bias": True}, "norm_bias=True; only False"),
+        ({"architectures": ["ModernBertForTokenClassification"]}, "a head that no run can start"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute'"),
         ({"quantization_config": {"bits": 4}}, "quantised weights"),
         ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, "every n-th"),
         (
@@ -149,6 +153,26 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(BadInput, match=message):
         hf_folder.read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "published",  # what config.json of public Japanese and multilingual encoders states
+    [
+        {"position_embedding_type": "rope", "pad_token_id": 3},  # ModernBERT-Ja
+        {"position_embedding_type": "sans_pos", "local_rope_theta": 160000},  # mmBERT
+        {"position_embedding_type": "absolute", "layer_norm_eps": 1e-12},  # ModernBERT
+        {"architectures": ["ModernBertModel"], "reference_compile": False},  # without a head
+    ],
+)
+def test_public_variants_of_config_json_are_taken(published, tmp_path):
+    common = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert",
+              "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
+              "intermediate_size": 48, "norm_eps": 1e-05, "hidden_activation": "gelu",
+              "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(common | published))
+    model = adopted(tmp_path).model
+    assert (model.num_layers, model.layer_norm_eps, model.hidden_act) == (3, 1e-5, "gelu")
+    assert model.local_rope_theta == published.get("local_rope_theta", 10000)
 
 
 def test_bases_of_rotary_positions_are_read_as_they_stand(tmp_path):

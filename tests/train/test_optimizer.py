@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from bigbird_ja.train import optimizer
 from bigbird_ja.train.optimizer import learning_rate
-from bigbird_ja.train.step import initial_slots
 from tests.model.tiny import tiny_config
 
 NAMES = (
@@ -55,13 +54,13 @@ def test_each_rule_trains_as_its_reference_does(rule):
     random = np.random.default_rng(1)
     start = {name: random.standard_normal((6, 5)).astype(np.float32) for name in NAMES}
     params = {name: tf.constant(value) for name, value in start.items()}
-    slots = initial_slots(params)
+    slots = {slot: {name: tf.zeros_like(value) for name, value in params.items()} for slot in "mv"}
     decayed = {name: name.endswith("kernel") for name in NAMES}
     for step in range(200):
         at = tf.constant(step)
         params, slots = optimizer.update(
             section, params, slots, {n: tf.constant(g) for n, g in _gradients(step).items()},
-            decayed=decayed, global_step=at, learning_rate=learning_rate(section, at),
+            decayed=decayed, muons={}, global_step=at, learning_rate=learning_rate(section, at),
             scale=tf.constant(0.5), keep=tf.constant(True),
         )  # fmt: skip
     rates = [1e-3 * (s / 40 if s < 40 else 1 - s / 200) for s in range(200)]

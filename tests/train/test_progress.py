@@ -37,7 +37,7 @@ def test_rate_and_eta_follow_the_clock() -> None:
     assert measured(progress, 20) == pytest.approx(8000.0)
     assert progress.eta_seconds(20) == pytest.approx(490.0)
     now[0] += 5.0
-    progress.restart_clock(20)  # an evaluation is no part of the rate
+    progress.leave_out()  # an evaluation is no part of the rate
     now[0] += 10.0
     assert measured(progress, 40) == pytest.approx(8000.0)
 
@@ -53,6 +53,44 @@ def test_steps_that_arrive_together_share_the_time_of_their_turn() -> None:
     now[0] += 10.0
     progress.finished(50)  # two turns since the last logged step
     assert progress.measure(40) == pytest.approx(20 * 4000 / 10)
+
+
+def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions() -> None:
+    """Three steps of half a second: the host sees the first one late, the others a moment after."""
+    progress, now, _ = make()
+    now[0] += 20.0  # the first turn starts the input too
+    assert measured(progress, 1) == pytest.approx(200.0)
+    for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
+        now[0] += seconds
+        got = measured(progress, step)
+        assert 200 < got < 2 * rate, (step, got)
+    for step in range(5, 30):
+        now[0] += 0.5
+        last = measured(progress, step)
+    assert last == pytest.approx(8000.0)
+    assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
+
+
+def test_a_save_between_two_logged_steps_is_no_part_of_the_rate() -> None:
+    progress, now, _ = make()
+    progress.begin()
+    now[0] += 10.0
+    progress.finished(20)
+    now[0] += 30.0
+    progress.leave_out()
+    now[0] += 10.0
+    assert measured(progress, 40) == pytest.approx(8000.0)
+
+
+def test_a_pace_that_changes_is_measured_anew() -> None:
+    progress, now, _ = make()
+    now[0] += 10.0
+    measured(progress, 10)
+    now[0] += 60.0  # compiling
+    progress.restart(10, Pace(1000, 8000.0, 8, 1e12, None))
+    now[0] += 4.0
+    assert measured(progress, 20) == pytest.approx(20_000.0)
+    assert progress.eta_seconds(20) == pytest.approx(980 * 0.4)
 
 
 def test_the_line_holds_all_its_parts_and_of_one_core_one_rate() -> None:

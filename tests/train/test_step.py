@@ -26,7 +26,7 @@ def _first_values():
 def _state(config):
     params = {name: tf.constant(value) for name, value in _first_values().items()}
     params = {name: params[name] for name in parameter_specs(config)}
-    return params, initial_slots(params), tf.constant(7, tf.int64)
+    return params, initial_slots(config, params), tf.constant(7, tf.int64)
 
 
 def _config(**sets):

@@ -12,9 +12,10 @@ from bigbird_ja.model.hf_names import to_hugging_face
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints
-from bigbird_ja.train import warm_start
+from bigbird_ja.text import tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from tests.model.tiny import tiny_config
+from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
@@ -125,31 +126,23 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     assert "model.hidden_act=gelu, this config gelu_new" in line
 
 
-def test_word_embeddings_follow_their_pieces(tmp_path, monkeypatch):
+def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sample_corpus):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
-    config = tiny_config(48)
-    params = initial_parameters(config, seed=3)
-    state = safetensors.save(to_hugging_face(config.model, params))
-    (tmp_path / "model.safetensors").write_bytes(state)
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    # 60 pieces of theirs; padding was at 1 and is at 0, two pieces are new.
-    ids = [1, 0, *range(2, 60), None, None]
-    asked = []
-
-    def old_ids_in(folder, sha256):
-        asked.append((folder, sha256))
-        return ids
-
-    monkeypatch.setattr(warm_start.tokenizer, "old_ids_in", old_ids_in)
-    config = tiny_config(48, **{"tokenize.vocab_size": 62})
-    values, text = load_initial(str(tmp_path), config, "abc")
-    assert asked == [(str(tmp_path), "abc")]
+    (tmp_path / "spiece.model").write_bytes(train(sample_corpus))
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 1400}')
+    params = initial_parameters(tiny_config(48, **{"tokenize.vocab_size": 1400}), seed=3)
+    state = to_hugging_face(tiny_config(48).model, params)
+    (tmp_path / "model.safetensors").write_bytes(safetensors.save(state))
+    ours = tokenizer.load_any(str(tmp_path))
+    config = tiny_config(48, **{"tokenize.vocab_size": ours.vocab_size})
     fresh = initial_parameters(config, config.training.seed)
+    values, text = load_initial(str(tmp_path), config, ours.sha256)
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
-        np.testing.assert_array_equal(values[name][:2], params[name][[1, 0]])
-        np.testing.assert_array_equal(values[name][2:60], params[name][2:])
-        np.testing.assert_array_equal(values[name][60:], fresh[name][60:])
-    assert "60 of 62 pieces" in text
+        np.testing.assert_array_equal(values[name][:1400], params[name])
+        np.testing.assert_array_equal(values[name][1400:], fresh[name][1400:])
+    assert f"1,400 of {ours.vocab_size:,} pieces" in text
+    values, _ = load_initial(str(tmp_path), config, "0" * 64)
+    assert "bert/embeddings/word_embeddings" not in values, "of another tokenizer"
 
 
 def test_what_is_no_model_is_refused(tmp_path):

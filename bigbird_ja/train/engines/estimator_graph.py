@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.run.checkpoints import SLOTS, STEP, slot_name
+from bigbird_ja.model.params import parameter_specs, slot_parameters
+from bigbird_ja.run.checkpoints import STEP, slot_name
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.step import train_step
 
@@ -50,7 +50,8 @@ class TrainGraph:
         on_tpu = bool(params["use_tpu"])
         shapes = {name: spec.shape for name, spec in parameter_specs(self._config).items()}
         names = list(shapes)
-        shapes |= {slot_name(n, slot): shape for slot in SLOTS for n, shape in shapes.items()}
+        slots = slot_parameters(self._config)
+        shapes |= {slot_name(n, slot): shapes[n] for slot in slots for n in slots[slot]}
         self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
         self.global_step = tf.compat.v1.train.get_or_create_global_step()
         step = self.global_step.read_value()
@@ -58,7 +59,7 @@ class TrainGraph:
         new_params, new_slots, metrics = train_step(
             self._config,
             {name: values[name] for name in names},
-            {s: {name: values[slot_name(name, s)] for name in names} for s in SLOTS},
+            {slot: {n: values[slot_name(n, slot)] for n in slots[slot]} for slot in slots},
             step,
             features,
             replica_id=replica_id,
@@ -66,8 +67,8 @@ class TrainGraph:
             cross_replica_sum=tf.compat.v1.tpu.cross_replica_sum if on_tpu else tf.identity,
         )
         finite = metrics.pop("finite")
-        new = {**new_params, **{slot_name(n, s): new_slots[s][n] for s in SLOTS for n in names}}
-        updates = [self.variables[name].assign(value) for name, value in new.items()]
+        new_params |= {slot_name(n, s): new_slots[s][n] for s in slots for n in slots[s]}
+        updates = [self.variables[name].assign(value) for name, value in new_params.items()]
         updates += self._note(step, metrics, finite)
         with tf.control_dependencies(updates):
             train_op = self.global_step.assign_add(1)

@@ -4,7 +4,9 @@
 
 With divided optimizer state (ZeRO-1: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1) each
 device gets one part of the sums (reduce-scatter), updates that part, and all parts are brought
-together again (all-gather). Importing this starts no device.
+together again (all-gather). Muon needs whole matrices: each device gives its rows of all matrices
+for all rows of its share of them (all-to-all), orthogonalises these, and gives them back in the
+same way. Importing this starts no device.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.run.checkpoints import SLOTS, STEP
+from bigbird_ja.run.checkpoints import STEP
 from bigbird_ja.train.engines.xla_call import as_jax_function, shard_map
-from bigbird_ja.train.lowered import LoweredStep, Shard, Spec
+from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, gradient_name
 
 AXIS = "replica"
 
@@ -54,7 +56,7 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     """
     gradients = as_jax_function(step.gradients, platform)
     update = as_jax_function(step.update, platform)
-    divided = _Divided(step) if step.shards else None
+    divided = _Divided(step, platform) if step.shards else None
 
     def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
         weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
@@ -109,10 +111,10 @@ def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
     """Each slot as it lies on the devices, filled up where it is divided, and its partition."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
-    shards = [step.shards[name] for name in step.parameters] * len(SLOTS)
+    shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
     return [
         (shard.whole(spec, step.replicas), P(*[None] * shard.dimension, AXIS))
-        for spec, shard in zip(step.slots.values(), shards, strict=True)
+        for spec, shard in shards
     ]
 
 
@@ -129,10 +131,11 @@ def _sum(
 class _Divided:
     """The update of state that is divided over the devices; runs on each of them."""
 
-    def __init__(self, step: LoweredStep) -> None:
+    def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
-        self._shards = list(step.shards.values())
+        self._shards = [step.shards[name] for name in step.parameters]
         self._wholes = list(step.parameters.values())
+        self._muon = [as_jax_function(traced, platform) for traced in step.muon or ()]
 
     def update(
         self, update: Any, state: State, local_grads: Sequence[jax.Array], sums: jax.Array
@@ -141,9 +144,25 @@ class _Divided:
         summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
-        *values, metrics, finite = update(*parts, *state.slots, *summed, sums, state.step, squares)
+        stacks = self._orthogonalized(state, summed, squares) if self._muon else ()
+        *values, metrics, finite = update(
+            *parts, *state.slots, *summed, *stacks, sums, state.step, squares
+        )
         new = zip(values[: self._count], self._shards, self._wholes, strict=True)
         return [self._gather(*each) for each in new], values[self._count :], metrics, finite
+
+    def _orthogonalized(
+        self, state: State, summed: Sequence[jax.Array], squares: jax.Array
+    ) -> list[jax.Array]:
+        """This device's rows of Muon's stacks, orthogonalised."""
+        assert self._step.muon is not None
+        directions, orthogonalize = self._muon
+        known = dict(zip(self._step.slots, state.slots, strict=True))
+        known |= dict(zip(map(gradient_name, self._step.parameters), summed, strict=True))
+        known["squares"] = squares
+        stacks = directions(*(known[name] for name in self._step.muon[0].inputs))
+        stacks = orthogonalize(*(_exchange(stack, 0, 1) for stack in stacks))
+        return [_exchange(stack, 1, 0) for stack in stacks]
 
     def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
         """This device's part of the sum over all of them."""
@@ -166,6 +185,11 @@ class _Divided:
             return array
         after = [(0, missing if place == shard.dimension else 0) for place in range(array.ndim)]
         return jnp.pad(array, after)
+
+
+def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
+    """All-to-all: each device gets its part along one dimension, of all parts along the other."""
+    return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:

@@ -36,6 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
         ]
     },
     "divided": DIVIDED,
+    "muon": {"settings": ["training.optimizer=muon", SHORT]},
 }  # fmt: skip
 
 
@@ -72,9 +73,18 @@ def test_on_several_devices_they_are_those_of_as_many_replicas() -> None:
     )
 
 
+def test_muon_on_several_devices_moves_as_on_as_many_replicas() -> None:
+    """Each orthogonalises its share: of four matrices of one shape, and of two and one, whose rows
+    four devices do not divide either."""
+    muon = ["training.optimizer=muon", "training.weight_decay=0.1", SHORT]
+    shape = ["model.architecture=modernbert", "model.intermediate_size=42"]
+    check(4, {"settings": [*muon, *shape], "then": [2]})
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("devices", "name"), [(2, "divided"), (8, "divided"), (8, "as it is"), (4, list(CASES)[2])]
+    ("devices", "name"),
+    [(2, "divided"), (8, "divided"), (8, "as it is"), (4, list(CASES)[2]), (8, "muon")],
 )
 def test_on_other_numbers_of_devices_too(devices: int, name: str) -> None:
     check(devices, CASES[name])

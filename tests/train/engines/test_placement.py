@@ -27,7 +27,7 @@ from bigbird_ja.train.lowered import LoweredStep, Spec, Traced, shard_of
 
 parameters = {"a": Spec((6, 3), "float32"), "b": Spec((2,), "float32"), "c": Spec((8,), "float32")}
 slots = {slot_name(name, slot): spec for slot in SLOTS for name, spec in parameters.items()}
-shards = {name: shard_of(spec, 4) for name, spec in parameters.items()}
+shards = {name: shard_of(spec, 4) for name, spec in {**parameters, **slots}.items()}
 none = Traced(b"", {}, {})
 step = LoweredStep(none, none, parameters, slots, {}, 4, "float32", shards)
 draw = np.random.default_rng(0)

@@ -1,0 +1,248 @@
+"""From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
+`pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py, on real text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import pipeline
+from bigbird_ja.text import articles
+from bigbird_ja.text.corpus import open_corpus
+from testkit import ROOT, runs
+
+torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+
+pytestmark = pytest.mark.timeout(900)
+Run = Callable[..., Any]
+_SETTINGS = (
+    "--set=training.dtype=float32", "--set=training.global_batch_size=8",
+    "--set=training.warmup_steps=5",
+    "--set=checkpoints.save_every_steps=100000", "--set=model.attend_across_documents=true",
+    runs.ENGINE,
+)  # fmt: skip
+
+
+def save_encoder(kind: str, folder: Path, **sizes: Any) -> None:
+    """A small model of random weights beside the folder's tokenizer; its embeddings have more rows
+    than that has pieces, as many that are published do."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = {f"{part}_token_id": getattr(tokenizer, f"{part}_token_id")
+           for part in ("pad", "cls", "sep", "bos", "eos")}  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=3072, hidden_size=64, num_hidden_layers=4, num_attention_heads=2,
+        intermediate_size=96, **ids, **sizes,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+        if kind == "Roberta":  # as in all that were trained: the padding's row is zero
+            model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
+    model.save_pretrained(folder)
+
+
+def write_share(path: Path, texts: Sequence[str]) -> str:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return f"--input={path}"
+
+
+def checked(ended: Any) -> Any:
+    assert ended.status == 0, ended.stderr[-3000:]
+    return ended
+
+
+def go_on(run_cli: Run, data: Path, model: Path, source: Path, steps: int, *more: str) -> float:
+    """Trains from a folder's weights; the held-out loss before the first step."""
+    flags = [f"--data_dir={data}", f"--model_dir={model}", f"--num_train_steps={steps}"]
+    checked(
+        run_cli("pretrain", *flags, f"--init_from={source}", "--mode=train_and_eval", *_SETTINGS,
+                f"--set=training.eval_every_steps={steps}", *more, timeout=3000)
+    )  # fmt: skip
+    first = json.loads((model / "eval.jsonl").read_text().splitlines()[0])
+    assert first["step"] == 0
+    return float(first["masked_lm_loss"])
+
+
+def transformers_loss(folder: Path, data: Path) -> float:
+    """What the folder's own class computes for the same records."""
+    manifest = manifest_lib.load(str(data))
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    losses = []
+    for batch in pipeline.eval_batches(manifest, str(data), batch_size=8):
+        ids = torch.from_numpy(batch["input_ids"].numpy().astype(np.int64))
+        places = torch.from_numpy(batch["masked_lm_positions"].numpy().astype(np.int64))
+        truth = torch.from_numpy(batch["masked_lm_ids"].numpy().astype(np.int64))
+        with torch.no_grad():
+            logits = model(input_ids=ids, attention_mask=(ids != manifest.pad_id).long()).logits
+        rows = torch.arange(len(ids))[:, None]
+        scores = torch.log_softmax(logits[rows, places], dim=-1)
+        there = batch["masked_lm_weights"].numpy() > 0
+        losses.append(-scores.gather(-1, truth[..., None])[..., 0].numpy()[there])
+    return float(np.concatenate(losses).mean())
+
+
+@pytest.fixture(scope="module")
+def roberta_data(tmp_path_factory: Any, sample_corpus: str, run_cli: Run) -> tuple[Path, Path]:
+    """A folder with RoBERTa's tokenizer, whose padding is id 1, and a data set made by it."""
+    path = tmp_path_factory.mktemp("kinds")
+    tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.documents(40, seed=5)))
+    checked(
+        run_cli("make-data", f"--input={sample_corpus}", f"--tokenizer={path / 'tokenizer'}",
+                f"--output_dir={path / 'data'}", "--seq_length=128", "--eval_fraction=0.2")
+    )  # fmt: skip
+    return path / "tokenizer", path / "data"
+
+
+@pytest.mark.both
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("ModernBert", {"max_position_embeddings": 128, "local_attention": 32}),
+        ("Bert", {"max_position_embeddings": 128}),
+        ("Roberta", {"max_position_embeddings": 130, "type_vocab_size": 1}),
+    ],
+)
+def test_the_first_evaluation_is_that_of_transformers(
+    kind: str, sizes: dict[str, int], roberta_data: tuple[Path, Path], run_cli: Run, tmp_path: Path
+) -> None:
+    folder, data = roberta_data
+    save_encoder(kind, folder, **sizes)
+    full = ["--set=model.attention_type=original_full"] if kind != "ModernBert" else []
+    before = go_on(run_cli, data, tmp_path / "model", folder, 1, *full)
+    expected = transformers_loss(folder, data)
+    print(f"{kind}: {before:.5f} here, {expected:.5f} in transformers {transformers.__version__}")
+    assert before == pytest.approx(expected, abs=1e-3)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of the road is gone."""
+
+    megabytes: float  # of text that the encoder goes on with
+    length: int
+    steps: int
+    seeds: int
+    encoder_steps: int  # on other text, a quarter of the length; 0: random weights
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(Size(1, 256, 40, 1, 0), id="a share"),
+        pytest.param(
+            Size(20, 512, 100, 2, 200), id="20 MB",
+            marks=[pytest.mark.nightly, pytest.mark.timeout(6 * 3600)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_road(size: Size, real_text_path: str, run_cli: Run, tmp_path: Path) -> None:
+    texts = open_corpus([real_text_path]).texts()
+    earlier = list(itertools.islice(texts, 300))  # what the encoder and its tokenizer know
+    share, left = [], int(size.megabytes * 1e6)
+    for text in texts:
+        share.append(text)
+        left -= len(text.encode())
+        if left < 0:
+            break
+    folder, data = tmp_path / "encoder", tmp_path / "data"
+    tokenizer_folders.byte_level_bpe(folder, earlier[:60])
+    save_encoder("ModernBert", folder, local_attention=64, max_position_embeddings=size.length)
+    random = folder
+    if size.encoder_steps:
+        folder = trained_before(run_cli, tmp_path, folder, earlier, size)
+    corpus = write_share(tmp_path / "share.jsonl", share)
+    checked(
+        run_cli("make-data", corpus, f"--tokenizer={folder}", f"--output_dir={data}",
+                f"--seq_length={size.length}", "--eval_fraction=0.02", timeout=900)
+    )  # fmt: skip
+    expected = transformers_loss(folder, data)
+    for seed in range(size.seeds):
+        losses = []
+        for source in dict.fromkeys((folder, random)):
+            model = tmp_path / f"{source.name}-{seed}"
+            sets = [f"--set={room}.seed={seed}" for room in ("training", "data")]
+            sets.append("--set=training.learning_rate=2e-3")
+            before = go_on(run_cli, data, model, source, size.steps, *sets)
+            flags = [f"--model_dir={model}", f"--data_dir={data}", "--json"]
+            after = checked(run_cli("evaluate", *flags, timeout=900)).json["masked_lm_loss"]
+            losses.append((before, after))
+            print(f"seed {seed}, from {source.name}: {before:.4f} before, {after:.4f} after")
+        (before, after), *scratch = losses
+        assert before == pytest.approx(expected, abs=1e-3)
+        assert after < before - 0.02 and all(after < other for _, other in scratch)
+    exports_and_fine_tunes(run_cli, tmp_path / f"{folder.name}-0", data, tmp_path / "hf", share)
+
+
+def trained_before(
+    run_cli: Run, path: Path, folder: Path, texts: Sequence[str], size: Size
+) -> Path:
+    """The encoder after some training on other, shorter sequences, saved by transformers."""
+    corpus, data = write_share(path / "earlier.jsonl", texts), path / "earlier"
+    checked(
+        run_cli("make-data", corpus, f"--tokenizer={folder}", f"--output_dir={data}",
+                f"--seq_length={size.length // 4}", "--eval_fraction=0.02", timeout=900)
+    )  # fmt: skip
+    model, exported, saved = path / "earlier-model", path / "earlier-hf", path / "published"
+    go_on(
+        run_cli, data, model, folder, size.encoder_steps, "--set=training.learning_rate=2e-3",
+        "--set=training.global_batch_size=16",
+    )  # fmt: skip
+    checked(run_cli("export", f"--model_dir={model}", f"--output_dir={exported}"))
+    transformers.AutoModelForMaskedLM.from_pretrained(exported).save_pretrained(saved)
+    transformers.AutoTokenizer.from_pretrained(exported).save_pretrained(saved)
+    return saved
+
+
+def exports_and_fine_tunes(
+    run_cli: Run, model: Path, data: Path, folder: Path, texts: Sequence[str]
+) -> None:
+    """`export` gives what transformers' own class loads whole, and what the example fine-tunes."""
+    checked(
+        run_cli("export", f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={folder}",
+                "--parity_sequences=2", timeout=900)
+    )  # fmt: skip
+    report = json.loads((folder / "parity_report.json").read_text())
+    assert report["tokenizer"]["agrees"] and report["scores"]["agrees"]
+    loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert type(loaded) is transformers.ModernBertForMaskedLM
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    embeds_sentences(folder)
+    pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
+    rows = [{"text": text[:400], "label": "寺" if "寺" in text else "他"} for text in texts[:24]]
+    (folder.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tuned = subprocess.run(
+        [sys.executable, str(ROOT / "docs/examples/finetune.py"), "classification",
+         f"--model={folder}", f"--data={folder.parent / 'rows.jsonl'}",
+         f"--output={folder.parent / 'tuned'}", "--epochs=1"],
+        capture_output=True, text=True, cwd=folder.parent,
+    )  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr[-3000:]
+    assert np.isfinite(json.loads(tuned.stdout.splitlines()[-1])["eval_loss"])
+
+
+def embeds_sentences(folder: Path) -> None:
+    """sentence-transformers, where it is installed, loads an exported ModernBERT as it is."""
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        print("sentence-transformers is not installed: not tried")
+        return
+    one, same, other = SentenceTransformer(str(folder)).encode(["寺がある。", "寺がある。", "川"])
+    assert one.shape == (64,) and np.allclose(one, same, atol=1e-5)
+    assert np.isfinite(other).all() and not np.allclose(one, other, atol=1e-5)
