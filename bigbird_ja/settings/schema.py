@@ -392,7 +392,7 @@ PLAN_SETTINGS: tuple[str, ...] = (
         "local_rope_theta",
     ),
     *_all_but(
-        "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
+        "training", *_ATTENDANCE, "schedule", "decay_fraction", "update_rule",
         "weight_decay", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
         "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
     ),
