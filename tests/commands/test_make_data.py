@@ -86,7 +86,7 @@ def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data)
     assert ended.status == 0, ended.stderr
     assert "[MASK]" in ended.stderr  # what was added to the tokenizer is logged
     manifest = manifest_lib.load(f"{tmp_path}/data")
-    assert manifest.special_ids["pad"] == 0 and manifest.documents == 60
+    assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
 
 
 def test_what_has_no_text_is_counted_and_short_documents_are_warned_of(
