@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 VENV := .venv
 # What `python -m scripts.learn` compares (scripts/recipes.yaml).
-LEARN := patterns precision precision-copying kernels recipe recipe-recall warm-start
+LEARN := patterns precision precision-copying kernels warm-start
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
@@ -15,7 +15,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs clean \
 	probe soak plan-plot size \
-	bench-data bench-step bench-code bench-length bench-checkpoint bench-faults bench-export-memory bench-tokenize \
+	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults bench-export-memory bench-tokenize \
 	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
@@ -90,11 +90,11 @@ bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside t
 bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
 	@$(BIN)/python -m scripts.bench_engine --rev $(REV)
 
-bench-recipe: $(ALL) ## mask rates, first values, schedules, ...: what learns better at equal tokens and equal price (hours)
-	@$(BIN)/python -m scripts.learn recipe --priced
-	@$(BIN)/python -m scripts.learn recipe-recall
+bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on in WORK_DIR)
+	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe --priced --work_dir $(or $(WORK_DIR),out/recipe)
 
-$(addprefix bench-,$(filter-out recipe,$(LEARN))): bench-%: $(ALL)
+$(addprefix bench-,$(LEARN)): bench-%: $(ALL)
 	@$(BIN)/python -m scripts.learn $*
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs

@@ -1,22 +1,26 @@
 """What learns better? Trains and compares the runs of scripts/recipes.yaml.
 
-    python -m scripts.learn recipe      # `make bench-recipe`; the other names: --help
+    python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
+    python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
 
 Everything is done by the commands themselves, each run in a process of its own: sample or real
 text, tokenize, make-data, pretrain, evaluate. An interrupted run is continued by `pretrain`, a
-finished one is not made again, so the same command goes on at any point; WORK_DIR holds it all.
+finished one is not made again, so the same command goes on at any point; WORK_DIR holds it all,
+with the commit that each run was trained at. Start long benches from a clone that nobody changes.
 
-Prints each seed's held-out loss, the difference from the first run's with a 95 % confidence
-interval (paired by seed, Student's t), and draws the training curves. With --priced each run whose
-step costs more or less is trained once more for as many steps as the first run's money buys: cycles
-of a step of base-4096 with these settings on v5e (`bigbird-ja preflight`, machine code if any).
+Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
+the first), paired by seed, with a 95 % confidence interval by Student's t; draws the curves. With
+`evaluations` these are of held-out records: the steps that a recipe takes to the first one's final
+loss are read off there, and below the table stand the losses of counted pieces and pairs of them.
+With --priced each run whose step costs more or less is trained once more for as many steps as the
+first run's money buys: cycles of a step of base-4096 with these settings on v5e (`preflight`,
+machine code if any), kept in WORK_DIR.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import functools
 import json
 import os
 import pathlib
@@ -25,25 +29,27 @@ import shlex
 import statistics
 import subprocess
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
 from bigbird_ja.process import console
+from bigbird_ja.run import log
+from scripts.compare import counted_losses, difference, draw, steps_to
+from testkit import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXT = "BIGBIRD_JA_REAL_TEXT"
 # Articles with few facts, so that many names were last stated far away.
-ASKED = ("--documents=600", "--seed=99", "--mean_length=5000", "--facts_per_1000_characters=3")
+PROBE_TEXT = ("--documents=600", "--seed=99", "--mean_length=5000", "--facts_per_1000_characters=3")
 # A model this small does not fill two cores.
 ONE_CORE = {
     "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }  # fmt: skip
-WIDTH = 25  # logged steps that a drawn loss is averaged over
+SHARE = re.compile(r"\{share:([0-9.]+)\}")
+EVAL_BATCHES = 16  # of an evaluation in training; the last one takes all held-out records
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,17 @@ class Run:
 
     Attributes:
         name: of the recipe in recipes.yaml.
-        recipe: its entry there.
+        recipe: its entry there, with what it inherits.
         seed: draws weights, connections and the order of the data.
-        steps: how long it trains.
+        steps: how long it trains; 0 is as long as the preset says.
+        priced: it has as many steps as the first run's money buys.
     """
 
     name: str
     recipe: Mapping[str, Any] = field(compare=False)
     seed: int
     steps: int
+    priced: bool = False
 
     @property
     def title(self) -> str:
@@ -70,107 +78,141 @@ class Run:
     @property
     def folder(self) -> str:
         """Its place below WORK_DIR."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
 
 
-def command(*arguments: str, threads: Mapping[str, str] | None = None) -> dict[str, Any]:
+def command(*arguments: str) -> dict[str, Any]:
     """Runs `bigbird-ja` with --json; returns its results.
 
     Raises:
         SystemExit: it failed; its log is on standard error.
     """
     console.log(f"$ bigbird-ja {shlex.join(arguments)}")
-    done = subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
-        capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, **(threads or {})}, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise SystemExit(f"bigbird-ja {arguments[0]} ended with {done.returncode}: {done.stderr}")
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def settings_file(bench: Mapping[str, Any], path: pathlib.Path, sets: Sequence[str]) -> str:
+def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
     """Writes the preset with further settings as a file: commands take of it what they use."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", "config", bench["preset"],
-         *(f"--set={item}" for item in (*bench.get("sets", ()), *sets))],
-        stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "bigbird_ja", "config", preset, *(f"--set={s}" for s in sets)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(done.stdout, "utf-8")
+    path.write_bytes(subprocess.run(words, stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout)
     return str(path)
 
 
-def with_steps(bench: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """The bench with `{share:0.1}` in its settings replaced by that share of the steps."""
-    return {**bench, "sets": [_filled(item, steps) for item in bench.get("sets", ())]}
-
-
-def _filled(setting: str, steps: int) -> str:
-    return re.sub(r"\{share:([0-9.]+)\}", lambda m: str(round(float(m[1]) * steps)), setting)
+def filled(settings: Iterable[str], steps: int) -> list[str]:
+    """`{share:0.1}` in settings replaced by that share of the steps."""
+    return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
 def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
     """Corpus, tokenizer and data sets; DATA_DIR by the data set's name."""
-    if bench["text"] == "real":
-        text = os.environ.get(TEXT, "")
-        if not text:
-            raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
-    else:
-        text = str(work / "corpus.jsonl")
+    text = os.environ.get(TEXT, "") if bench["text"] == "real" else str(work / "corpus.jsonl")
+    if not text:
+        raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
+    if bench["text"] != "real":
         command("sample", f"--output={text}", *bench["text"])
     data = {}
-    for name, sets in (bench.get("data") or {"data": ()}).items():
-        config = settings_file(with_steps(bench, 100), work / f"{name}.yaml", sets)
+    for name, sets in bench.get("data", {"data": ()}).items():
+        settings = filled([*bench.get("sets", ()), *sets], 100)
+        config = settings_file(bench["preset"], work / f"{name}.yaml", settings)
         common = [f"--config={config}", f"--input={text}"]
         command("tokenize", *common, f"--output_prefix={work / 'tokenizer'}")
         data[name] = str(work / name)
-        command(
-            "make-data", *common, f"--tokenizer={work / 'tokenizer'}.model",
-            f"--output_dir={data[name]}",
-        )  # fmt: skip
+        tokenizer = f"--tokenizer={work / 'tokenizer'}.model"
+        command("make-data", *common, tokenizer, f"--output_dir={data[name]}")
     return data
 
 
-def measure(bench: Mapping[str, Any], work: pathlib.Path, data_dir: str, run: Run) -> dict:
-    """Trains and evaluates one run, or reads what is kept of it."""
+def runs_of(bench: Mapping[str, Any], only: Sequence[str] = ()) -> list[Run]:
+    """All runs at equal tokens, those of one seed after the other. With `only` those, what they
+    start from, and the first. An entry has the settings and prices of what it starts from, too."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name, entry in bench["runs"].items():
+        own = {"seeds": bench.get("seeds", 1), "steps": bench.get("steps", 0), **(entry or {})}
+        base = entries.get(own.get("from", ""), {})
+        joined = {key: [*base.get(key, ()), *own.get(key, ())] for key in ("sets", "price")}
+        entries[name] = {**own, **joined}
+    wanted = {next(iter(entries)), *only, *(entries[name].get("from") for name in only)}
+    return [
+        Run(name, entry, seed, entry["steps"])
+        for seed in range(max(entry["seeds"] for entry in entries.values()))
+        for name, entry in entries.items()
+        if seed < entry["seeds"] and (name in wanted or not only)
+    ]
+
+
+def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
+    """All settings of a run that are not the preset's."""
+    sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
+    own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
+    own += ["training.stall_minutes=0"]  # a busy machine may let a run wait
+    if "model.architecture=modernbert" not in sets:
+        own += [f"model.pattern_seed={run.seed}"]
+    if run.steps:
+        own += [f"training.num_train_steps={run.steps}"]
+    if "evaluations" in bench:
+        own += [f"training.eval_every_steps={run.steps // bench['evaluations']}"]
+        own += [f"training.eval_max_batches={EVAL_BATCHES}"]
+    data = bench["data"][run.recipe["data"]] if "data" in bench else ()
+    return [*sets, *data, *own]
+
+
+def measure(
+    bench: Mapping[str, Any], work: pathlib.Path, data: Mapping[str, str] | None, run: Run
+) -> dict[str, Any] | None:
+    """Trains and evaluates one run, or reads what is kept of it; None without data and that.
+
+    Raises:
+        SystemExit: what is kept was made with other settings.
+    """
     folder = work / "runs" / run.folder
-    kept = folder.with_suffix(".json")
-    if kept.exists():
-        return dict(json.loads(kept.read_text("utf-8")))
-    seeds = [f"{key}={run.seed}" for key in ("training.seed", "model.pattern_seed", "data.seed")]
-    length = [f"training.num_train_steps={run.steps}"] if run.steps else []
-    sets = [_filled(item, run.steps) for item in run.recipe.get("sets", ())]
-    config = settings_file(
-        with_steps(bench, run.steps), folder.with_suffix(".yaml"),
-        [*(bench.get("data") or {}).get(run.recipe.get("data"), ()), *seeds, *length,
-         "training.log_every_steps=5", *sets],
-    )  # fmt: skip
-    start = run.recipe.get("init_from")
-    source = [r for r in runs_of(bench, bench.get("seeds", 1)) if r.name == start]
-    init = [f"--init_from={work / 'runs' / source[run.seed].folder}"] if source else []
+    config = folder.with_name(f"{run.folder}.yaml")
+    settings_file(bench["preset"], config, settings_of(bench, run))
+    settings = yaml.safe_load(config.read_text("utf-8"))
+    path = folder.with_name(f"{run.folder}.json")
+    if path.exists():
+        kept = dict(json.loads(path.read_text("utf-8")))
+        changed = [
+            f"{section}.{key}={value}"  # settings that only one of them knows are newer or older
+            for section in settings.keys() - {"format_version"}
+            for key, value in kept["settings"].get(section, {}).items()
+            if settings[section].get(key, value) != value
+        ]
+        if changed:
+            raise SystemExit(f"{path}: made with {', '.join(changed)}: move it and its folder away")
+        return kept
+    if data is None:
+        return None
+    places = [f"--model_dir={folder}", f"--data_dir={data[run.recipe.get('data', 'data')]}"]
+    start = (run.recipe.get("init_from"), run.seed)
+    sources = [work / "runs" / r.folder for r in runs_of(bench) if (r.name, r.seed) == start]
     trained = command(
-        "pretrain", f"--config={config}", f"--data_dir={data_dir}", f"--model_dir={folder}", *init,
-        threads=ONE_CORE,
+        "pretrain", f"--config={config}", *places, *(f"--init_from={s}" for s in sources),
+        *(["--mode=train_and_eval"] if "evaluations" in bench else []),
     )  # fmt: skip
-    asked = ["evaluate", f"--model_dir={folder}", f"--data_dir={data_dir}"]
     probe = bench.get("probe")
     if probe:
         text = work / "asked.jsonl"
-        command("sample", f"--output={text}", *ASKED)
-        asked += ["--probe", f"--probe_input={text}", f"--probe_cases={probe['cases']}"]
-        asked += [f"--plot={probe['plot']}"] if "plot" in probe else []
-    evaluated = command(*asked, threads=ONE_CORE)
-    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+        command("sample", f"--output={text}", *PROBE_TEXT)
+        places += ["--probe", f"--probe_input={text}", f"--probe_cases={probe['cases']}"]
+        places += [f"--plot={probe['plot']}"] if "plot" in probe else []
+    evaluated = command("evaluate", *places)
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    metrics, evaluations = log.read_metrics(str(folder)), log.read_evaluations(str(folder))
     result = {
+        "settings": settings,
+        "commit": subprocess.run(head, stdout=subprocess.PIPE, text=True, check=False).stdout[:-1],
         "steps": trained["global_step"],
         "loss": evaluated["masked_lm_loss"],
-        "accuracy": evaluated["masked_lm_accuracy"],
         "recall": far_recall(evaluated["probe"]["by_distance"], probe["beyond"]) if probe else None,
-        "curve": [(line["step"], round(line["loss"], 4)) for line in map(json.loads, lines)],
-    }
-    kept.write_text(json.dumps(result), "utf-8")
+        "curve": [(line["step"], line["loss"]) for line in metrics],
+        "held_out": [(x["step"], x["masked_lm_loss"]) for x in evaluations if x.get("max_batches")],
+    }  # fmt: skip
+    path.write_text(json.dumps(result), "utf-8")
     console.log(f"{run.title}: held-out loss {result['loss']:.4f}")
     return result
 
@@ -181,155 +223,110 @@ def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
 
-@functools.lru_cache(maxsize=64)
-def cycles(price: tuple[str, ...]) -> tuple[float, float]:
+def cycles(work: pathlib.Path, price: Sequence[str]) -> list[float]:
     """Cycles of a step of base-4096 with these settings on v5e, and of one on short sequences."""
-    sets = [f"--set={item}" for item in price]
-    (chip,) = command("preflight", "--config=base-4096", "--chip=v5e", *sets)["chips"]
-    steps = (chip, chip.get("first_phase", chip))
-    basis = "code_cycles" if all(step.get("code_cycles") for step in steps) else "priced_cycles"
-    return steps[0][basis], steps[1][basis]
+    path = work / "prices.json"
+    kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    key = " ".join(price)
+    if key not in kept:
+        sets = [f"--set={item}" for item in price]
+        (chip,) = command("preflight", "--config=base-4096", "--chip=v5e", *sets)["chips"]
+        steps = (chip, chip.get("first_phase", chip))
+        basis = "code_cycles" if all(s.get("code_cycles") for s in steps) else "priced_cycles"
+        kept[key] = [step[basis] for step in steps]
+        path.write_text(json.dumps(kept, indent=1), "utf-8")
+    return list(kept[key])
 
 
-def relative_price(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> float:
-    """What a step of the recipe costs, as a multiple of the first one's."""
-    if not recipe.get("price") or not first.get("price"):
+def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
+    """What a step of the run costs, as a multiple of the first one's."""
+    if run.recipe["price"] == first.recipe["price"]:
         return 1.0
-    whole, short = cycles(tuple(recipe["price"]))
-    text = " ".join(recipe.get("sets", ()))
-    share = re.search(r"first_seq_length_steps=\{share:([0-9.]+)\}", text)
-    part = float(share[1]) if share else 0.0
-    return (part * short + (1 - part) * whole) / cycles(tuple(first["price"]))[0]
-
-
-def runs_of(bench: Mapping[str, Any], seeds: int, only: Sequence[str] = ()) -> list[Run]:
-    """All runs at equal tokens, those of one seed after the other."""
-    chosen = {
-        name: recipe or {}
-        for index, (name, recipe) in enumerate(bench["runs"].items())
-        if index == 0 or not only or name in only
-    }
-    return [
-        Run(name, recipe, seed, recipe.get("steps", bench.get("steps", 0)))
-        for seed in range(seeds)
-        for name, recipe in chosen.items()
-        if seed < recipe.get("seeds", seeds)
-    ]
-
-
-def difference(ours: Sequence[float], base: Sequence[float]) -> str:
-    """Mean paired difference with its 95 % confidence interval, in words."""
-    from scipy import stats
-
-    pairs = [one - other for one, other in zip(ours, base, strict=False)]
-    mean = statistics.mean(pairs)
-    if len(pairs) < 2:
-        return f"{mean:+.4f}"
-    error = statistics.stdev(pairs) / len(pairs) ** 0.5
-    margin = float(stats.t.ppf(0.975, len(pairs) - 1)) * error
-    verdict = "" if abs(mean) <= margin else " better" if mean < 0 else " worse"
-    return f"{mean:+.4f} ± {margin:.4f}{verdict}"
+    whole, short = cycles(work, run.recipe["price"])
+    shares = [SHARE.search(s) for s in run.recipe["sets"] if "first_seq_length_steps" in s]
+    part = float(shares[-1][1]) if shares and shares[-1] else 0.0
+    return (part * short + (1 - part) * whole) / cycles(work, first.recipe["price"])[0]
 
 
 def table(results: Mapping[Run, Mapping[str, Any]]) -> str:
-    """A row for each recipe and number of steps."""
-    by: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    """A row for each recipe at equal tokens and, where it was trained, at equal price."""
+    groups: dict[tuple[str, bool], dict[int, Mapping[str, Any]]] = {}
     for run, result in results.items():
-        by.setdefault((run.name, run.steps), []).append(result)
-    first = next(iter(by.values()))
-    base = [result["loss"] for result in first]
+        groups.setdefault((run.name, run.priced), {})[run.seed] = result
+    losses = {key: {seed: r["loss"] for seed, r in ours.items()} for key, ours in groups.items()}
+    first = next(iter(groups))
+    bases = {run.name: run.recipe.get("from", first[0]) for run in results}
+    ends = [r["held_out"][-1] for r in groups[first].values() if r["held_out"]]
+    goal = statistics.mean(loss for _, loss in ends) if ends else 0.0
     rows = []
-    for (name, steps), ours in by.items():
-        losses = [result["loss"] for result in ours]
-        recalls = [result["recall"] for result in ours if result["recall"] is not None]
+    for (name, priced), ours in groups.items():
+        base = losses.get((bases[name], priced)) or losses.get((bases[name], False), {})
+        reached = [steps_to(r["held_out"], goal) for r in ours.values()]
+        known = [step for step in reached if step is not None]
         rows.append(
             (
-                name, f"{steps or ours[0]['steps']:,}", " ".join(f"{x:.4f}" for x in losses),
-                "" if ours is first else difference(losses, base),
-                " ".join(f"{x:.1%}" for x in recalls) or "-",
+                name, f"{next(iter(ours.values()))['steps']:,}",
+                " ".join(f"{losses[name, priced][seed]:.4f}" for seed in sorted(ours)),
+                difference(losses[name, priced], base) if (name, priced) != first else "",
+                f"{statistics.mean(known) / ends[0][0]:.0%}" if len(known) == len(ours) else "",
+                " ".join(f"{r['recall']:.1%}" for r in ours.values() if r["recall"] is not None),
             )
         )  # fmt: skip
-    return console.table(
-        rows, ("run", "steps", "held-out loss by seed", "difference", "far recall")
-    )
-
-
-def draw(path: pathlib.Path, title: str, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Training loss of every run, a running mean, one colour for each recipe."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    names = list(dict.fromkeys(title.partition(", seed")[0] for title in curves))
-    for name, points in curves.items():
-        steps, losses = np.array(points, float).T
-        recipe = name.partition(", seed")[0]
-        width = min(WIDTH, len(losses))
-        axes.plot(
-            steps[width - 1 :], np.convolve(losses, np.ones(width) / width, mode="valid"),
-            color=f"C{names.index(recipe) % 10}", lw=1.1,
-            ls=("-", "--", ":")[names.index(recipe) % 3],
-            label=recipe if name == next(n for n in curves if n.startswith(recipe)) else None,
-        )  # fmt: skip
-    axes.set(xlabel="step", ylabel="masked-LM loss in training")
-    axes.set_title(textwrap.fill(title, 80), fontsize=10)
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=110)
+    titles = "run", "steps", "held-out loss by seed", "difference", "steps to goal", "far recall"
+    return console.table(rows, titles)
 
 
 def main() -> int:
     """Trains what is not there yet, prints the table, draws the curves."""
     benches = yaml.safe_load((ROOT / "scripts" / "recipes.yaml").read_text("utf-8"))
     options = _options(benches)
-    bench = benches[options.bench]
-    steps = {"steps": options.steps} if options.steps else {}
-    bench = {**bench, **steps}
-    picture = ROOT / "docs" / "images" / f"{bench.get('picture', options.bench)}.png"
-    curves_file = picture.with_suffix(".json")
-    if options.redraw:
-        draw(picture, bench["about"], json.loads(curves_file.read_text("utf-8")))
-        return 0
+    bench = {**benches[options.bench], **({"steps": options.steps} if options.steps else {})}
     work = pathlib.Path(options.work_dir or f"out/{options.bench}").resolve()
-    data = make_data(bench, work)
-    runs = runs_of(bench, options.seeds or bench.get("seeds", 1), options.only)
-    first = runs[0]
+    os.environ.update(ONE_CORE)
+    runs = runs_of(bench, options.only)
     if options.priced:
-        paid = {run: round(run.steps / relative_price(run.recipe, first.recipe)) for run in runs}
-        runs += [Run(r.name, r.recipe, r.seed, n) for r, n in paid.items() if n != r.steps]
+        prices = {run.name: relative_price(work, run, runs[0]) for run in runs}
+        print(", ".join(f"{name} costs {price:.3f}" for name, price in prices.items()))
+        runs += [replace(run, steps=round(run.steps / prices[run.name]), priced=True)
+                 for run in runs if prices[run.name] != 1]  # fmt: skip
+    data = None if options.kept else make_data(bench, work)
     results: dict[Run, dict[str, Any]] = {}
-    later = [run for run in runs if run.recipe.get("init_from")]
-    for together in ([run for run in runs if run not in later], later):
+    for is_later in (False, True):  # those that start from others come after them
+        together = [run for run in runs if ("init_from" in run.recipe) == is_later]
         with concurrent.futures.ThreadPoolExecutor(options.jobs or os.cpu_count()) as pool:
-            call = functools.partial(measure, bench, work)
-            names = [run.recipe.get("data", next(iter(data))) for run in together]
-            results |= dict(
-                zip(together, pool.map(call, [data[n] for n in names], together), strict=True)
-            )
+            done = pool.map(lambda run: measure(bench, work, data, run), together)
+            results |= {run: r for run, r in zip(together, done, strict=True) if r}
+    if not results:
+        raise SystemExit(f"{work}: no run of {options.bench} is finished")
     print(table(results))
     if "picture" in bench and not options.steps:
-        curves = {run.title: results[run]["curve"] for run in runs}
-        curves_file.write_text(json.dumps(curves) + "\n", "utf-8")
-        draw(picture, bench["about"], curves)
+        picture = ROOT / "docs" / "images" / f"{bench['picture']}.png"
+        key = "held_out" if "evaluations" in bench else "curve"
+        curves = {
+            run.title: [(step, round(loss, 4)) for step, loss in result[key]]
+            for run, result in results.items()
+        }
+        picture.with_suffix(".json").write_text(json.dumps(curves) + "\n", "utf-8")
+        names = bench.get("drawn", bench["runs"])
+        drawn = {run.title: curves[run.title] for run in results if run.name in names}
+        draw(picture, bench["about"], drawn)
         print(f"drawn: {picture.relative_to(ROOT)}")
-    print(json.dumps([{"run": r.title, **results[r], "curve": None} for r in runs]))
+    if "evaluations" in bench:
+        print("counted on the train records, nats:", counted_losses(str(work / "data")))
+    print("trained at commits", *sorted({result["commit"] for result in results.values()}))
     return 0
 
 
 def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
     about = "; ".join(f"{name}: {bench['about']}" for name, bench in benches.items())
-    parser = argparse.ArgumentParser(description=about)
+    parser = argparse.ArgumentParser(description=about.replace("%", "%%"))
     parser.add_argument("bench", choices=list(benches))
     parser.add_argument("--work_dir", help="default: out/BENCH")
     parser.add_argument("--only", action="append", default=[], help="runs beside the first")
-    parser.add_argument("--seeds", type=int)
     parser.add_argument("--steps", type=int, help="other than the bench's: draws no picture")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: one for each core)")
     parser.add_argument("--priced", action="store_true", help="at equal price, too")
-    parser.add_argument("--redraw", action="store_true", help="draw the kept curves again")
+    parser.add_argument("--kept", action="store_true", help="trains nothing: what there is so far")
     return parser.parse_args()
 
 

@@ -63,7 +63,7 @@ def _notes(option: Option, flags: dict[str, list[str]]) -> str:
     if option.only_with:
         notes.append(f"only with `{option.only_with}`")
     if option.needs_flag:
-        notes.append(f"only with `--{option.needs_flag}`")
+        notes.append(f"only with `--{option.needs_flag.replace('=', ' ')}`")
     notes += flags.get(option.key, [])
     return "; ".join(notes)
 

@@ -77,7 +77,8 @@ class Machine:
     units: int  # what `preflight --chip` counts: cores where one program runs on half a chip
     devices: int  # what the global batch is divided by
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
-    mfu: float  # assumed share of the peak where there is no preflight figure
+    priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
+    code_mfu: float | None  # by machine code; None where no compiler lists it
     unproven: str  # why its figures are in doubt; "" on TPU v2 and v3
 
     @property
@@ -86,10 +87,17 @@ class Machine:
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
 
-# Assumed share of the peak: the MFU that `preflight` reports for base-4096 on whole slices with two
-# sequences a device and XLA's attention, in priced cycles. v3, v4 and v5e by libtpu 0.0.11.4; v5p,
-# v6e and v7x by 0.0.52. No v2 slice was compiled: it takes the value of v3, the most similar chip.
-_MFU = {"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11}
+# Share of the peak that `preflight` counts for base-4096 on whole slices, two sequences a device.
+# By priced cycles, XLA's attention: v3, v4, v5e by libtpu 0.0.11.4; v5p, v6e, v7x by 0.0.52. No v2
+# slice was compiled: it takes the value of v3, the most similar chip.
+# fmt: off
+_PRICED_MFU = {
+    "v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11,
+}
+# fmt: on
+# By machine code, of the step that runs there, with kernels (libtpu 0.0.52): 58.8 M cycles on
+# v5e:2x4; of v6e one chip's 29.0 M, and for the sums over 2x4 their links' time on paper, 3.5 ms.
+_CODE_MFU = {"v5e": 0.65, "v6e": 0.27}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
@@ -134,7 +142,8 @@ def of_chips(chip: str, chips: int) -> Machine:
         chips * cores,
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
-        _MFU[chip],
+        _PRICED_MFU[chip],
+        _CODE_MFU.get(chip),
         "" if chip in ("v2", "v3") else _UNPROVEN,
     )
 

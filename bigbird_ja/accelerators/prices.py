@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import importlib.resources
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.hardware import CHIPS, region_of
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.paths import split_remote
 
@@ -85,7 +85,7 @@ class Prices:
         if not priced or (zones and len(priced) < len(known)):
             where = f" in {', '.join(zones)}" if zones else ""
             raise BadInput(
-                f"no {pricing} price for {accelerator}{where}: add it in a file for --prices"
+                f"no {pricing} price for {accelerator}{where}: add it in a file for --price_file"
             )
         return max(priced) if zones else min(priced)
 
@@ -103,7 +103,7 @@ class Prices:
         """Checks that a zone is in the table: for that machine, or for any.
 
         Raises:
-            BadInput: it is not; the message lists those that are.
+            BadInput: it is not; the message names the nearest that are.
         """
         if accelerator is None:
             known = sorted({name for offers in self.chips.values() for name in offers})
@@ -112,10 +112,10 @@ class Prices:
             known = list(self.chips.get(hardware.find(accelerator).chip, {}))
             what = f"{accelerator} is not offered"
         if zone not in known:
-            others = ", ".join(known) or "none is known"
+            near = ", ".join(_nearest_zones(zone, known)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}{nearest(zone, known)}: {what} there, by the prices of {self.as_of};"
-                f" zones: {others}; add newer ones in a file for --prices"
+                f"zone {zone!r}: {what} there, by the prices of {self.as_of}; the nearest: {near}"
+                f" (of {len(known)}); add newer ones in a file for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
@@ -139,6 +139,25 @@ class Prices:
         return self.egress_per_gb_other_continent
 
 
+# Where people in East Asia say that they are.
+_REGIONS = {
+    "tokyo": "asia-northeast1", "japan": "asia-northeast1", "osaka": "asia-northeast2",
+    "seoul": "asia-northeast3", "taiwan": "asia-east1", "singapore": "asia-southeast1",
+}  # fmt: skip
+
+
+def _nearest_zones(wanted: str, known: Iterable[str]) -> list[str]:
+    """Three zones: of the same region first, then of the same continent, then by letters."""
+    region = _REGIONS.get(wanted.lower(), wanted.lower())
+
+    def distance(zone: str) -> tuple[int, float]:
+        match = difflib.SequenceMatcher(None, zone, region, autojunk=False)
+        first = match.get_matching_blocks()[0]
+        return -(first.size if first.a == first.b == 0 else 0), -match.ratio()
+
+    return sorted(known, key=distance)[:3]
+
+
 _MULTI_REGION = {"us": "us", "europe": "eu", "asia": "asia"}
 
 
@@ -158,9 +177,9 @@ def load(override_path: str | None = None) -> Prices:
     try:
         text = storage.read_bytes(override_path, decode.MAX_YAML_BYTES).decode("utf-8")
     except FileNotFoundError as error:
-        raise BadInput(f"--prices {override_path}: no such file") from error
+        raise BadInput(f"--price_file {override_path}: no such file") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"--prices {override_path}: not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"--price_file {override_path}: not UTF-8 (byte {error.start})") from error
     return _parse(text, override_path, prices)
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, is_used, near, suggestion
+from bigbird_ja.settings.option import Option, format_value, in_words, is_used, near, suggestion
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
-_FORMS = {int: "INT", float: "FLOAT", str: "STRING"}
+_FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
+_COMMON = ("config", "set", "json", "help")
 _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
@@ -42,6 +43,7 @@ class Flags:
 
     def __init__(self, values: flags.FlagValues) -> None:
         self.values = values
+        self.group = ""  # the heading of `--help` for what is declared next
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
         """A text; `none` says what it is where it is not given, `many` that it is repeatable."""
@@ -49,7 +51,7 @@ class Flags:
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
         """A path, which cannot be empty."""
-        self._declare(name, str, default, help, filled=True, **about)
+        self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
         """A whole number; `low` and `high` are its range."""
@@ -82,7 +84,7 @@ class Flags:
 
     def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
         """`about` holds fields of `Option`."""
-        self._add(Option(f"--{name}", kind, default, help, **_as_tuples(about)))
+        self._add(Option(f"--{name}", kind, default, help, group=self.group, **_as_tuples(about)))
 
     def _add(self, option: Option) -> None:
         name, default = option.key.removeprefix("--"), option.default
@@ -149,8 +151,10 @@ def flags_of(command: Any) -> flags.FlagValues:
     if uses:
         define.path(
             "config",
-            "Preset (`bigbird-ja config` lists them) or YAML file of settings.",
+            "Preset (`bigbird-ja config` lists them) or YAML file of settings; with --help, that"
+            " shows its values.",
             none="the settings' defaults",
+            form="NAME|FILE",
             uses=uses,
         )
         define.text(
@@ -158,6 +162,7 @@ def flags_of(command: Any) -> flags.FlagValues:
             "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
             f" {in_words(uses, _settings())}.",
             many=True,
+            form="KEY=VALUE",
             uses=uses,
         )
     define.switch("json", "Prints the results as one line of JSON, and nothing else, on standard"
@@ -176,7 +181,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             use beside the others, or a stray argument.
     """
     args = flags_of(command)
-    arguments = [_with_underscores(word) for word in arguments]
+    arguments = [_as_declared(word, args) for word in arguments]
     see = f": see `bigbird-ja {name} --help`"
     for word in arguments:
         if word.lstrip("-").split("=")[0] == "flagfile" and word.startswith("-"):
@@ -198,32 +203,76 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     if positional and len(words) == 1 and not args[positional].present:
         args[positional].parse(words[0])
     elif words:
-        raise BadInput(f"unexpected argument {words[0]!r}{see}")
+        raise _stray(args, words, see)
+    _check_required(args, see)
     for flag in own_flags(args):
-        _check_combination(args, flag, see)
+        if flag.present:
+            _check_combination(args, flag)
     return args
 
 
-def _with_underscores(word: str) -> str:
-    """`--seq-length=64` as `--seq_length=64`."""
+def _as_declared(word: str, args: flags.FlagValues) -> str:
+    """`--seq-length=64` as `--seq_length=64`, `--no-cache` as `--nocache`."""
     name, equals, value = word.partition("=")
-    return "--" + name[2:].replace("-", "_") + equals + value if name[:2] == "--" else word
+    name = name[2:].replace("-", "_")
+    if name.startswith("no_") and name[3:] in args and declared(args[name[3:]]).kind is bool:
+        name = f"no{name[3:]}"
+    is_known = name in args or name.removeprefix("no") in args
+    return f"--{name}{equals}{value}" if word.startswith("--") and is_known else word
+
+
+def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
+    """The refusal of words that belong to no flag, with the flag that they are likely meant for."""
+    listed = own_flags(args)
+    meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
+    if meant is None:
+        return BadInput(f"unexpected argument {words[0]!r}{see}")
+    advice = f"did you mean --{meant.name} {words[0]}?"
+    if len(words) > 1 or meant.present:  # a pattern that the shell has replaced by files' names
+        advice = f"for several files quote a pattern: --{meant.name} 'FOLDER/*'"
+        advice += f", or repeat --{meant.name}" if declared(meant).many else ""
+    return BadInput(f"unexpected argument {words[0]!r}: {advice}")
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
-    """The flags, each once, by name."""
-    return [args[name] for name in sorted(args) if args[name].name == name]
+    """The flags, each once, as they were declared."""
+    return [args[name] for name in args if args[name].name == name]
 
 
-def _check_combination(args: flags.FlagValues, flag: flags.Flag, see: str) -> None:
-    """Refuses a flag that is required and missing, or that has no effect beside the others."""
+def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
+    """The flags by the headings of `--help`, what is required first."""
+    result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
+    last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
+    for flag in own_flags(args):
+        option = declared(flag)
+        if flag.name in _COMMON or option.setting:
+            last["Settings" if option.setting else "In most commands"].append(flag)
+        else:
+            heading = "Required" if option.required else option.group or "Flags"
+            result.setdefault(heading, []).append(flag)
+    return {heading: listed for heading, listed in {**result, **last}.items() if listed}
+
+
+def _check_required(args: flags.FlagValues, see: str) -> None:
+    """Names all flags that are required and missing."""
+    missing: dict[tuple[str, ...], list[str]] = {}
+    for flag in own_flags(args):
+        option = declared(flag)
+        is_excused = any(args[name].value for name in option.unless)
+        if option.required and not is_excused and flag.value in (None, []):
+            missing.setdefault(option.unless, []).append(f"--{flag.name}")
+    if missing:
+        texts = [
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} needed"
+            + (f" (or {_either(unless)})" if unless else "")
+            for unless, names in missing.items()
+        ]
+        raise BadInput("; ".join(texts) + see)
+
+
+def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
+    """Refuses a flag that has no effect beside the others."""
     option = declared(flag)
-    is_excused = any(args[name].value for name in option.unless)
-    if option.required and not is_excused and flag.value in (None, []):
-        or_else = f" (or {_either(option.unless)})" if option.unless else ""
-        raise BadInput(f"--{flag.name} is needed{or_else}{see}")
-    if not flag.present:
-        return
     if option.needs and not any(_is_given(args, need) for need in option.needs):
         raise BadInput(
             f"--{flag.name} has no effect without {_either(option.needs)}: add that, or leave it"
@@ -235,7 +284,7 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag, see: str) -> No
 
 
 def _either(names: Sequence[str]) -> str:
-    return " or ".join(f"--{name}" for name in names)
+    return " or ".join(f"--{name.replace('=', ' ')}" for name in names)
 
 
 def _is_given(args: flags.FlagValues, need: str) -> bool:
@@ -279,7 +328,8 @@ def resolve(
             raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
         if not _is_given(args, need):
             raise BadInput(
-                f"--set {override.key} has no effect without --{need}: add that, or leave it out"
+                f"--set {override.key} has no effect without {_either([need])}: add that, or leave"
+                " it out"
             )
     return config, overrides
 
@@ -295,11 +345,11 @@ def echo(
 
 
 def form(flag: flags.Flag) -> str:
-    """How a flag is written, without the dashes: `name=INT`."""
+    """How a flag is written: `--name INT`."""
     option = declared(flag)
     if option.kind is bool:
-        return f"[no]{flag.name}"
-    return f"{flag.name}={'|'.join(option.choices) or _FORMS[option.kind]}"
+        return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
+    return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
 
 
 def meaning(flag: flags.Flag) -> str:
@@ -316,15 +366,28 @@ def meaning(flag: flags.Flag) -> str:
     return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
 
 
-def default_text(flag: flags.Flag) -> str:
-    """`required`, or a flag's default for people; of a setting's flag, the setting's."""
+def default_text(flag: flags.Flag, config: str | None = None) -> str:
+    """`required`, or a flag's default for people; of a setting's flag, the setting's, or what
+    `--config` says."""
     option = declared(flag)
     if option.required:
         return f"required except with {_either(option.unless)}" if option.unless else "required"
     if option.setting:
+        if config and (stated := _stated(config, option.setting)):
+            return stated
         option = _settings()[option.setting]
     if option.default == []:
         return option.none or "none"
     if isinstance(option.default, bool):
         return "on" if option.default else "off"
     return option.default_text if option.default != "" else '""'
+
+
+def _stated(config: str, key: str) -> str:
+    """`300, from preset tiny-cpu` where a preset or file states the setting."""
+    from bigbird_ja.settings.resolve import resolve_config
+    from bigbird_ja.settings.values import get_value
+
+    resolved, overrides = resolve_config(config)
+    source = next((o.source for o in overrides if o.key == key), "")
+    return f"{format_value(get_value(resolved, key))}, from {source}" if source else ""

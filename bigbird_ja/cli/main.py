@@ -6,6 +6,7 @@ A command is a module of `bigbird_ja.commands` with
 - `EXAMPLE`: one command line, shown by `--help`;
 - `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
 - `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
+- `NEEDS`, where it cannot do without packages that pip does not install with ours;
 - `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
 - `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
   inside, so that asking for help never waits for TensorFlow.
@@ -24,7 +25,7 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -37,10 +38,11 @@ from bigbird_ja.process.errors import (  # fmt: skip
     OutOfMemory,
     classify,
     one_line,
+    require,
     telling_line,
 )
 from bigbird_ja.process.signals import CommandSignals
-from bigbird_ja.process.streams import Results, Streams, results_apart, write_results
+from bigbird_ja.process.streams import QuietImport, Results, Streams, results_apart, write_results
 
 if TYPE_CHECKING:
     from absl import flags
@@ -54,7 +56,7 @@ COMMANDS: dict[str, str] = {
     "check-data": "verify a data set and show what is in it",
     "plan": "tokens, steps, hours and money, before anything is rented",
     "preflight": "compile the train step with the real TPU compiler, with no TPU",
-    "config": "the settings that a command would use, each with its meaning and its source",
+    "config": "the settings that a command would use, explained",
     "pretrain": "train or resume, on CPU, GPU or TPU",
     "evaluate": "masked-LM loss and accuracy on held-out records",
     "fill-mask": "what the model puts at [MASK] in a text",
@@ -62,7 +64,9 @@ COMMANDS: dict[str, str] = {
     "export": "Hugging Face folder or SavedModel",
     "launch": "rent a spot TPU VM, train on it, recreate it, delete it at the end",
     "status": "list runs and TPUs",
+    "logs": "follow the trainer's log of a rented run",
     "down": "delete what is left",
+    "doctor": "what this machine has and lacks, and what to do about it",
 }
 
 _JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
@@ -111,9 +115,11 @@ def run_command_line(
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
-        return _shown(_overview(), streams)
+        return _shown(_overview, streams)
     if arguments[0] in ("--version", "-version"):
-        return _shown(f"bigbird-ja {__version__}", streams)
+        return _shown(lambda: f"bigbird-ja {__version__}", streams)
+    if arguments[0] == "--completion":
+        return _shown(lambda: _completion(arguments[1:]), streams)
     if asks:
         arguments = [*arguments[1:], "--help"]
     from bigbird_ja.cli import command_flags  # absl: the list of commands does without
@@ -128,7 +134,8 @@ def run_command_line(
         with _results(wants_json) as results:
             return end.failed(error, results)
     if args.help:
-        return _shown(command_help(command, arguments[0]), streams)
+        config = args.config if "config" in args else None
+        return _shown(lambda: command_help(command, arguments[0], config), streams)
     with _results(wants_json) as results:
         return end.of(command, args, results)
 
@@ -138,13 +145,13 @@ def _results(wanted: bool) -> AbstractContextManager[Results | None]:
     return results_apart() if wanted else contextlib.nullcontext()
 
 
-def _shown(text: str, streams: Streams | None) -> int:
+def _shown(text: Callable[[], str], streams: Streams | None) -> int:
     """Prints help; its end is the stream's."""
     end = _End(streams, None)
     try:
         if streams is not None:
             streams.check()
-        print(text, flush=True)
+        print(text(), flush=True)
     except (OSError, BadInput) as error:
         return end.failed(error, None)
     return 0
@@ -161,8 +168,10 @@ class _End:
         try:
             if self._streams is not None:
                 self._streams.check()
+            require(*getattr(command, "NEEDS", ()))
             children.check_environment(os.environ)
             prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
+            QuietImport("tensorflow")
             outcome = command.run(args)
             sys.stdout.flush()
             if results is not None:
@@ -242,26 +251,44 @@ def load_command(name: str) -> Any:
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
 
 
-def command_help(command: Any, name: str) -> str:
-    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags."""
+def command_help(command: Any, name: str, config: str | None = None) -> str:
+    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags.
+
+    Args:
+        config: `--config`, whose values are shown in place of the defaults.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
     from bigbird_ja.cli import command_flags
 
-    lines = [f"bigbird-ja {name}: {(command.__doc__ or '').strip()}", "", "Example:"]
-    lines += [f"  {command.EXAMPLE}", "", "Flags:"]
-    for flag in command_flags.own_flags(command_flags.flags_of(command)):
-        default = command_flags.default_text(flag)
-        shown = default if command_flags.declared(flag).required else f"default: {default}"
-        text = f"{command_flags.meaning(flag)} ({shown})"
-        lines.append(f"  --{command_flags.form(flag)}")
-        lines += textwrap.wrap(text, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
+    about[0] = f"bigbird-ja {name}: {about[0]}"
+    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
+    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
+    for heading, listed in command_flags.sections(command_flags.flags_of(command)).items():
+        lines += ["", f"{heading}:"]
+        for flag in listed:
+            default = command_flags.default_text(flag, config)
+            shown = default if command_flags.declared(flag).required else f"default: {default}"
+            text = command_flags.meaning(flag) + (f" ({shown})" if default != "off" else "")
+            lines.append(f"  {command_flags.form(flag)}")
+            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
+
+
+def _completion(words: list[str]) -> str:
+    from bigbird_ja.cli import completion
+
+    return completion.script(words, {name: load_command(name) for name in COMMANDS})
 
 
 def _overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
     return (
-        "bigbird-ja: pretrain long-sequence transformers (Japanese BigBird) on preemptible Cloud"
-        f" TPUs.\n\nCommands, in the order of use:\n{rows}\n\n"
-        "`bigbird-ja help COMMAND` shows a command's flags; `bigbird-ja demo` is a good start."
+        "bigbird-ja: pretrain long-sequence Japanese encoders on preemptible Cloud TPUs.\n\n"
+        f"Commands, in the order of use:\n{rows}\n\n"
+        "`bigbird-ja help COMMAND` shows a command's flags; `demo` is a good start.\n"
+        'Completion for bash or zsh: eval "$(bigbird-ja --completion bash)" in ~/.bashrc.'
     )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.text.interface import Tokenizer
 
-EXAMPLE = "bigbird-ja check-data --data_dir=data"
+EXAMPLE = "bigbird-ja check-data --data_dir data"
+NEEDS = ("tensorflow",)
 _COLOURS = {
     "mask": "\x1b[1;31m",
     "random": "\x1b[1;33m",

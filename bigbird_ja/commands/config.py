@@ -11,6 +11,7 @@ Takes a moment. docs/settings.md lists all settings with their ranges.
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from absl import flags as absl_flags
@@ -23,7 +24,7 @@ SETTINGS = SECTIONS
 POSITIONAL = "config"
 
 COMMANDS = ("tokenize", "make-data", "plan", "preflight", "pretrain", "launch")
-_WIDTH = 44  # where the comments begin
+_WIDTH = 79
 
 
 def define_flags(flags: Flags) -> None:
@@ -57,7 +58,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         for key, option in OPTIONS.items()
         if is_used(key, uses)
     }
-    print(f"# Presets: {', '.join(preset_names())}.")
+    presets = textwrap.wrap(f"Presets: {', '.join(preset_names())}.", _WIDTH - 2)
+    print("\n".join(f"# {line}" for line in presets))
     print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
     print(_as_yaml(settings))
     warnings = config_warnings(config)
@@ -67,7 +69,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
-    """The settings as a file for --config, with meaning and source of each in a comment."""
+    """The settings as a file for --config, meaning and source of each in a comment above it."""
     import yaml
 
     lines, section = [], ""
@@ -79,6 +81,6 @@ def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
         text = "null" if value is None else yaml.safe_dump(value).split("\n")[0]
         if value is None and source == "default":
             source = option.none
-        line = f"  {option.name}: {text}"
-        lines.append(f"{line:<{_WIDTH}}  # {option.help} ({source})")
+        about = textwrap.wrap(f"{option.help} ({source})", _WIDTH - 4)
+        lines += [f"  # {line}" for line in about] + [f"  {option.name}: {text}"]
     return "\n".join(lines)

@@ -32,6 +32,7 @@ from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
+NEEDS = ("tensorflow", "jax|tensorflow_estimator")
 
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 _PACKAGES = ("tensorflow", "jax")  # that some of the commands need, and that an extra installs
@@ -92,7 +93,9 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     bigbird_ja(["sample", "--output", corpus, "--documents=400", "--seed=7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
-    bigbird_ja(["tokenize", *config, "--input", corpus, "--output_prefix", prefix])
+    # Fewer pieces than real text needs: the generated one has few characters.
+    tokenize = ["tokenize", *config, "--vocab_size=2000", "--input", corpus]
+    bigbird_ja([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
     bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers=2"])
@@ -213,7 +216,7 @@ def _summary(result: dict[str, Any]) -> str:
 It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
 {eval_accuracy:.0%} of masked pieces right.
 Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
-Next, on your own text, with a line {{"text": "..."}} for each document:
-  bigbird-ja tokenize --input my.jsonl --output_prefix my/tokenizer
-  bigbird-ja make-data --input my.jsonl --tokenizer my/tokenizer.model --output_dir my/data
-  bigbird-ja plan --config base-4096 --data_dir my/data""".format(**result)
+Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
+What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
+        **result
+    )

@@ -26,6 +26,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
+NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:

@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.console import waiting
+from bigbird_ja.process.errors import BadInput, require
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.evaluation.trained_model import TrainedModel
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
+NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:
@@ -67,6 +69,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         raise BadInput(
             f"--license={args.license!r}: an identifier of the hub, such as cc-by-sa-4.0"
         )
+    if args.format == "huggingface":
+        require("safetensors")
     folder.check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.evaluation import trained_model
     from bigbird_ja.export import model_card
@@ -93,7 +97,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
         report.update(huggingface.fill(local, model, options))
 
-    folder.write(args.output_dir, record, fill, args.overwrite)
+    with waiting("exporting: a minute, of which most is the comparison with transformers"):
+        folder.write(args.output_dir, record, fill, args.overwrite)
     print(f"step {model.step:,} exported to {args.output_dir}")
     if not report:
         return result

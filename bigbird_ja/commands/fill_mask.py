@@ -1,7 +1,7 @@
 """what the model puts at [MASK] in a text
 
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
-  bigbird-ja fill-mask --model_dir gs://BUCKET/run --file letter.txt --top_k 10
+  bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10
   cat letter.txt | bigbird-ja fill-mask --model_dir out/model
 
 Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), or a folder that `export` wrote;
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 
 EXAMPLE = "bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'"
+NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:
@@ -41,9 +42,9 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.text("text", "Text with [MASK] in it.", excludes="file")
+    flags.text("text", "Text with [MASK] in it.", excludes="input")
     flags.path(
-        "file", "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
+        "input", "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
         none="standard input, without --text",
     )  # fmt: skip
     flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
@@ -51,7 +52,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the candidates at each mask."""
-    text = _read_text(args.text, args.file)
+    text = _read_text(args.text, args.input)
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     from bigbird_ja.evaluation.trained_model import load_model
@@ -128,7 +129,7 @@ def _read_text(text: str | None, path: str | None) -> str:
         data = sys.stdin.buffer.read(_MOST_TEXT + 1)
     except OSError as error:
         why = error.strerror or "cannot be read"
-        raise BadInput(f"standard input: {why}: give --text or --file") from error
+        raise BadInput(f"standard input: {why}: give --text or --input") from error
     if len(data) > _MOST_TEXT:
         raise BadInput(f"standard input: more than {_MOST_TEXT:,} bytes: give a part of the text")
     return _as_utf_8(data, "standard input").rstrip("\n")

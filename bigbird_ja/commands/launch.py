@@ -8,8 +8,8 @@ events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground unti
 finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
 again: it adopts what is there; a TPU that nobody watches deletes itself after --lease_hours, and no
 TPU lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API,
-v5e and later from Compute Engine, slices of several hosts as one. --logs NAME shows what the
-trainer of a run says. --dry_run needs no credentials, no project and no data, and takes a second.
+v5e and later from Compute Engine, slices of several hosts as one. `logs` follows the
+trainer's log. --dry_run needs no credentials, no project and no data, and takes a second.
 docs/cloud-setup.md leads from an empty project to here.
 """
 
@@ -47,12 +47,14 @@ SETTINGS = RUN_SETTINGS
 def define_flags(flags: Flags) -> None:
     """The command's own flags."""
     _define_what(flags)
+    flags.group = "Limits"
     _define_limits(flags)
+    flags.group = "Machine"
     _define_machine(flags)
 
 
 def _define_what(flags: Flags) -> None:
-    needed: dict[str, Any] = {"required": True, "unless": ("dry_run", "logs"), "filled": True}
+    needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
     flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
@@ -73,7 +75,6 @@ def _define_what(flags: Flags) -> None:
     flags.switch(
         "dry_run", "Prints what would be rented and its cost, with --json every request; no more."
     )
-    flags.text("logs", "Rents nothing: shows the log of the run of this name (with --bucket).")
 
 
 def _define_limits(flags: Flags) -> None:
@@ -97,12 +98,19 @@ def _define_limits(flags: Flags) -> None:
         "startup_minutes", 45.0, "The same until the first step of a TPU.", unit="minutes",
         above=0, high=1e6,
     )  # fmt: skip
-    flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
+    flags.number(
+        "poll_seconds",
+        30.0,
+        "Between two looks at the service.",
+        unit="seconds",
+        low=0.05,
+        high=86_400,
+    )
     flags.choice(
         "on_interrupt", ("ask", "delete", "detach"),
         "At Ctrl-C: asks on a terminal, and deletes where there is none.",
     )  # fmt: skip
-    flags.path("prices", "YAML file over the table of prices.")
+    flags.path("price_file", "YAML file over the table of prices.")
 
 
 def _define_machine(flags: Flags) -> None:
@@ -124,15 +132,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.values import config_warnings
 
-    if args.logs:
-        if not args.bucket:
-            raise BadInput("--logs needs --bucket: where `launch` put the run")
-        return {
-            "name": args.logs,
-            "ending": terminal.follow(args.bucket, args.logs, print, time.sleep, args.poll_seconds),
-        }
     config, overrides = command_flags.resolve(args)
-    vm, table = vm_from_environment(), prices.load(args.prices)
+    vm, table = vm_from_environment(), prices.load(args.price_file)
     launched, warnings = _prepare(args, config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")

@@ -7,8 +7,9 @@ Reads a config and, where given, a data set's manifest, `preflight --output` fig
 prices. Writes only the plot. Takes a second.
 
 Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
-the rate of training (preflight figures, else an assumed share of the peak, printed), on the rate of
-preemptions and on a dated table of prices by chip and zone. Correct the last two by flags.
+the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
+Correct the last two by flags. The rate is 0.6 of what preflight counts by machine code, where there
+is any (v5e, v6e), else the rate by the compiler's priced cycles; the other one stands below.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
 of Kaggle and Colab. --finish_by picks the cheapest that is done by then, --max_cost alone the
@@ -18,14 +19,16 @@ fastest within it; both go by expected hours, which bad luck can exceed.
 from __future__ import annotations
 
 import dataclasses
-import sys
+import math
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.console import LiveLine, log
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import PLAN_SETTINGS
 
@@ -65,27 +68,13 @@ def define_flags(flags: Flags) -> None:
         "mfu", None, "Share of the peak rate where preflight says nothing.", low=0.001, high=1.0,
         none="by machine",
     )  # fmt: skip
-    flags.path("prices", "YAML file over the built-in table of prices.")
+    flags.path("price_file", "YAML file over the built-in table of prices.")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
-    flags.number(
-        "restart_minutes", 6.0, "From READY to the first step.", unit="minutes", low=0.0, high=1e5
-    )
-    flags.number(
-        "absent_minutes", 5.0, "From a preemption to the next READY; not billed.", unit="minutes",
-        low=0.0, high=1e5,
-    )  # fmt: skip
-    flags.number(
-        "save_seconds", 15.0, "Training stands still so long for a checkpoint.", unit="seconds",
-        low=0.0, high=86_400,
-    )  # fmt: skip
     flags.text(
         "bucket_region", "Where data and checkpoints lie, such as us-central1 or us.", filled=True
     )
-    flags.text(
-        "zone",
-        "Where the machine is.",
-        filled=True,
-        none="the cheapest for each, beside the bucket",
+    flags.words(
+        "zones", [], "Where the machine may be.", none="the cheapest for each, beside the bucket"
     )
     flags.path("plot", "PNG of cost against time.")
 
@@ -102,21 +91,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         outputs.check_output_file(args.plot, "--plot")
     now = datetime.datetime.now().astimezone()
     hours = comparison.hours_until(args.finish_by, now) if args.finish_by else None
-    table = prices.load(args.prices)
-    if args.zone:
-        table.check_zone(args.zone)
+    table = prices.load(args.price_file)
+    for zone in args.zones:
+        table.check_zone(zone)
     config, data = _read(args)
     steps = rows.steps_for(config, args.tokens, args.epochs, data)
     overheads = rows.Overheads(
-        args.preemptions_per_hour,
-        60 * (config.checkpoints.save_every_minutes or 60.0),
-        args.save_seconds,
-        60 * args.restart_minutes,
-        60 * args.absent_minutes,
+        args.preemptions_per_hour, 60 * (config.checkpoints.save_every_minutes or 60.0)
     )
     planned = rows.Run(
-        config, steps, data, table, overheads, args.bucket_region, args.zone,
-        _figures(args, config), args.mfu,
+        config, steps, data, table, overheads, args.bucket_region, args.zones,
+        _figures(args, config), args.mfu, _measure_here(time.perf_counter),
     )  # fmt: skip
     names = args.accelerator_type
     made = rows.make_rows(planned, names)
@@ -135,20 +120,34 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         "prices_age_days": table.age_days(now.date()),
     }
     age = f"{table.describe_age(now.date())} ({table.source})"
-    width = LiveLine(sys.stdout).columns()
-    print(comparison.comparison(result, made, overheads, age, width))
+    chosen = cheapest = comparison.choose(made, math.inf, None)
+    result["cheapest"] = None if cheapest is None else dataclasses.asdict(cheapest)
+    if hours is not None or args.max_cost is not None:
+        chosen = comparison.choose(made, hours, args.max_cost)
+        result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
+    print(comparison.verdict(made, chosen, args.finish_by, args.max_cost))
+    print(comparison.comparison(result, made, overheads, age))
     offered = {row.accelerator for row in made}
     wanted = names or hardware.USUAL
     if absent := [name for name in wanted if hardware.find(name).name not in offered]:
-        print(f"not offered in {args.zone}: {', '.join(absent)}")
-    if args.finish_by or args.max_cost is not None:
-        chosen = comparison.choose(made, hours, args.max_cost)
-        result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
-        print("\n" + comparison.describe_choice(chosen, made, args.finish_by, args.max_cost))
+        print(f"not offered in {', '.join(args.zones)}: {', '.join(absent)}")
     if args.plot:
         comparison.plot(made, args.plot, f"{steps:,} steps of {per_step:,} tokens")
         print(f"plot: {args.plot}")
     return result
+
+
+def _measure_here(clock: Callable[[], float]) -> float:
+    """FLOP/s of this machine's float32 matrix products: the best of some 0.2 seconds."""
+    import numpy as np
+
+    side, best, start = 768, float("inf"), clock()
+    ones = np.ones((side, side), np.float32)
+    while clock() - start < 0.2:
+        before = clock()
+        ones @ ones
+        best = min(best, clock() - before)
+    return 2 * side**3 / best
 
 
 def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:

@@ -5,7 +5,7 @@
 
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
 compiles it for one core of each --chip, and for all devices of each --topology together, with the
-sums over them: the program that `pretrain --engine=pjrt` runs there. Reports whether it fits, its
+sums over them: the program that `pretrain --engine pjrt` runs there. Reports whether it fits, its
 cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config only: no
 data, no network, no TPU. Writes only --output, --dump_hlo and a cache of compilations
 (~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
+NEEDS = ("tensorflow", "jax", "libtpu")
 SETTINGS = STEP_SETTINGS
 
 
@@ -129,16 +130,22 @@ def _examine(
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
     from bigbird_ja.preflight.compile import CompilerFailed
-    from bigbird_ja.process.console import log
+    from bigbird_ja.process.console import waiting
     from bigbird_ja.settings.values import first_phase
+
+    def compiled(
+        resolved: Config, batch: int, options: CompileOptions, what: str, step: Any = None
+    ) -> dict[str, Any]:
+        takes = "minutes, and some 7.5 GB of memory for a base model"
+        with waiting(f"compiling {what}for {target.name} ({takes})"):
+            return estimate.examine(resolved, target, batch, options, step)
 
     def examine(resolved: Config) -> dict[str, Any]:
         key = batch, target.devices, resolved.model.attention_implementation
         if key not in steps:
-            log(f"tracing {config.model.num_layers} layers, {batch} sequences per core ...")
-            steps[key] = estimate.trace(resolved, batch, target.devices)
-        log(f"compiling for {target.name} (minutes) ...")
-        return estimate.examine(resolved, target, batch, options, steps[key])
+            with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
+                steps[key] = estimate.trace(resolved, batch, target.devices)
+        return compiled(resolved, batch, options, "", steps[key])
 
     resolved = implementation.resolved(config, "tpu", target.chip.name)
     try:
@@ -146,19 +153,18 @@ def _examine(
     except CompilerFailed as error:
         resolved = implementation.without_kernels(config, resolved, error)
         result = examine(resolved)
+    result["lacking"] = implementation.lacking(config, "tpu", target.chip.name)
     if search_batch:
         only_memory = dataclasses.replace(options, machine_code=False)
 
         def measure(tried: int) -> dict[str, Any]:
-            log(f"compiling for {target.name} with {tried} sequences per core ...")
-            return estimate.examine(resolved, target, tried, only_memory)
+            return compiled(resolved, tried, only_memory, f"{tried} sequences per core ")
 
         result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
     phase = first_phase(config)
     if phase is not None:  # short sequences, as many tokens per step
         phase = implementation.resolved(phase, "tpu", target.chip.name)
         pieces = config.make_data.seq_length // phase.make_data.seq_length
-        log(f"compiling the first phase for {target.name} ...")
         undumped = dataclasses.replace(options, dump_dir=None)
-        result["first_phase"] = estimate.examine(phase, target, batch * pieces, undumped)
+        result["first_phase"] = compiled(phase, batch * pieces, undumped, "the first phase ")
     return result

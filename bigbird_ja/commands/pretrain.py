@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
+NEEDS = ("tensorflow", "jax|tensorflow_estimator")
 SETTINGS = RUN_SETTINGS
 
 
@@ -48,6 +49,7 @@ def define_flags(flags: Flags) -> None:
     )  # fmt: skip
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
+    flags.group = "Several hosts"
     flags.text(
         "coordinator_address",
         "HOST:PORT of process 0, for a run of several processes; not needed on a TPU slice of"
@@ -65,6 +67,7 @@ def define_flags(flags: Flags) -> None:
         "pod_wait_seconds", 300, "How long the processes wait for each other at the start.", low=1,
         high=86_400,
     )  # fmt: skip
+    flags.group = ""
     flags.path(
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
@@ -195,6 +198,6 @@ def _refuse_cores(overrides: list[Override]) -> None:
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):
             raise BadInput(
-                f"tpu.num_cores ({override.source}) has no effect under --engine=pjrt, which trains"
+                f"tpu.num_cores ({override.source}) has no effect under --engine pjrt, which trains"
                 " on all devices that it finds: leave it out"
             )

@@ -29,11 +29,11 @@ def define_flags(flags: Flags) -> None:
     flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
     flags.switch(
         "watch",
-        "Writes the page again every --interval seconds while a run is training, and has the"
+        "Writes the page again every --poll_seconds while a run is training, and has the"
         " browser load it again; ends when all have stopped.",
     )
     flags.integer(
-        "interval", 30, "Between two writes.", unit="seconds", low=1, high=86_400, needs="watch"
+        "poll_seconds", 30, "Between two writes.", unit="seconds", low=1, high=86_400, needs="watch"
     )
 
 
@@ -57,11 +57,11 @@ def run_with(
         now = clock()
         runs = distinct([collect(model_dir, now) for model_dir in args.model_dir])
         is_training = args.watch and any(one.is_running for one in runs)
-        text = page(runs, now, args.interval if is_training else None)
+        text = page(runs, now, args.poll_seconds if is_training else None)
         outputs.write(args.output, text.encode())
         written += 1
         if is_training:
-            sleep(args.interval)
+            sleep(args.poll_seconds)
     print(f"report: {args.output}")
     rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
     return {"output": args.output, "written": written, "runs": rows}

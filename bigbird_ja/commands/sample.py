@@ -19,7 +19,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 
-EXAMPLE = "bigbird-ja sample --output=sample.jsonl.gz --documents=2000 --seed=1"
+EXAMPLE = "bigbird-ja sample --output sample.jsonl.gz --documents 2000 --seed 1"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 
 

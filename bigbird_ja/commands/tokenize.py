@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
     from bigbird_ja.text.tokenizer_files import Files, Record
 
-EXAMPLE = "bigbird-ja tokenize --input=tfds:wiki40b/ja --output_prefix=out/ja --vocab_size=32000"
+EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
 SETTINGS = ("tokenize",)
 
 

@@ -14,7 +14,6 @@ from bigbird_ja.export.model_card import Options
 from bigbird_ja.model import pattern
 from bigbird_ja.model.hf_names import SETTINGS, to_hugging_face
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
@@ -96,16 +95,9 @@ def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any
 
     Returns:
         The parity report.
-
-    Raises:
-        BadInput: safetensors is not installed.
     """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise BadInput(
-            "--format=huggingface needs safetensors: pip install 'bigbird-ja[huggingface]'"
-        ) from error
+    from safetensors.numpy import save_file
+
     most = model.config.model.max_position_embeddings or 0
     for name, data in hf_tokenizer.files(model.tokenizer, most).items():
         _write(directory, name, data)

@@ -48,7 +48,10 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     config, meta = model.config, model.meta
     assert meta is not None
     code = language(model, options.manifest)
-    cost = run_log.counted_usd(run_log.read_events(model.folder))
+    events = run_log.read_events(model.folder)
+    cost = run_log.counted_usd(events)
+    finished = [number for number, e in enumerate(events, 1) if e["event"] == "finished"]
+    known = run_log.unfinished_starts(events[: finished[-1] if finished else 0])
     metrics = [m for m in run_log.read_metrics(model.folder) if m["step"] <= meta.step]
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
     masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
@@ -75,6 +78,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         tokens_seen=human_count(meta.tokens_seen),
         next_sentence="yes" if config.make_data.nsp else "no",
         training_time=human_time(meta.train_seconds),
+        interruptions=max(meta.interruptions, known),
         cost="not recorded" if cost is None else f"{cost:,.2f} USD",
         data_names=_data(options.manifest, code),
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),

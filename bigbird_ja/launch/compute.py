@@ -9,7 +9,7 @@ it; no run of ours has rented one yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.launch import slices
@@ -169,6 +169,18 @@ def connect(project: str) -> ComputeEngine:
         BadInput: no credentials; the message has how to get them.
     """
     return ComputeEngine(project, connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
+
+
+def regions(project: str) -> Iterator[Json]:
+    """The project's regions, each with its `quotas` (`metric`, `limit`, `usage`).
+
+    Raises:
+        BadInput: no credentials.
+        ServiceFault: refused, or no answer.
+    """
+    rest = connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
+    for page in rest.pages("regions"):
+        yield from page.get("items", ())
 
 
 class ComputeEngine:

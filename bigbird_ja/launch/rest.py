@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 
 CALL_SECONDS = 30.0  # one request
@@ -282,10 +283,29 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
         scope = "https://www.googleapis.com/auth/cloud-platform"
         return Rest(api, AuthorizedSession(google.auth.default(scopes=[scope])[0]))
     except exceptions.GoogleAuthError as error:
-        raise BadInput(
-            f"no Google credentials ({' '.join(str(error).split())[:160]}):"
-            " gcloud auth application-default login"
-        ) from error
+        raise _no_credentials(error) from error
+
+
+def default_project() -> str | None:
+    """The project of the user's credentials, or None where they have none.
+
+    Raises:
+        BadInput: no credentials.
+    """
+    import google.auth
+    from google.auth import exceptions
+
+    try:
+        return google.auth.default()[1]
+    except exceptions.GoogleAuthError as error:
+        raise _no_credentials(error) from error
+
+
+def _no_credentials(error: Exception) -> BadInput:
+    return BadInput(
+        f"no Google credentials ({shortened(str(error), 200)}):"
+        " gcloud auth application-default login"
+    )
 
 
 def seconds_of(timestamp: str) -> float:

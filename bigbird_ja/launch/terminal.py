@@ -113,7 +113,7 @@ def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
     overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Run(
         config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,
-        zone=settings.zones[0],
+        zones=settings.zones[:1],
     )  # fmt: skip
     pricing = "on_demand" if run.spec.pricing == "on_demand" else "spot"
     rows = plan.make_rows(planned, (run.spec.accelerator_type,))
@@ -181,7 +181,7 @@ class Interrupts:
         self._ask, self._say = ask, say
         self._wake = threading.Event()
         self._count = 0
-        self._deleting = False
+        self._deleting = self._by_person = False
         self._listener = signals.Listener(self._receive)
 
     def __enter__(self) -> Interrupts:
@@ -195,6 +195,7 @@ class Interrupts:
         if self._deleting and number != signal.SIGINT:
             return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
         self._count += 1
+        self._by_person |= number == signal.SIGINT
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
@@ -221,7 +222,8 @@ class Interrupts:
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
+            again = "; Ctrl-C again leaves at once" if self._by_person else ""
+            self._say(f"deleting the TPU; what is saved stays{again}")
         return answer
 
     def _answer(self) -> Stop:
@@ -275,7 +277,7 @@ def follow(
     """
     names = find_runs(bucket)
     if name not in names:
-        raise BadInput(f"--logs={name}: no such run on {bucket}: {', '.join(names) or 'none'}")
+        raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
     files, follower = BucketFiles(Run(bucket, name)), LogFollower()
     while True:
         state = files.load_state()

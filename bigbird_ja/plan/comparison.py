@@ -4,97 +4,145 @@ from __future__ import annotations
 
 import datetime
 import math
+import textwrap
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 from bigbird_ja.accelerators import hardware
+from bigbird_ja.accelerators.prices import PRICINGS
 from bigbird_ja.plan.rows import Overheads, Row, best_interval
 from bigbird_ja.process.console import human_count, human_time, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import plotting
 
-_HEADER = (
-    "machine", "pricing", "zone", "tokens/s", "rate from", "rented h", "done after", "$/h",
-    "cost $", "note",
-)  # fmt: skip
-# Columns to drop, in this order, until the table fits the terminal; `--json` has them all.
-_OPTIONAL = ("rate from", "tokens/s", "rented h", "$/h")
-_LONG = 10  # characters of a note; longer ones go below the table
 # BERT made some 40 passes over its text (Devlin et al., 2019); in left-to-right models a further
 # pass is worth next to nothing after about as many (Muennighoff et al., 2023). Fresh masks stretch
 # that, but nothing stretches it to a thousand.
 NONSENSE_EPOCHS = 1000
+_HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
 def comparison(
-    result: dict[str, Any],
-    rows: Sequence[Row],
-    overheads: Overheads,
-    prices_age: str,
-    width: int | None = None,
+    result: dict[str, Any], rows: Sequence[Row], overheads: Overheads, prices_age: str
 ) -> str:
-    """The run, the table of its rows, and the assumptions behind them.
+    """The run, a table of machines, and the assumptions; at most 79 columns.
 
     Args:
         result: of the command, as `--json` prints it.
         prices_age: of the table of prices, in words.
-        width: columns of the terminal; None where it is none, and no column is dropped.
     """
-    lines = [
+    about = [
         f"{result['steps']:,} steps of {result['tokens_per_step']:,} tokens:"
         f" {human_count(result['tokens'])} tokens"
     ]
     if result["epochs"] is not None:
-        lines[0] += f", {result['epochs']:.1f} epochs of {result['steps_per_epoch']:,.0f} steps"
-    if result["assumption"]:
-        lines.append(result["assumption"])
-    lines += [f"warning: {warning}" for warning in result["warnings"]]
-    notes = list(dict.fromkeys(row.note for row in rows if len(row.note) > _LONG))
-    cells = [
-        (
-            row.accelerator, row.pricing.replace("_", " "), row.zone or "",
-            f"{row.tokens_per_second:,.0f}", row.rate_source, _number(row.hours, ",.1f"),
-            _done_after(row), _number(row.usd_per_hour, ",.2f"), _number(row.cost_usd, ",.2f"),
-            f"({notes.index(row.note) + 1})" if row.note in notes else row.note,
-        )
-        for row in rows
-    ]  # fmt: skip
-    lines += ["", _fit(cells, width), ""]
-    lines += [f"({number}) {note}" for number, note in enumerate(notes, 1)]
-    lines.append(
+        of = "Wiki40b Japanese" if result["assumption"] else "the data set"
+        count = f"{result['epochs']:,.1f}" if result["epochs"] >= 1 else f"{result['epochs']:.2g}"
+        about[0] += f" = {count} epochs of {of} ({result['steps_per_epoch']:,.0f} steps each)"
+    about += filter(None, [result["assumption"]])
+    about += [f"warning: {warning}" for warning in result["warnings"]]
+    by_source = _by(rows, "rate_source")
+    basis = [f"tokens/s by {source}: {machines}" for source, machines in by_source.items()]
+    if others := _others(rows):
+        basis.append(f"training by the other basis, priced cycles: {others}")
+    doubts = [f"{text}: {machines}" for text, machines in _by(rows, "note").items()]
+    doubts += [f"{text}: {machines}" for text, machines in _by(rows, "unproven").items()]
+    basis.append(
         f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
-        f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
-        f" {overheads.restart_seconds / 60:g} minutes of restart; cost includes storage and egress;"
-        f" at this rate the best interval is {best_interval(overheads) / 60:.0f} minutes;"
-        " no row was timed on a rented machine yet"
+        f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints (best:"
+        f" {best_interval(overheads) / 60:.0f}) and {overheads.restart_seconds / 60:g} minutes of"
+        " restart; money includes storage and egress"
     )
-    reasons = {row.unproven for row in rows if row.unproven}
-    lines += [f"unproven: {reason}" for reason in sorted(reasons)]
-    lines.append(prices_age)
-    return "\n".join(lines)
+    notes = [*basis, *doubts, "no row was timed on a rented machine yet", prices_age]
+    paragraphs = [*about, "", _table(rows), "", *notes]
+    return "\n".join(
+        text if "\n" in text else textwrap.fill(text, 79, subsequent_indent="  ")
+        for text in paragraphs
+    )
 
 
-def _fit(rows: Sequence[Sequence[str]], width: int | None) -> str:
-    """The table with as many optional columns as the terminal has room for."""
-    kept = list(_HEADER)
-    for dropped in ("", *_OPTIONAL):
-        kept = [name for name in kept if name != dropped]
-        places = [_HEADER.index(name) for name in kept]
-        text = table([[row[place] for place in places] for row in rows], kept)
-        if width is None or max(map(len, text.splitlines())) <= width:
-            break
-    return text
+def verdict(
+    rows: Sequence[Row], chosen: Row | None, finish_by: str | None, limit: float | None
+) -> str:
+    """`cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it.
+
+    Args:
+        chosen: of `choose`.
+        finish_by, limit: the user's date and US dollars; one may be None.
+    """
+    limits = f" by {finish_by}" if finish_by else ""
+    limits += f" for at most {limit:,.2f} dollars" if limit is not None else ""
+    if chosen is None:
+        known = {
+            "fastest": choose(rows, None, None), "cheapest": choose(rows, math.inf, None)
+        }  # fmt: skip
+        others = "; ".join(f"{how} {_outcome(row)}" for how, row in known.items() if row)
+        text = f"no machine here is known to finish it{limits}" + (f": {others}" if others else "")
+        return textwrap.fill(text, 79, subsequent_indent="  ")
+    how = "fastest" if limit is not None and not finish_by else "cheapest"
+    doubt = ", ".join(filter(None, ("estimated", chosen.unproven and "unproven", chosen.note)))
+    machine = hardware.launch_type(hardware.find(chosen.accelerator))
+    text = f"{how}{limits}: {_outcome(chosen)}, {doubt}"
+    return (
+        textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
+        f"  launch --accelerator_type {machine} --pricing {chosen.pricing} --zones {chosen.zone}"
+    )
 
 
-def _done_after(row: Row) -> str:
-    if row.wall_hours is not None:
-        return human_time(row.wall_hours * 3600)
-    return "never" if row.hours is None else "by its limits"
+def _outcome(row: Row) -> str:
+    """`v6e-8 spot, 27 dollars, 8.5 h`."""
+    usd, pricing = row.cost_usd or 0.0, row.pricing.replace("_", " ")
+    money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
+    return f"{row.accelerator} {pricing}, {money} dollars, {row.wall_hours or 0.0:,.1f} h"
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _table(rows: Sequence[Row]) -> str:
+    """A line for each machine, spot and on demand side by side; then what is not rented."""
+    rented: dict[str, dict[str, Row]] = {}
+    free = []
+    for row in rows:
+        if row.pricing in PRICINGS:
+            rented.setdefault(row.accelerator, {})[row.pricing] = row
+        else:
+            free.append((
+                row.accelerator, human_count(row.tokens_per_second),
+                "-" if row.hours is None else human_time(row.hours * 3600), "0.00",
+                row.pricing, "-",
+            ))  # fmt: skip
+    cells = []
+    for name, by_pricing in rented.items():
+        first = by_pricing.get("spot") or by_pricing["on_demand"]
+        done = "never" if first.wall_hours is None else human_time(first.wall_hours * 3600)
+        spot, demand = _money(by_pricing.get("spot")), _money(by_pricing.get("on_demand"))
+        rate = human_count(first.tokens_per_second)
+        cells.append((name, rate, done, spot, first.zone or "", demand))
+    return table([*cells, *free], _HEADER)
+
+
+def _money(row: Row | None) -> str:
+    return "-" if row is None or row.cost_usd is None else f"{row.cost_usd:,.2f}"
+
+
+def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
+    """Each text of a field with the machines whose rows have it."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        is_lent = field == "note" and row.pricing not in PRICINGS
+        name = f"{row.pricing}'s {row.accelerator}" if is_lent else row.accelerator
+        if text := getattr(row, field):
+            names.setdefault(text, {})[name] = None
+    return {text: ", ".join(machines) for text, machines in names.items()}
+
+
+def _others(rows: Sequence[Row]) -> str:
+    """Hours of training by the basis that was not taken."""
+    hours = {
+        row.accelerator: row.training_hours * row.tokens_per_second / row.other_tokens_per_second
+        for row in rows
+        if row.other_tokens_per_second
+    }
+    return ", ".join(f"{name} {time:,.1f} h" for name, time in hours.items())
 
 
 def hours_until(text: str, now: datetime.datetime) -> float:
@@ -144,44 +192,6 @@ def choose(rows: Sequence[Row], hours: float | None, max_cost: float | None) -> 
     ]
     keys = ("wall_hours", "cost_usd") if hours is None else ("cost_usd", "wall_hours")
     return min(able, key=attrgetter(*keys), default=None)
-
-
-def describe_choice(
-    chosen: Row | None, rows: Sequence[Row], finish_by: str | None, max_cost: float | None
-) -> str:
-    """The machine to take, or the fastest and the cheapest where none qualifies.
-
-    Args:
-        chosen: of `choose`.
-        finish_by, max_cost: the user's limits; one may be None.
-    """
-    limits = [f"by {finish_by}"] if finish_by else []
-    limits += [f"for at most {max_cost:,.2f} USD"] if max_cost is not None else []
-    if chosen is not None:
-        how = "cheapest" if finish_by else "fastest"
-        doubts = f" ({chosen.note})" if chosen.note else ""
-        machine = hardware.launch_type(hardware.find(chosen.accelerator))
-        return (
-            f"choice: the {how} {' '.join(limits)} is {_outcome(chosen)} expected{doubts}\n"
-            f"  launch --accelerator_type {machine} --pricing {chosen.pricing}"
-            f" --zones {chosen.zone}"
-        )
-    lines = [f"choice: no machine here is done {' '.join(limits)}"]
-    fastest, cheapest = choose(rows, None, None), choose(rows, math.inf, None)
-    if fastest and cheapest:
-        lines += [
-            f"  fastest: {_outcome(fastest)}",
-            f"  cheapest: {_outcome(cheapest)}",
-            "  fewer --tokens, or larger slices by --preflight, may do",
-        ]
-    return "\n".join(lines)
-
-
-def _outcome(row: Row) -> str:
-    """`v5e-8 spot: 15 h 35 min, 29.76 USD`."""
-    time = human_time((row.wall_hours or 0.0) * 3600)
-    pricing = row.pricing.replace("_", " ")
-    return f"{row.accelerator} {pricing}: {time}, {row.cost_usd or 0.0:,.2f} USD"
 
 
 def warnings_of_length(epochs: float | None, steps: int) -> list[str]:

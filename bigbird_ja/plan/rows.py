@@ -18,6 +18,12 @@ from bigbird_ja.settings.values import first_phase
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
 COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
+# The share of the rate by machine code that is expected: it knows no waiting for hosts or links.
+# Priced cycles get no factor: of one program (base-4096, XLA's attention, on v5e and v6e) they are
+# some 1.9 times the cycles by machine code, which is about as much.
+REACHED = 0.6
+HERE = 0.4  # share of NumPy's rate; steps of tiny-cpu reached 0.4 to 0.6 of it on two x86-64 cores
+LEAST_STEP_SECONDS = 5e-3  # what a host takes to start a step, assumed: it limits tiny models
 
 # Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
 # tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
@@ -121,30 +127,46 @@ class Rate:
     source: str
     in_first_phase: float | None = None  # on short sequences; None: not known, or no such phase
     fits: bool | None = None  # by preflight; None where it has no entry for the machine
+    other: float | None = None  # tokens per second by the basis that is not taken
+    other_source: str = ""
 
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
-    """Tokens per second: by preflight where the step was compiled and fits, else by an assumed
-    share of the peak. A whole slice is compiled with the sums over its devices, so it goes before a
-    single chip.
+    """Tokens per second: by preflight where the step was compiled and fits, else by the share of
+    the peak that it counts for base-4096. By machine code, of which `REACHED` is taken, where there
+    is any. A whole slice is compiled with the sums over its devices, so it goes before a chip.
 
     Args:
-        mfu: `--mfu`, for all machines; None: the table's value for each.
+        mfu: `--mfu`, for all machines, and taken whole; None: the table's value for each.
     """
+    most = tokens_per_step(config) / LEAST_STEP_SECONDS
+    rate = _rate(machine, config, figures, mfu)
+    if rate.tokens_per_second <= most:
+        return rate
+    return Rate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", None, rate.fits)
+
+
+def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
     entries = [e for e in figures.slices if hardware.of_topology(str(e["topology"])) == machine]
     entries += [e for e in figures.chips if e["chip"] == machine.chip]
     fits = bool(entries[0].get("fits", True)) if entries else None
     if entries and (rate := _compiled_rate(entries[0], machine.units)):
         return rate
-    share, phase = mfu or machine.mfu, first_phase(config)
+    by_code = machine.code_mfu is not None and not mfu
+    share = mfu or (REACHED * machine.code_mfu if machine.code_mfu else machine.priced_mfu)
+    phase = first_phase(config)
     rates = [
         machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
         for one in (config, phase)
         if one is not None
     ]
-    basis = "" if mfu else ", priced cycles"  # the shares of the table are by them
+    basis = f"{REACHED:g} x machine code" if by_code else "priced cycles"
+    if not machine.chip:
+        basis = f"what NumPy multiplies now, {machine.peak_flops / 1e9:,.0f} GFLOP/s"
+    source = f"MFU {share:.0%}, " + ("assumed" if mfu else basis)
     short = rates[1] if len(rates) > 1 else None
-    return Rate(rates[0], f"assumed MFU {share:.0%}{basis}", short, fits)
+    other = (rates[0] * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
+    return Rate(rates[0], source, short, fits, *other)
 
 
 def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
@@ -163,16 +185,18 @@ def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
     if not entry.get(key):
         return None
     rates, basis = [one[key] * units for one in phases], "priced cycles"
+    other: tuple[float | None, str] = (None, "")
     if all(
         one.get("priced_cycles")
         and one.get("code_cycles")
         and (one.get("code_coverage") or 0.0) >= COUNTED
         for one in phases
     ):
-        basis = "machine code"
-        rates = [one[key] * units * (one["priced_cycles"] / one["code_cycles"]) for one in phases]
+        other, basis = (rates[0], basis), f"{REACHED:g} x machine code"
+        faster = [REACHED * one["priced_cycles"] / one["code_cycles"] for one in phases]
+        rates = [rate * factor for rate, factor in zip(rates, faster, strict=True)]
     short = rates[1] if len(rates) > 1 else None
-    return Rate(rates[0], f"{source}, {basis}", short, bool(entry.get("fits", True)))
+    return Rate(rates[0], f"{source}, {basis}", short, bool(entry.get("fits", True)), *other)
 
 
 @dataclass(frozen=True)
@@ -182,7 +206,7 @@ class Run:
     Args:
         steps: optimiser steps to run.
         bucket_region: where data and checkpoints lie, such as `us-central1`; None: beside the TPU.
-        zone: where the machine is; None: the cheapest for each.
+        zones: where the machine may be; empty: the cheapest for each.
         mfu: see `rate_of`.
     """
 
@@ -192,9 +216,10 @@ class Run:
     prices: Prices
     overheads: Overheads
     bucket_region: str | None = None
-    zone: str | None = None
+    zones: Sequence[str] = ()
     figures: Figures = Figures()
     mfu: float | None = None
+    here: float | None = None  # FLOP/s of this machine's matrix products; None: no row for it
 
 
 @dataclass(frozen=True)
@@ -203,7 +228,7 @@ class Row:
 
     accelerator: str
     pricing: str  # on_demand, spot, or the provider of a free machine
-    zone: str | None  # where that price holds: the cheapest, or `--zone`
+    zone: str | None  # where that price holds: the cheapest, or the cheapest of `--zones`
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
@@ -219,6 +244,8 @@ class Row:
     divides: bool  # the global batch, over the machine's devices and accumulation steps
     unproven: str  # why the row is in doubt, or ""
     note: str  # all doubts, in a few words
+    other_tokens_per_second: float | None = None  # by the basis that is not taken
+    other_source: str = ""
 
     @property
     def runs(self) -> bool:
@@ -244,6 +271,9 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
             _row(run, hardware.find(free.machine), provider, None, 0.0, free.note)
             for provider, free in run.prices.free.items()
         ]
+        if run.here:
+            here = Machine("this machine", "", 1, 1, 1, run.here, HERE, None, "")
+            rows.append(_row(run, here, "here", None, 0.0, ""))
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
             for zone, price in _best_offer(run, machine, pricing):
@@ -254,8 +284,7 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
 def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str, float | None]]:
     """The zone and its US dollars per hour; empty where the machine is not offered so."""
     offers = run.prices.by_zone(machine.name, pricing)
-    if run.zone is not None:
-        return [(zone, price) for zone, price in offers if zone == run.zone]
+    offers = [offer for offer in offers if not run.zones or offer[0] in run.zones]
     if run.bucket_region is not None:  # beside the data, where that can be
         offers.sort(key=lambda offer: run.prices.egress_per_gb(str(run.bucket_region), offer[0]))
     priced = [offer for offer in offers if offer[1] is not None]
@@ -298,13 +327,13 @@ def _row(
         "" if batch % parts == 0 else f"a batch of {batch} does not divide by {parts}",
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
         free_note or "",
-        "" if price is not None else "no price is known: --prices",
-        "unproven" if machine.unproven else "",
+        "" if price is not None else "no price is known: --price_file",
     )
     return Row(
         machine.name, pricing, zone, rate.tokens_per_second, rate.source, price, training,
         hours, wall, preemptions, compute, storage, egress, total,
         rate.fits, batch % parts == 0, machine.unproven, "; ".join(filter(None, doubts)),
+        rate.other, rate.other_source,
     )  # fmt: skip
 
 

@@ -97,6 +97,11 @@ def describe(result: Mapping[str, Any]) -> str:
         lines.append(
             "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
         )
+    if result.get("lacking"):
+        lines.append(
+            f"warning: not the step that trains on this chip, which has attention as a kernel"
+            f" and is cheaper ({result['lacking']} for that)"
+        )
     if "first_phase" in result:
         lines.append(_first_phase(result))
     return "\n".join([head, *(f"  {line}" for line in lines)])

@@ -72,7 +72,7 @@ def of_topologies(
 
 def _place(name: str) -> Place:
     match = _NAME.fullmatch(name)
-    kind = match[1] if match else name.partition(":")[0]
+    kind = match[1] if match else re.split("[:-]", name)[0]
     if kind not in CHIPS:
         raise BadInput(
             f"--topology {name}{nearest(kind, CHIPS)}: CHIP:SHAPE, such as v5e:2x4; chips:"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from bigbird_ja.process.redaction import redact
@@ -38,7 +40,9 @@ class LiveLine:
         """What fits in one line; None where it is no terminal."""
         if not self.is_terminal:
             return None
-        return max(os.get_terminal_size(self._stream.fileno()).columns - 1, 1)
+        columns = os.get_terminal_size(self._stream.fileno()).columns
+        columns = columns or shutil.get_terminal_size().columns  # 0: it does not know its size
+        return max(columns - 1, 1)
 
     def show(self, text: str) -> None:
         """Writes the text in place of the one before."""
@@ -157,11 +161,32 @@ def log(message: str, stream: TextIO | None = None) -> None:
     """One line for people, on standard error, above a progress line that is shown there; without
     credentials."""
     message = "\n".join(map(printable, redact(message).split("\n")))
+    if message.startswith("warning: ") and (stream or sys.stderr).isatty():
+        message = f"\x1b[33m{message}\x1b[0m"  # yellow, to be seen among other lines
     with LiveLine._lock:
         if stream is None and LiveLine._shown is not None:
             LiveLine._shown.above(message)
         else:
             print(message, file=stream or sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def waiting(what: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
+    """Logs what the block does, and again after every so many seconds how long it has taken."""
+    start, done = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not done.wait(seconds):
+            log(f"{what}: {human_time(time.monotonic() - start)} so far")
+
+    log(f"{what} ...")
+    thread = threading.Thread(target=remind, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def printable(text: str) -> str:
@@ -173,6 +198,15 @@ def printable(text: str) -> str:
 
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in hidden else c for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """Another program's words on one line of at most `most` characters, cut between words."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    head = text[: most - 4]
+    return f"{head[: head.rfind(' ', most // 2)] if ' ' in head[most // 2 :] else head} ..."
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
@@ -234,11 +268,12 @@ def human_count(n: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h`."""
+    """`45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h`, `1,200 d`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
     if seconds < 86400:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    return f"{int(seconds // 86400)} d {int(seconds % 86400 // 3600)} h"
+    days = int(seconds // 86400)
+    return f"{days} d {int(seconds % 86400 // 3600)} h" if days < 100 else f"{days:,} d"

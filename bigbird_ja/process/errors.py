@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import re
 from typing import Any, NamedTuple
 
-from bigbird_ja.process.console import printable
+from bigbird_ja.process.console import printable, shortened
 from bigbird_ja.process.redaction import redact
 
 
@@ -142,13 +143,33 @@ _RULES = [_Rule(*rule) for rule in (
 )]  # fmt: skip
 
 
-# Packages that pip does not install with ours, since some machines bring their own.
-_INSTALL = {
+# Packages that pip does not install with ours: some machines bring their own, or few need them.
+INSTALL = {
     "tensorflow": "pip install 'bigbird-ja[tensorflow]'",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
     "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
     "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+    "libtpu": "pip install 'bigbird-ja[preflight]', or [tpu] on a TPU",
+    "safetensors": "pip install 'bigbird-ja[huggingface]'",
+    "transformers": "pip install 'bigbird-ja[huggingface]'",
+    "pyarrow": "pip install 'bigbird-ja[arrow]'",
+    "fugashi": "pip install 'bigbird-ja[words]'",
 }
+
+
+def require(*modules: str) -> None:
+    """Refuses at once what would fail later for want of a package.
+
+    Args:
+        modules: names in `INSTALL`; `a|b` is one of two.
+
+    Raises:
+        BadInput: naming the package and the extra that has it.
+    """
+    for names in modules:
+        first = names.split("|")[0]
+        if not any(importlib.util.find_spec(name) for name in names.split("|")):
+            raise BadInput(f"{first} is not installed here: {INSTALL[first]}")
 
 
 def classify(error: BaseException) -> CommandError | None:
@@ -160,8 +181,8 @@ def classify(error: BaseException) -> CommandError | None:
     if isinstance(error, MemoryError):
         what = str(error) or "an allocation failed"
         return OutOfMemory(f"out of memory on this machine: {what}")
-    if isinstance(error, ModuleNotFoundError) and error.name in _INSTALL:
-        return BadInput(f"{error.name} is not installed here: {_INSTALL[error.name]}")
+    if isinstance(error, ModuleNotFoundError) and error.name in INSTALL:
+        return BadInput(f"{error.name} is not installed here: {INSTALL[error.name]}")
     if isinstance(error, SystemExit):  # a library's own parser of options
         return BadInput("a library refused its options: see the lines above")
     if isinstance(error, OSError):
@@ -196,7 +217,7 @@ def telling_line(error: BaseException) -> str:
             words.append(line)
     joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
     text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
-    return redact(text)[:400] or type(error).__name__
+    return shortened(redact(text), 400) or type(error).__name__
 
 
 def _classify_os_error(error: OSError) -> CommandError | None:

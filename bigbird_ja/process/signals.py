@@ -212,7 +212,8 @@ class StopRequest:
                 self._timer.daemon = True
                 self._timer.start()
         if is_first:
-            self._log(f"{name}: finishing the step and saving; Ctrl-C again leaves at once")
+            again = "; Ctrl-C again leaves at once" if name == name_of(signal.SIGINT) else ""
+            self._log(f"{name}: finishing the step and saving{again}")
             self.tell(name)
 
     def answered(self) -> None:

@@ -4,14 +4,20 @@ still be reported. With `--json`, standard output is for the one line of results
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import importlib.abc
+import importlib.util
 import io
 import json
 import math
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, TextIO
 
 from bigbird_ja.process.errors import STREAMS, BadInput, CommandError
@@ -264,3 +270,58 @@ def _silence(number: int) -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)
         os.close(null)
+
+
+# What TensorFlow's C++ writes from 2.21 on, whatever its log level is: lines below an error.
+_NOTICE = re.compile(
+    rb"WARNING: All log messages before absl::|[IW]\d{4} [\d:. ]+\S+\.cc:\d+\]"
+    rb"|To enable the following instructions"
+)
+
+
+@contextlib.contextmanager
+def without_notices() -> Iterator[None]:
+    """Standard error without TensorFlow's notices; other lines come when the block ends, or the
+    process."""
+    with tempfile.TemporaryFile() as kept:
+        real = os.dup(2)
+
+        def restore() -> None:
+            os.dup2(real, 2)
+            kept.seek(0)
+            with contextlib.suppress(OSError):
+                os.write(2, b"".join(line for line in kept if not _NOTICE.match(line)))
+
+        os.dup2(kept.fileno(), 2)
+        atexit.register(restore)
+        try:
+            yield
+        finally:
+            atexit.unregister(restore)
+            restore()
+            os.close(real)
+
+
+class QuietImport(importlib.abc.MetaPathFinder):
+    """Imports a package `without_notices`, the first time that something wants it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        if name not in sys.modules:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The package's own spec, its loader made quiet."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                with without_notices():
+                    execute(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

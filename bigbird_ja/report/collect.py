@@ -69,12 +69,24 @@ class Run:
         return sum(session.end - session.start for session in self.sessions)
 
     @property
+    def train_seconds(self) -> float:
+        """Time in which steps were made, as the model card states it."""
+        logged = self.metrics[-1].get("train_seconds") if self.metrics else None
+        return self.seconds if logged is None else logged
+
+    @property
+    def interruptions(self) -> int:
+        """Ends other than `finished`, as the model card counts them."""
+        return run_log.unfinished_starts(self.events) - self.is_running
+
+    @property
     def eta_seconds(self) -> float | None:
         """Seconds to the last step at the mean pace of training so far."""
         if not self.metrics or not self.total_steps or not self.metrics[-1]["step"]:
             return None
-        trained = self.metrics[-1].get("train_seconds") or self.seconds
-        return max(0.0, trained / self.metrics[-1]["step"] * (self.total_steps - self.step))
+        return max(
+            0.0, self.train_seconds / self.metrics[-1]["step"] * (self.total_steps - self.step)
+        )
 
     @property
     def cost_usd(self) -> float | None:

@@ -14,7 +14,8 @@ from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
 from bigbird_ja.report.collect import Run
 from bigbird_ja.run.records import Example
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.option import is_used
+from bigbird_ja.settings.schema import RUN_SETTINGS, Config
 from bigbird_ja.settings.values import flatten
 
 
@@ -61,14 +62,15 @@ def _card(run: Run, index: int) -> str:
         return "-" if value is None else format(value, form)
 
     last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {}
-    total, seconds = run.total_steps, run.eta_seconds if run.is_running else run.seconds
+    total = run.total_steps
+    seconds = run.eta_seconds if run.is_running else run.train_seconds
     facts = {
         "step": f"{run.step:,}" + (f" / {total:,}" if total else ""),
         "loss": number(last.get("loss"), ".4f"),
         "masked-LM accuracy": number(last.get("masked_lm_accuracy"), ".2%"),
         "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
         "ETA" if run.is_running else "trained for": "-" if seconds is None else human_time(seconds),
-        "interruptions": f"{len(run.breaks):,}",
+        "interruptions": f"{run.interruptions:,}",
         "preemptions": f"{len(run.times_of('preempted')):,}",
     }
     if run.cost_usd is not None:
@@ -206,13 +208,18 @@ def _environment(run: Run) -> dict[str, Any]:
     return {
         "sessions": len(run.sessions),
         "checkpoints saved": len(run.times_of("saved")),
-        "wall time training": human_time(run.seconds),
+        "wall time of all sessions": human_time(run.seconds),
         **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
 
 
 def _changed_settings(run: Run) -> dict[str, Any]:
+    """Of those that a run uses: how its tokenizer and data were made is their own record's."""
     defaults = flatten(Config())
     values = flatten(run.config) if run.config else {}
-    return {key: value for key, value in values.items() if value != defaults.get(key)}
+    return {
+        key: value
+        for key, value in values.items()
+        if value != defaults.get(key) and is_used(key, RUN_SETTINGS)
+    }

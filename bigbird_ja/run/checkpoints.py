@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from bigbird_ja import storage
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.records import Time
 from bigbird_ja.storage import decode
@@ -335,7 +336,7 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
         reader = tf.train.load_checkpoint(prefix)
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        why = " ".join(str(error).split())[:200]
+        why = shortened(str(error), 200)
         raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
 
 

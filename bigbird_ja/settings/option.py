@@ -46,6 +46,8 @@ class Option:
     filled: bool = False  # a text that cannot be empty
     # Of flags alone:
     setting: str = ""  # the setting that it sets
+    form: str = ""  # what `--help` writes for its value, where that is not the type
+    group: str = ""  # the heading of `--help` under which it stands
     many: bool = False  # repeatable
     commas: bool = False  # values separated by commas
     required: bool = False

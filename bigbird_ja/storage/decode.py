@@ -221,7 +221,8 @@ def read_yaml(text: str, where: str) -> Any:
     except RecursionError as error:
         raise BadInput(f"{where}: lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
-        raise BadInput(f"{where}: not YAML: {' '.join(str(error).split())[:300]}") from error
+        text = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise BadInput(f"{where}: not YAML: {text[:300]}") from error
 
 
 class _Refused(Exception):

@@ -17,6 +17,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput, Refused, StorageError
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.storage.paths import Stat, encode_crc32c, split_remote
@@ -330,7 +331,7 @@ def reason(error: BaseException) -> str:
             message = str(error.response.json()["error"]["message"])  # type: ignore[attr-defined]
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
-        return f"{status} {redact(message)}"[:200].strip()
+        return shortened(f"{status} {redact(message)}", 200)
     if isinstance(error, CorruptError):
         return str(error)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.folder_files import DEFINITION, Files
@@ -170,7 +171,7 @@ class FolderTokenizer(Tokenizer):
         try:
             engine = tokenizers.Tokenizer.from_str(self._files.definition_json.decode("utf-8"))
         except Exception as error:  # it raises no other type
-            reason = " ".join(str(error).split())[:200]
+            reason = shortened(str(error), 200)
             raise BadInput(
                 f"{self._files.path(DEFINITION)}: tokenizers {tokenizers.__version__}"
                 f" cannot read it ({reason}): give a whole file, or install a later version"

@@ -18,6 +18,7 @@ from typing import Any
 
 from bigbird_ja.data import verify
 from bigbird_ja.data.verify import DataGuard
+from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
@@ -160,10 +161,13 @@ class Trainer:
         """No step is left: makes up for what a kill after the last step has prevented, the last
         evaluation and the record of the end."""
         step, checkpoint = self.resumption.step, self.resumption.checkpoint
+        is_past = f", past training.num_train_steps={self.total:,}" if step > self.total else ""
         self.deps.log(
-            f"{self.job.model_dir}: already at step {step:,}: nothing left to do (a larger"
+            f"{self.job.model_dir}: already at step {step:,}{is_past}: nothing left to do (a larger"
             " --num_train_steps continues)"
         )
+        if is_past:  # a run of another length, finished or not: its record stays as it is
+            return self.ends.reached("finished", is_new=False)
         self.evaluations.begin(step)
         if checkpoint is None or not self.evaluations.is_due(step):
             return self.ends.reached("finished", is_new=not self.run_dir.is_recorded_as_finished())
@@ -187,7 +191,8 @@ class Trainer:
         try:
             with self._threads():
                 self.deps.mark("compile")
-                self.engine.begin()
+                with waiting("compiling the step, or loading it where it is kept", self.deps.log):
+                    self.engine.begin()
                 self.ends.has_stepped = True
                 self.deps.mark("session")
                 self.watchdog.tick()

@@ -176,6 +176,9 @@ class FakeCompute(Service):
             match parts:
                 case ["zones"]:
                     return 200, {"items": [{"name": zone} for zone in ZONES]}
+                case ["regions"]:
+                    quota = {"metric": "PREEMPTIBLE_TPU_LITE_PODSLICE_V5", "limit": 8, "usage": 4}
+                    return 200, {"items": [{"name": "us-central1", "quotas": [quota]}]}
                 case [*_, "operations", name]:
                     return lookup(self._operations.get(name), name)
                 case ["zones", zone, _, name, "listErrors"]:

@@ -18,7 +18,7 @@ GOOD: dict[str, str] = {
     " --seq_length=256 --num_shards=4 --eval_fraction=0.1",
     "check-data": "--data_dir={in}/data",
     "config": "{in}/config.yaml",
-    "plan": "--config={in}/config.yaml --data_dir={in}/data --prices={in}/prices.yaml"
+    "plan": "--config={in}/config.yaml --data_dir={in}/data --price_file={in}/prices.yaml"
     " --preflight={in}/preflight.json --plot={out}/plan.png",
     "preflight": "--config={in}/config.yaml --output={out}/figures.json --dump_hlo={out}/hlo",
     "pretrain": "--config={in}/config.yaml --data_dir={in}/data --model_dir={out}/model"
@@ -27,12 +27,14 @@ GOOD: dict[str, str] = {
     "fill-mask": "--model_dir={in}/model --text=日本の[MASK]",
     "report": "--model_dir={in}/model --output={out}/report.html",
     "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
-    "launch": "--config={in}/config.yaml --prices={in}/prices.yaml --dry_run",
+    "launch": "--config={in}/config.yaml --price_file={in}/prices.yaml --dry_run",
     "status": "--bucket=gs://bucket",
+    "logs": "base-1 --bucket=gs://bucket",
     "down": "--project=project --yes --dry_run",
+    "doctor": "",
 }
 # These reach for a service: they are given hostile values only where no service is asked before.
-REMOTE = frozenset({"status", "down"})
+REMOTE = frozenset({"status", "logs", "down", "doctor"})
 # These compile for minutes: a good invocation is not run to its end.
 LONG = frozenset({"preflight", "demo"})
 

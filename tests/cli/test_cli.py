@@ -132,3 +132,40 @@ def test_variables_of_libraries_are_refused_in_one_line_or_do_not_matter(
     if status:
         assert ended.stderr.startswith(f"bigbird-ja: {name}") and ended.stderr.count("\n") == 1
         assert value not in ended.stderr, "a variable may hold a secret"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["pre"], "preflight pretrain"),
+        (["pretrain", "--en"], "--engine"),
+        (["pretrain", "--engine", ""], "auto estimator pjrt"),
+        (["config", "--config", "tin"], "tiny-cpu"),
+        (["pretrain", "--data_dir", "x"], ""),
+    ],
+)
+def test_bash_completes_commands_flags_and_their_values(words: list[str], completed: str) -> None:
+    ended = run_cli("--completion", "bash")
+    typed = " ".join(f"'{word}'" for word in ("bigbird-ja", *words))
+    ask = f'COMP_WORDS=({typed})\nCOMP_CWORD={len(words)}\n_bigbird_ja\necho "${{COMPREPLY[*]}}"'
+    result = subprocess.run(
+        ["bash", "-c", f"{ended.stdout}\n{ask}"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == completed and not result.stderr
+
+
+def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture
+) -> None:
+    there = errors.importlib.util.find_spec
+    monkeypatch.setattr(
+        errors.importlib.util, "find_spec", lambda name: None if name == "jax" else there(name)
+    )
+    monkeypatch.setitem(errors.INSTALL, "tensorflow_estimator", "x")
+    monkeypatch.chdir(tmp_path)
+    if there("tensorflow_estimator") is None:
+        assert main.run_command_line(["demo"]) == 2
+        assert "jax is not installed here: pip install 'bigbird-ja[cpu]'" in capsys.readouterr().err
+    assert main.run_command_line(["preflight"]) == 2
+    assert "jax is not installed" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [], "nothing was made"

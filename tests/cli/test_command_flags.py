@@ -12,6 +12,7 @@ from bigbird_ja.cli import command_flags, main
 from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS
 
 
@@ -66,7 +67,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
 def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None:
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
     text = main.command_help(main.load_command(command), command)
-    entry = text[text.index(f"  --{flag.name}=") :].split("\n  --")[0]
+    entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
 
@@ -81,15 +82,15 @@ def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> 
     if equals:  # the default of the other one may be what is needed
         others = declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(other for other in others if other != needed)}")
-    wanted = f"--{flag.name} has no effect without --{option.needs[0]}"
+    wanted = f"--{flag.name} has no effect without --{option.needs[0].replace('=', ' ')}"
     assert wanted in refusal(command, *arguments)
 
 
 @pytest.mark.parametrize(
     ("setting", "flag"),
     [
-        ("training.eval_every_steps=5", "--mode=train_and_eval"),
-        ("training.eval_max_batches=5", "--mode=train_and_eval"),
+        ("training.eval_every_steps=5", "--mode train_and_eval"),
+        ("training.eval_max_batches=5", "--mode train_and_eval"),
         ("tpu.name=x", "--use_tpu"),
     ],
 )
@@ -98,7 +99,7 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
 ) -> None:
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
-    command_flags.resolve(parse("pretrain", *arguments, flag))
+    command_flags.resolve(parse("pretrain", *arguments, *flag.split()))
     printed = refusal("launch", "--dry_run", f"--set={setting}")
     assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
 
@@ -136,16 +137,41 @@ def test_unknown_flags_name_near_ones_by_letters_and_meaning() -> None:
 
 
 def test_hyphens_stand_for_underscores_in_names_alone() -> None:
-    args = parse("make-data", *enough("make-data"), "--seq-length=64", "--nonsp")
+    args = parse("make-data", *enough("make-data"), "--seq-length=64", "--no-nsp")
     assert args.seq_length == 64 and args.nsp is False
     args = parse("fill-mask", *enough("fill-mask", "text"), "--top-k", "3", "--text=a-b")
     assert (args.top_k, args.text) == (3, "a-b")
+    assert parse("fill-mask", *enough("fill-mask"), "--text", "--a-b").text == "--a-b"
 
 
 def test_stray_words_are_refused_but_for_the_one_that_a_command_takes() -> None:
     assert parse("config", "tiny-cpu", "--set=model.num_layers=3").config == "tiny-cpu"
     for words in (["plan", "x"], ["config", "x", "y"], ["config", "x", "--config=y"]):
         assert "unexpected argument" in refusal(*words)
+
+
+def test_a_stray_word_names_the_flag_that_it_is_meant_for() -> None:
+    assert "did you mean --input x.txt?" in refusal("tokenize", "x.txt")
+    by_shell = refusal("tokenize", "--output_prefix=x", "--input", "a.txt", "b.txt", "c.txt")
+    assert "quote a pattern: --input 'FOLDER/*', or repeat --input" in by_shell
+
+
+def test_all_that_is_missing_is_named_at_once() -> None:
+    assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
+    names = "--name, --project, --bucket, --data_dir are needed (or --dry_run):"
+    assert names in refusal("launch")
+
+
+def test_help_shows_a_presets_values_and_what_is_required_first() -> None:
+    module = main.load_command("pretrain")
+    text = " ".join(main.command_help(module, "pretrain", "tiny-cpu").split())
+    steps = resolve_config("tiny-cpu")[0].training.num_train_steps
+    assert f"(default: {steps}, from preset tiny-cpu)" in text
+    headings = ["Required:", "Flags:", "Several hosts:", "Settings:", "In most commands:"]
+    places = [text.index(heading) for heading in headings]
+    assert places == sorted(places)
+    with pytest.raises(BadInput, match="no such preset"):
+        main.command_help(module, "pretrain", "no-such")
 
 
 def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
@@ -157,8 +183,8 @@ def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
 
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=("tpu",))
     text = " ".join(main.command_help(command, "fake").split())
-    assert "--count=INT How many. [pieces, 1 to 9] (default: 3)" in text
-    assert "--share=FLOAT Which share. [above 0 below 1] (default: by machine)" in text
+    assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
+    assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text
-    assert "--many=STRING Paths. [repeatable] (default: none)" in text
+    assert "--many PATH Paths. [repeatable] (default: none)" in text
     assert "Of use here: tpu.*." in text

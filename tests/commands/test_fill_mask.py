@@ -41,7 +41,7 @@ def test_each_mask_has_its_candidates(fill_mask):
 def test_long_text_from_a_file_and_standard_input_agree(fill_mask, tmp_path, standard_input):
     text = "漢字とかな" * 20 + "[MASK]です。\n"
     (tmp_path / "t.txt").write_text(text, encoding="utf-8")
-    from_file = fill_mask("--step=4", f"--file={tmp_path}/t.txt", "--json")
+    from_file = fill_mask("--step=4", f"--input={tmp_path}/t.txt", "--json")
     standard_input(io.BytesIO(text.encode()))
     assert fill_mask("--step=4", "--json").json == from_file.json
     assert from_file.json["step"] == 4
@@ -54,7 +54,7 @@ def test_a_text_without_an_end_is_not_read_to_it(fill_mask, standard_input, tmp_
     assert ended.status == 2 and "standard input: more than 1,048,576 bytes" in ended.stderr
     (tmp_path / "t.txt").write_bytes(b"[MASK]")
     os.truncate(tmp_path / "t.txt", 64 << 30)
-    ended = fill_mask(f"--file={tmp_path}/t.txt")
+    ended = fill_mask(f"--input={tmp_path}/t.txt")
     assert ended.status == 2 and "t.txt: more than 1,048,576 bytes" in ended.stderr
 
 

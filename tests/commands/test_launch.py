@@ -76,9 +76,9 @@ def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
         (["--name=Bad_Name"], "lower-case"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
-        (["--prices=/nonexistent.yaml"], "no such file"),
+        (["--price_file=/nonexistent.yaml"], "no such file"),
         (["--zones=us-central9-z"], "v3-8 is not offered there"),
-        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "zones: us-central2-b"),
+        (["--accelerator_type=v4-8", "--zones=us-central1-a"], "nearest: us-central2-b"),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
         (["--data_dir=gs://me:secret@b/d"], "belong there"),

@@ -27,12 +27,26 @@ from testkit.fakes.gcs_process import FakeGcs
 from testkit.zygote import Zygote
 from tests.commands.pretraining import STEPS, Runs, events, refused, resumed_at_last
 
+RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
+
 
 def test_finished_work_is_reported_as_finished(runs: Runs, tmp_path: Path) -> None:
     again = runs.zygote.run(*runs.copied(tmp_path))
     assert again.status == 0 and "nothing left to do" in again.err
     assert again.result["loss"] == runs.ended.result["loss"]
     assert events(tmp_path / "model").count("finished") == 1
+
+
+def test_a_run_that_is_past_the_length_asked_for_stays_as_it_is_recorded(
+    runs: Runs, tmp_path: Path
+) -> None:
+    """It was recorded as finished with the shorter length."""
+    before = runs.copied(tmp_path)
+    kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
+    again = runs.zygote.run(*before, f"--num_train_steps={STEPS - 5}")
+    assert again.status == 0 and again.result["global_step"] == STEPS
+    assert f"step {STEPS}, past training.num_train_steps={STEPS - 5}" in again.err
+    assert kept == {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
 
 
 @pytest.mark.parametrize("how", ["SIGHUP", "--max_train_minutes=1"])

@@ -117,7 +117,7 @@ def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
 
     assert follow(str(tmp_path), "run-1", shown.append, sleep) == "finished at step 3"
     assert shown == ["one", "two", "three", "finished at step 3"]
-    status, result = support.run(["launch", "--logs=run-1", f"--bucket={tmp_path}"])
+    status, result = support.run(["logs", "run-1", f"--bucket={tmp_path}"])
     assert (status, result["ending"]) == (0, "finished at step 3")
-    status, result = support.run(["launch", "--logs=run-2", f"--bucket={tmp_path}"])
+    status, result = support.run(["logs", "run-2", f"--bucket={tmp_path}"])
     assert status == 2 and "run-1" in result["error"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 import pytest
 
 from bigbird_ja.plan import comparison
-from bigbird_ja.plan.rows import Row
+from bigbird_ja.plan.rows import Overheads, Row
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import plotting
 
@@ -78,6 +79,27 @@ def test_hours_until_a_date(text: str, hours: float) -> None:
 def test_bad_dates_are_refused(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
         comparison.hours_until(text, NOW)
+
+
+def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it() -> None:
+    rows = [row("v3-8", 100.0, 10.0), row("v2-8", None, None)]
+    chosen = comparison.choose(rows, math.inf, None)
+    lines = comparison.verdict(rows, chosen, None, None).splitlines()
+    assert lines[0] == "cheapest: v3-8 spot, 10 dollars, 100.0 h, estimated"
+    assert lines[1].strip().startswith("launch --accelerator_type v3-8 --pricing spot --zones")
+    nothing = comparison.verdict(rows[1:], None, None, None)
+    assert nothing == "no machine here is known to finish it"
+
+
+def test_the_run_is_told_in_epochs_and_a_machine_that_never_ends_as_such() -> None:
+    result = {
+        "steps": 5, "tokens_per_step": 100, "tokens": 500, "epochs": 103.52, "steps_per_epoch": 1.0,
+        "assumption": "no --data_dir: assuming", "warnings": [],
+    }  # fmt: skip
+    text = comparison.comparison(result, ROWS[-1:], Overheads(), "prices of today")
+    first = text.splitlines()[0]
+    assert first == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
+    assert "never" in text
 
 
 def test_machines_are_drawn_where_they_have_a_price_and_an_end(monkeypatch):

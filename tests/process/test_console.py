@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -68,6 +69,44 @@ def test_it_fits_the_terminal_and_ends_at_100_percent(columns: int) -> None:
         assert "ETA" in lines[9]
     if columns == 200:
         assert "documents with a long name" in lines[9] and "/s" in lines[9]
+
+
+def test_a_terminal_that_does_not_know_its_size_is_taken_for_one_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """0 columns printed one character a line."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with terminal(0) as (_, theirs), open(theirs, "w", closefd=False) as stream:
+        assert console.LiveLine(stream).columns() == 79
+
+
+def test_a_warning_is_coloured_on_a_terminal_alone(capsys: pytest.CaptureFixture) -> None:
+    with terminal(80) as (ours, theirs), open(theirs, "w") as stream:
+        console.log("warning: too long", stream)
+        stream.flush()
+        assert os.read(ours, 999).decode() == "\x1b[33mwarning: too long\x1b[0m\r\n"
+    console.log("warning: too long")
+    assert capsys.readouterr().err == "warning: too long\n"
+
+
+def test_what_takes_long_is_logged_again_and_again() -> None:
+    lines: list[str] = []
+    third = threading.Event()
+
+    def log(text: str) -> None:
+        lines.append(text)
+        if len(lines) == 3:
+            third.set()
+
+    with console.waiting("compiling", log, 0.01):
+        assert third.wait(30)
+    assert lines[0] == "compiling ..." and lines[2].startswith("compiling: 0 s")
+
+
+def test_other_programs_words_are_cut_between_words() -> None:
+    assert console.shortened("a line\nand  more", 40) == "a line and more"
+    assert console.shortened("see the documentation for more", 28) == "see the documentation ..."
+    assert console.shortened("x" * 100, 20) == "x" * 16 + " ..."
 
 
 def test_what_fails_does_not_end_at_100_percent() -> None:

@@ -37,7 +37,7 @@ def test_without_an_answer_an_urgent_request_leaves_by_itself() -> None:
         assert stop.is_set() and not stop.has_left.wait(0.3)
         send(signal.SIGTERM)
         assert stop.has_left.wait(10) and "left without saving" in stop.last_words[0]
-        assert len(stop.logged) == 1
+        assert stop.logged == ["a limit: finishing the step and saving"], "nobody pressed Ctrl-C"
 
 
 def test_an_answer_gives_it_the_time_to_save() -> None:

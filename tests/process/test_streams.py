@@ -46,6 +46,29 @@ def test_a_stream_that_takes_nothing(line: str, status: int, words: str) -> None
     assert words in printed
 
 
+def test_tensorflows_notices_at_import_are_left_out_and_what_else_is_written_is_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import os, sys\n"
+        "notice = 'I0000 00:00:1795451824.822380   19887 port.cc:153] oneDNN is on.'\n"
+        "old = 'WARNING: All log messages before absl::InitializeLog() is called are written'\n"
+        "os.write(2, f'{old}\\n{notice}\\na real error\\n'.encode())\n"
+        "if os.environ.get('ENDS'): os._exit(sys.modules['atexit']._run_exitfuncs() or 0)\n"
+    )
+    program = (
+        "import sys, os\nfrom bigbird_ja.process.streams import QuietImport\n"
+        "QuietImport('noisy')\nimport noisy\nos.write(2, b'I0000 00:00:1 port.cc:1] later\\n')"
+    )
+    for ends, expected in (("", "a real error\nI0000 00:00:1 port.cc:1] later\n"),
+                           ("yes", "a real error\n")):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}", "ENDS": ends},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, expected)
+
+
 def test_a_reader_that_goes_away_ends_a_command() -> None:
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")

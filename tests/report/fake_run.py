@@ -24,6 +24,7 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     config = complete_config(Config())
     config.training.num_train_steps = TOTAL
+    config.tokenize.max_sentences = 100_000  # of a preset; the tokenizer may be another's
     config.training.learning_rate = 1e-4 * (1 + seed)
     (directory / "config.yaml").write_text(config_to_yaml(config))
     metrics, events, time, step = [], [], START - PAUSE_SECONDS, 0

@@ -15,6 +15,8 @@ def test_sessions_end_as_the_events_say_and_cost_and_eta_follow_the_pace(tmp_pat
     assert [s.ending for s in run.sessions] == ["interrupted", "killed", "preempted", None]
     assert run.is_running and run.sessions[-1].end == now
     assert run.seconds == pytest.approx(6000 * fake_run.STEP_SECONDS, abs=60)
+    # As the model card has them: time in steps, ends other than `finished`.
+    assert run.train_seconds == 6000 * fake_run.STEP_SECONDS and run.interruptions == 3
     assert run.breaks == [s.end for s in run.sessions[:3]]
     assert len(run.times_of("preempted")) == 1 and len(run.times_of("saved")) == 12
     silent = collect.collect(str(run_dir), now + 3600)

@@ -43,6 +43,7 @@ def test_everything_is_there(text):
         "names filled in again", "Masked examples", "Environment", "Settings that are not defaults",
     ):  # fmt: skip
         assert title in text
+    assert "tokenize." not in text.partition("Settings that are not defaults")[2]
     assert '<tr class="differs"><th>training.learning_rate</th>' in text
     assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "&lt;u&gt; &amp; $x$ 日本" in text
     assert "<b>江戸" not in text and "<u>" not in text

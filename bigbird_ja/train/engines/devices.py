@@ -18,7 +18,7 @@ from typing import Any
 
 from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.model.params import count_parameters, count_state
-from bigbird_ja.process.console import human_bytes
+from bigbird_ja.process.console import human_bytes, shortened
 from bigbird_ja.process.errors import BadInput, OutOfMemory
 from bigbird_ja.settings.schema import Config
 
@@ -164,13 +164,13 @@ def has_gpu() -> bool:
 def _why_not(platform: str, text: str) -> str:
     """One line from the runtime's error."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
-    words = " ".join(text.split())
+    words = shortened(text, 240)
     if re.search("already in use|lockfile|Device or resource busy", words):
         end = "end that process, or wait for it"
-        return f"{name} is in use by another process ({words[:160]}): {end}"
+        return f"{name} is in use by another process ({words}): {end}"
     if "driver" in words.lower():
-        return f"{name}: its driver and this jax do not match ({words[:200]}): update one of them"
-    return f"{name} cannot be used ({words[:240]})"
+        return f"{name}: its driver and this jax do not match ({words}): update one of them"
+    return f"{name} cannot be used ({words})"
 
 
 def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> None:
@@ -214,7 +214,7 @@ def resolve_tpu(config: Config) -> Any:
         resolver.master()
     except Exception as error:
         raise BadInput(
-            f"--use_tpu: no TPU {tpu.name!r} here ({' '.join(str(error).split())[:200]}): run on a"
+            f"--use_tpu: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
             " TPU VM with --tpu_name local, or leave --use_tpu out"
         ) from error
     return resolver

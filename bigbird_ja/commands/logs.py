@@ -1,0 +1,34 @@
+"""follow the trainer's log of a rented run
+
+  bigbird-ja logs base-1 --bucket gs://MY-BUCKET
+
+Reads what the machine copies to BUCKET/NAME/supervisor/training.log, and prints each line once, as
+it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from absl import flags as absl_flags
+
+from bigbird_ja.cli.command_flags import Flags
+
+EXAMPLE = "bigbird-ja logs base-1 --bucket gs://MY-BUCKET"
+POSITIONAL = "name"
+
+
+def define_flags(flags: Flags) -> None:
+    """The command's own flags."""
+    flags.text("name", "The run, as `launch --name` called it; also without --name.", required=True)
+    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.", required=True)
+    flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
+
+
+def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+    """Follows."""
+    from bigbird_ja.launch.terminal import follow
+
+    ending = follow(args.bucket, args.name, print, time.sleep, args.poll_seconds)
+    return {"name": args.name, "ending": ending}

@@ -1,0 +1,319 @@
+"""Scores an encoder on four Japanese tasks: JSTS, JCommonsenseQA, JCoLA and JSICK.
+
+    python docs/examples/benchmark.py guide/hf --data downstream --trust_remote_code
+    python docs/examples/benchmark.py guide/hf --data downstream --random_weights
+    python docs/examples/benchmark.py --data downstream --overlap text.jsonl.gz
+
+Any Hugging Face folder is fine-tuned as finetune.py does, with the same settings for every model
+and from three seeds. Each score is kept in --output as it comes, so the same command goes on after
+an interruption, and the table that is printed has a row for each model that is kept there.
+
+Files of --data (.jsonl or .jsonl.gz; UTF-8; one object per line) and where they come from:
+  jsts-{train,valid}: sentence1, sentence2, label 0.0 to 5.0          github.com/yahoojapan/JGLUE
+  jcommonsenseqa-{train,valid}: question, choices (five of them), label 0 to 4           the same
+  jcola-in_domain_{train,valid}, jcola-out_of_domain_valid: sentence, label 0 or 1
+                                                                      github.com/osekilab/JCoLA
+  jsick-{train,test}: sentence1, sentence2, label (a word)            github.com/verypluming/JSICK
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transformers
+from finetune import Example, Settings, check_code, fit, load, longest, predict, read_rows
+
+MAX_TOKENS = 128  # of a text or pair, as in JGLUE's table
+JSICK_LABELS = ("contradiction", "entailment", "neutral")
+Scores = dict[str, float]  # of one test file, by measure
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks of [N] values, ties sharing their mean rank."""
+    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[where]
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Pearson's correlation of [N] and [N]; 0 where one of them is constant."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def similarity(answers: np.ndarray, targets: np.ndarray) -> Scores:
+    """Correlation of the values (Pearson) and of their ranks (Spearman)."""
+    return {
+        "Pearson": correlation(answers, targets),
+        "Spearman": correlation(ranks(answers), ranks(targets)),
+    }
+
+
+def accuracy(answers: np.ndarray, targets: np.ndarray) -> Scores:
+    """Share of the answers that are right."""
+    return {"accuracy": float(np.mean(answers == targets))}
+
+
+def acceptability(answers: np.ndarray, targets: np.ndarray) -> Scores:
+    """Accuracy, and Matthews' correlation, which is Pearson's of two classes."""
+    return {**accuracy(answers, targets), "MCC": correlation(answers, targets)}
+
+
+def pair(row: Mapping[str, Any], encode: Any) -> list[Any]:
+    """One encoding of two sentences."""
+    return [encode(row["sentence1"], row["sentence2"])]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its files, how a row is read, what is measured.
+
+    Attributes:
+        train: file to train on, without its ending.
+        tests: files to measure on, by the name that the table gives them.
+        encodings: of a row.
+        target: of a row; a float is regressed, a whole number classified or chosen.
+        outputs: scores that the model gives for an encoding.
+        measure: of answers [N] and targets [N].
+    """
+
+    train: str
+    tests: Mapping[str, str]
+    encodings: Any
+    target: Any
+    outputs: int
+    measure: Any
+
+
+TASKS = {
+    "jsts": Task(
+        "jsts-train", {"JSTS": "jsts-valid"}, pair, lambda row: float(row["label"]), 1, similarity
+    ),
+    "jcommonsenseqa": Task(
+        "jcommonsenseqa-train", {"JCommonsenseQA": "jcommonsenseqa-valid"},
+        lambda row, encode: [encode(row["question"], choice) for choice in row["choices"]],
+        lambda row: int(row["label"]), 1, accuracy,
+    ),
+    "jcola": Task(
+        "jcola-in_domain_train",
+        {"JCoLA": "jcola-in_domain_valid", "JCoLA out of domain": "jcola-out_of_domain_valid"},
+        lambda row, encode: [encode(row["sentence"])],
+        lambda row: int(row["label"]), 2, acceptability,
+    ),
+    "jsick": Task(
+        "jsick-train", {"JSICK": "jsick-test"}, pair,
+        lambda row: JSICK_LABELS.index(row["label"]), 3, accuracy,
+    ),
+}  # fmt: skip
+
+
+class Progress:
+    """Prints what is done and how long the rest takes, every ten seconds, on standard error.
+
+    Args:
+        total: tokens to go through; one of training counts three times.
+        clock: seconds.
+    """
+
+    def __init__(self, total: int, clock: Any = time.monotonic) -> None:
+        self._total, self._clock = total, clock
+        self._begin = self._shown = clock()
+        self._done = 0
+
+    def add(self, title: str, weight: int, batch: Sequence[Example], loss: float) -> None:
+        """A batch is done."""
+        self._done += weight * sum(example.tokens for example in batch)
+        now = self._clock()
+        if now - self._shown >= 10:
+            self._shown = now
+            left = (now - self._begin) * (self._total / self._done - 1) / 60
+            print(
+                f"{title}: loss {loss:.3f}; {self._done / self._total:.0%} of what is to do,"
+                f" {left:.0f} min left",
+                file=sys.stderr,
+            )
+
+
+def rows_of(data: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of NAME.jsonl or NAME.jsonl.gz."""
+    for ending in (".jsonl", ".jsonl.gz"):
+        if (data / (name + ending)).is_file():
+            return read_rows(data / (name + ending))
+    raise SystemExit(f"{data} has no {name}.jsonl or {name}.jsonl.gz: --help says where to get it")
+
+
+def examples_of(task: Task, tokenizer: Any, most: int, data: Path, name: str) -> list[Example]:
+    """A file of a task, encoded."""
+    encode = functools.partial(tokenizer, truncation="longest_first", max_length=most)
+    return [Example(task.encodings(row, encode), task.target(row)) for row in rows_of(data, name)]
+
+
+def fingerprint(folder: str) -> str:
+    """SHA-256 of the model's files, so that no other model's scores are taken for its own."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).iterdir()):
+        if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def keep(path: Path, value: Any) -> None:
+    """Writes the kept scores, whole or not at all."""
+    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    scratch.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", "utf-8")
+    scratch.replace(path)
+
+
+def kept(path: Path, settings: dict[str, Any], name: str, model: str) -> dict[str, Any]:
+    """What --output holds, with a place for this model.
+
+    Raises:
+        SystemExit: it is of other settings, or of another model of this name.
+    """
+    new = {"settings": settings, "models": {}}
+    there = json.loads(path.read_text("utf-8")) if path.exists() else new
+    if there["settings"] != settings:
+        raise SystemExit(f"{path} holds scores with {there['settings']}, not {settings}:"
+                         " choose another --output")  # fmt: skip
+    if there["models"].setdefault(name, {"model": model, "scores": {}})["model"] != model:
+        raise SystemExit(f"{path} holds scores of another model {name}: choose another --output")
+    return dict(there)
+
+
+def table(models: Mapping[str, Any]) -> str:
+    """Markdown: a row for each model; mean ± standard deviation over the seeds."""
+    columns = [
+        (task, test, measure)
+        for task, about in TASKS.items()
+        for test in about.tests
+        for measure in about.measure(np.arange(2), np.arange(2))
+    ]
+    lines = ["| model | " + " | ".join(f"{test}, {m}" for _, test, m in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for name, model in models.items():
+        cells = []
+        for task, test, measure in columns:
+            by_seed = model["scores"].get(task, {}).values()
+            values = [scores[test][measure] for scores in by_seed]
+            spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+            cells.append(f"{np.mean(values):.3f}{spread}" if values else "")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plain(text: str) -> str:
+    """The text without spaces, markers and differences of width."""
+    return "".join(unicodedata.normalize("NFKC", text).split())
+
+
+def overlap(data: Path, corpus: Path) -> str:
+    """How many texts of each test file stand in the corpus as they are."""
+    text = plain("\n".join(row["text"] for row in read_rows(corpus)))
+    lines = []
+    for task in TASKS.values():
+        for test in task.tests.values():
+            fields = ("sentence", "sentence1", "sentence2", "question")
+            texts = {plain(row[f]) for row in rows_of(data, test) for f in fields if f in row}
+            there = sorted(one for one in texts if one in text)
+            lines.append(f"{test}: {len(there)} of {len(texts)} texts stand in {corpus}")
+            lines += [f"  {one}" for one in there]
+    return "\n".join(lines)
+
+
+def score(args: argparse.Namespace) -> dict[str, Any]:
+    """Fine-tunes and measures what is not kept yet; all that is kept."""
+    trust = check_code(args.model, args.trust_remote_code)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+    most = min(MAX_TOKENS, longest(tokenizer, args.model, trust))
+    settings = Settings(epochs=args.epochs, learning_rate=args.learning_rate, batch_size=32)
+    name = args.name or Path(args.model).name
+    name += " (random weights)" if args.random_weights else ""
+    fixed = {key: value for key, value in asdict(settings).items() if key != "seed"}
+    results = kept(args.output, fixed, name, fingerprint(args.model))
+    scores = results["models"][name]["scores"]
+    todo = [
+        (task, seed)
+        for task in args.task or TASKS
+        for seed in range(args.seeds)
+        if str(seed) not in scores.get(task, {})
+    ]
+    encoded = {
+        (task, file): examples_of(TASKS[task], tokenizer, most, args.data, file)
+        for task in dict(todo)
+        for file in (TASKS[task].train, *TASKS[task].tests.values())
+    }
+    tokens = {key: sum(e.tokens for e in examples) for key, examples in encoded.items()}
+    work = {
+        task: 3 * settings.epochs * tokens[task, TASKS[task].train]
+        + sum(tokens[task, file] for file in TASKS[task].tests.values())
+        for task in dict(todo)
+    }
+    progress = Progress(sum(work[task] for task, _ in todo))
+    for task_name, seed in todo:
+        task, title = TASKS[task_name], f"{task_name}, seed {seed + 1} of {args.seeds}"
+        transformers.set_seed(seed)
+        model = load(
+            transformers.AutoModelForSequenceClassification, args.model, trust,
+            args.random_weights, num_labels=task.outputs,
+        )  # fmt: skip
+        fit(
+            model, tokenizer, encoded[task_name, task.train], replace(settings, seed=seed),
+            functools.partial(progress.add, title, 3),
+        )  # fmt: skip
+        measured = {}
+        for test, file in task.tests.items():
+            examples = encoded[task_name, file]
+            after = functools.partial(progress.add, title, 1)
+            _, answers = predict(model, tokenizer, examples, settings.batch_size, after)
+            targets = np.array([example.target for example in examples])
+            measured[test] = task.measure(np.array(answers), targets)
+        scores.setdefault(task_name, {})[str(seed)] = measured
+        keep(args.output, results)
+        print(f"{title}: {measured}", file=sys.stderr)
+    return results
+
+
+def main() -> None:
+    """Reads the command line, scores, prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", metavar="FOLDER")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the tasks' files")
+    parser.add_argument("--output", type=Path, default=Path("benchmark.json"))
+    parser.add_argument("--name", help="of the model's row (default: the folder's)")
+    parser.add_argument("--task", action="append", choices=TASKS, help="repeatable; default: all")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument(
+        "--learning_rate", type=float, default=5e-5, help="a model of a few layers needs more: 5e-4"
+    )
+    parser.add_argument("--trust_remote_code", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--random_weights", action="store_true", help="the same model, untrained")
+    parser.add_argument("--json", action="store_true", help="the kept scores instead of the table")
+    parser.add_argument("--overlap", type=Path, help="counts test texts that stand in this corpus")
+    args = parser.parse_args()
+    if args.overlap:
+        print(overlap(args.data, args.overlap))
+        return
+    if not args.model:
+        parser.error("name the FOLDER of a model")
+    transformers.logging.set_verbosity_error()
+    results = score(args)
+    print(json.dumps(results, ensure_ascii=False) if args.json else table(results["models"]))
+
+
+if __name__ == "__main__":
+    main()

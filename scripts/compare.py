@@ -1,0 +1,96 @@
+"""What scripts/learn.py prints and draws: differences of paired seeds, counted losses, curves."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bigbird_ja.storage import plotting
+
+Curve = Sequence[Sequence[float]]  # (step, loss)
+WIDTH = 25  # logged steps that a drawn training loss is averaged over
+DISCOUNT = 0.75  # of a counted pair, for the pairs never seen
+
+
+def difference(ours: Mapping[int, float], base: Mapping[int, float]) -> str:
+    """Mean difference of the same seeds with its 95 % confidence interval, in words."""
+    from scipy import stats
+
+    pairs = [ours[seed] - base[seed] for seed in ours if seed in base]
+    mean = statistics.mean(pairs) if pairs else float("nan")
+    if len(pairs) < 2:
+        return f"{mean:+.4f}"
+    low, high = stats.ttest_1samp(pairs, 0.0).confidence_interval(0.95)
+    verdict = " better" if high < 0 else " worse" if low > 0 else ""
+    return f"{mean:+.4f} ± {(high - low) / 2:.4f}{verdict}"
+
+
+def steps_to(curve: Curve, loss: float) -> float | None:
+    """Where a falling curve first reaches a loss, between its points in a line; None: nowhere."""
+    for (step, high), (later, low) in itertools.pairwise(curve):
+        if low <= loss < high:
+            return step + (later - step) * (high - loss) / (high - low)
+    return None
+
+
+def counted_losses(data_dir: str) -> dict[str, float]:
+    """`ngram_losses` of a data set with dynamic masks."""
+    import tensorflow as tf
+
+    from bigbird_ja.data import manifest, tfrecords
+
+    made = manifest.load(data_dir)
+    tokens = []
+    for shards in (made.train_shards, made.eval_shards):
+        files = [f"{data_dir}/{shard.name}" for shard in shards]
+        batches = tf.data.TFRecordDataset(files).batch(1024)
+        parsed = [tfrecords.parse_dynamic(made, batch)["tokens"].numpy() for batch in batches]
+        tokens.append(np.concatenate(parsed).astype(np.int64))
+    return ngram_losses(tokens[0], tokens[1], made.vocab_size, [*made.special_ids.values()])
+
+
+def ngram_losses(
+    train: np.ndarray, held_out: np.ndarray, vocab_size: int, special: Sequence[int]
+) -> dict[str, float]:
+    """Held-out loss, nats per ordinary piece, of what counting gives; ids are [N, S] each.
+
+    unigram: add-one counts. bigram: given the piece before, by absolute discounting (Ney, Essen
+    and Kneser 1994) with the unigram behind it.
+    """
+    counts = 1 + np.bincount(train[~np.isin(train, special)], minlength=vocab_size)
+    unigram = counts / counts.sum()
+    codes = (train[:, :-1] * vocab_size + train[:, 1:]).ravel()
+    pairs = np.bincount(codes, minlength=vocab_size**2).reshape(vocab_size, vocab_size)
+    ordinary = ~np.isin(held_out[:, 1:], special)
+    before, after = held_out[:, :-1][ordinary], held_out[:, 1:][ordinary]
+    seen, total, kinds = pairs[before, after], pairs.sum(1)[before], (pairs > 0).sum(1)[before]
+    left = np.where(total > 0, DISCOUNT * kinds / np.maximum(total, 1), 1)
+    bigram = np.maximum(seen - DISCOUNT, 0) / np.maximum(total, 1) + left * unigram[after]
+    likely = {"unigram": unigram[after], "bigram": bigram}
+    return {name: float(-np.log(values).mean()) for name, values in likely.items()}
+
+
+def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
+    """Loss of every run, one colour for each recipe; many logged losses as a running mean."""
+    figure = plotting.new_figure(7, 4.2)
+    axes = figure.subplots()
+    recipes = list(dict.fromkeys(name.partition(", seed")[0] for name in curves))
+    for name, points in curves.items():
+        steps, losses = np.array(points, float).T
+        number = recipes.index(name.partition(", seed")[0])
+        width = WIDTH if len(losses) > 2 * WIDTH else 1
+        axes.plot(
+            steps[width - 1 :], np.convolve(losses, np.ones(width) / width, mode="valid"),
+            color=f"C{number % 10}", lw=1.1, ls=("-", "--", ":")[number // 10 % 3],
+            label=recipes[number] if "seed 0" in name else None,
+        )  # fmt: skip
+    axes.set(xlabel="step", ylabel="masked-LM loss")
+    axes.set_title(textwrap.fill(title, 80), fontsize=10)
+    axes.grid(alpha=0.3)
+    plotting.legend_below(figure)
+    plotting.save(figure, str(path), 110)

@@ -1,0 +1,80 @@
+"""The learning bench: its recipes are made of settings, and what it prints follows from losses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from bigbird_ja.settings.resolve import resolve_config
+from scripts import compare, learn
+
+BENCHES = yaml.safe_load(Path(learn.__file__).with_name("recipes.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_recipe_is_made_of_settings_that_there_are(name: str) -> None:
+    bench = BENCHES[name]
+    for run in learn.runs_of(bench):
+        resolve_config(bench["preset"], learn.settings_of(bench, run))
+        resolve_config("base-4096", run.recipe["price"])
+
+
+def test_a_recipe_inherits_from_the_one_that_it_is_compared_with() -> None:
+    runs: dict[str, Any] = {
+        "a": {"sets": ["x=1"]},
+        "b": {"sets": ["x={share:0.5}"], "price": ["y=1"], "seeds": 2},
+        "c": {"from": "b", "sets": ["z=1"]},
+        "d": None,
+    }
+    made = learn.runs_of({"runs": runs, "steps": 10})
+    assert [(run.name, run.seed) for run in made] == [*((n, 0) for n in "abcd"), ("b", 1)]
+    assert made[2].recipe["sets"] == ["x={share:0.5}", "z=1"]
+    assert made[2].recipe["price"] == ["y=1"] and made[3].recipe["sets"] == []
+    assert {run.name for run in learn.runs_of({"runs": runs}, ["c"])} == {"a", "b", "c"}
+    assert "x=5" in learn.settings_of({"runs": runs}, made[2])
+
+
+def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
+    bench = {"preset": "tiny-cpu", "runs": {"a": None}, "steps": 10}
+    (run,) = learn.runs_of(bench)
+    assert learn.measure(bench, tmp_path, None, run) is None
+    settings = yaml.safe_load((tmp_path / "runs" / f"{run.folder}.yaml").read_text("utf-8"))
+    kept = tmp_path / "runs" / f"{run.folder}.json"
+    kept.write_text(json.dumps({"settings": settings, "loss": 1.0}), "utf-8")
+    assert (learn.measure(bench, tmp_path, None, run) or {})["loss"] == 1.0
+    changed = {**bench, "sets": ["model.num_layers=5"]}
+    with pytest.raises(SystemExit, match=r"made with model\.num_layers=\d+: move it"):
+        learn.measure(changed, tmp_path, None, run)
+
+
+def test_a_difference_is_of_the_same_seeds_with_students_interval() -> None:
+    # Differences -1, -2, -3: mean -2, standard error 1/sqrt(3), t(0.975, 2) = 4.3027.
+    words = compare.difference({0: 1.0, 1: 1.0, 2: 1.0, 3: 9.0}, {0: 2.0, 1: 3.0, 2: 4.0})
+    assert words == "-2.0000 ± 2.4841"
+    assert compare.difference({0: 1.0, 1: 1.2}, {0: 2.0, 1: 2.1}) == "-0.9500 ± 0.6353 better"
+
+
+def test_steps_to_a_loss_are_read_off_between_two_evaluations() -> None:
+    curve = [(10, 5.0), (20, 4.0), (30, 4.2), (40, 2.2)]
+    assert compare.steps_to(curve, 4.25) == 17.5
+    assert compare.steps_to(curve, 3.2) == 35
+    assert compare.steps_to(curve, 2.0) is None
+
+
+def test_counted_losses_are_those_of_counting_one_by_one() -> None:
+    train, held_out = np.array([[0, 3, 4, 3, 4, 5]]), np.array([[0, 3, 4, 4]])
+    seen = {3: 3, 4: 3, 5: 2, 6: 1}  # add-one over the seven pieces, 0 to 2 being special
+    unigram = {piece: n / (sum(seen.values()) + 3) for piece, n in seen.items()}
+    # After 0 came 3; after 3 came 4 twice; after 4 came 3 and 5.
+    bigram = [
+        0.25 + 0.75 * unigram[3], 1.25 / 2 + 0.75 / 2 * unigram[4], 0.75 * 2 / 2 * unigram[4]
+    ]  # fmt: skip
+    losses = compare.ngram_losses(train, held_out, 7, [0, 1, 2])
+    assert losses["unigram"] == pytest.approx(-sum(math.log(unigram[i]) for i in (3, 4, 4)) / 3)
+    assert losses["bigram"] == pytest.approx(-sum(map(math.log, bigram)) / 3)
