@@ -6,13 +6,14 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 `--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
-`--large_gb=2` also shows that memory does not grow with the corpus (a quarter of an hour).
+`--large_gb=2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
 `--rev=COMMIT` times make-data and the input pipeline against that commit's instead, in pairs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -51,6 +52,7 @@ class Run:
     seconds: float
     cpu_seconds: float
     peak_bytes: int  # of all processes together
+    peak_disk: int  # bytes in --output_dir
     results: dict[str, Any]
 
 
@@ -60,8 +62,9 @@ def run(*arguments: str) -> Run:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    peak = [0]
-    watcher = threading.Thread(target=_watch, args=(process, peak), daemon=True)
+    folder = next((a.partition("=")[2] for a in arguments if a.startswith("--output_dir=")), "")
+    peak = [0, 0]
+    watcher = threading.Thread(target=_watch, args=(process, peak, folder), daemon=True)
     watcher.start()
     output = process.communicate()[0].decode()
     seconds = time.perf_counter() - began
@@ -70,12 +73,14 @@ def run(*arguments: str) -> Run:
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     watcher.join()
-    return Run(seconds, cpu, peak[0], json.loads(output.strip().splitlines()[-1]))
+    return Run(seconds, cpu, peak[0], peak[1], json.loads(output.strip().splitlines()[-1]))
 
 
-def _watch(process: subprocess.Popen[bytes], peak: list[int]) -> None:
+def _watch(process: subprocess.Popen[bytes], peak: list[int], folder: str) -> None:
     while process.poll() is None:
         peak[0] = max(peak[0], sum(map(_private_bytes, _family(process.pid))))
+        with contextlib.suppress(FileNotFoundError):  # moved meanwhile
+            peak[1] = max(peak[1], sum(p.stat().st_size for p in Path(folder).rglob("*.*")))
         time.sleep(0.2)
 
 
@@ -170,25 +175,50 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """One line: peak memory on a large generated corpus."""
+    """One line: rate, peak memory and scratch space on a large corpus of generated articles."""
     from bigbird_ja.text import articles
 
     path = f"{work}/large.jsonl"
-    blocks = [json.dumps({"text": t}) + "\n" for t in articles.documents(500, seed=1)]
+    records = [
+        json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
+        for text in articles.documents(500, seed=1)
+    ]
     written = 0
-    with open(path, "w") as file:
+    with open(path, "wb") as file:
         # The same articles again and again: memory is measured here, not text.
-        for block in itertools.cycle(blocks):
-            written += file.write(block)
-            if written > gigabytes * 1e9 * 1.7:  # \\uXXXX takes six bytes, UTF-8 three and more
+        for record in itertools.cycle(records):
+            written += file.write(record)
+            if written > gigabytes * 1e9:
                 break
     done = run("make-data", f"--input={path}", f"--tokenizer={tokenizer}",
                f"--output_dir={work}/large", f"--num_workers={_WORKERS.value}")  # fmt: skip
     size = os.path.getsize(path)
     return (
         f"{human_bytes(size)} of JSON, {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
-        f" at most {human_bytes(done.peak_bytes)} of memory in all processes together"
+        f" {done.cpu_seconds:.0f} s of processors ({size / 1e6 / done.cpu_seconds:.1f} MB/s per"
+        f" core), at most {human_bytes(done.peak_bytes)} of memory in all processes together,"
+        f" {human_bytes(done.results['bytes'])} stored, {human_bytes(done.peak_disk)} on the way"
     )
+
+
+def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
+    """Rows: the same data set by two processes, by two parts and their join, and by Ray."""
+    common = [f"--input={text}", f"--tokenizer={tokenizer}"]
+    ways = {
+        "--num_workers=2": [["--num_workers=2"]],
+        "--part 1/2, then 2/2, then the join": [
+            [part, "--num_workers=1"] for part in ("--part=1/2", "--part=2/2", "--runner=local")
+        ],
+    }
+    if importlib.util.find_spec("ray"):
+        ways["--runner=ray, two parts of one process"] = [["--runner=ray", "--num_workers=1"]]
+    rows = []
+    for number, (name, commands) in enumerate(ways.items()):
+        place = f"--output_dir={work}/way-{number}"
+        done = [run("make-data", *common, place, *flags) for flags in commands]
+        seconds, cpu = sum(d.seconds for d in done), sum(d.cpu_seconds for d in done)
+        rows.append([name, f"{seconds:.1f}", f"{cpu:.1f}", size / 1e6 / seconds])
+    return rows
 
 
 # Half a minute of an idle core: the batches that training reads, on one thread.
@@ -272,6 +302,8 @@ def main(_: list[str]) -> None:
         header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
                   "x smaller", "memory"]  # fmt: skip
         print(f"\n{table(rows, header)}")
+        header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
+        print(f"\n{table(shared_rates(double, size, tokenizer, work), header)}")
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
         if _PIPELINE.value:

@@ -3,7 +3,7 @@
     python -m scripts.bench_step                        # 12 layers compiled as they are: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
     python -m scripts.bench_step --only "machine code"  # make bench-code
-    python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
+    python -m scripts.bench_step --quick --only tokens  # bench-length: draws cost-by-length.png
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
 whole step, compiled by `bigbird-ja preflight`, which keeps its results, so a second run takes
@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bigbird_ja.accelerators import prices
+from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.process.console import log, table
 
 LAYERS = 12
@@ -72,15 +74,26 @@ SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("v6e:2x4", (), ()), ("v5p:2x2x1", (), ()), ("v4:2x2x1", (), ()), ("v3:2x2", (), ()),
     ("v7x:2x2x1", (), ()), ("v5e:2x4", LARGE, ()), ("v5e:2x4", LARGE, (SHARDED,)),
 )  # fmt: skip
-LENGTHS = (1024, 2048, 4096, 8192, 16384)
-ATTENTIONS = {"block_sparse": "block-sparse (rolled)", "original_full": "full attention"}
+# By length: 16,384 tokens in a step of one chip, however many sequences they are. Two numbers of
+# layers are compiled and drawn out; of ModernBERT's layers every third one is global.
+LENGTHS, TOKENS = (512, 1024, 4096, 8192, 16384), 16384
+CODE_CHIPS = ("v5e", "v6e")
+SHAPES: dict[str, tuple[str, int, tuple[int, int], tuple[str, ...]]] = {
+    "BigBird": ("base-4096", 12, (2, 4), BASE),
+    "ModernBERT": (
+        "modernbert-8192", 22, (4, 7),
+        ("training.first_seq_length=null", "training.first_seq_length_steps=null"),
+    ),
+}  # fmt: skip
 PICTURE = "docs/images/cost-by-length.png"
 
 
-def preflight(sets: Sequence[str], batch: int, *flags: str) -> dict[str, Any]:
+def preflight(
+    sets: Sequence[str], batch: int, *flags: str, config: str = "base-4096"
+) -> dict[str, Any]:
     """One step compiled: the entry of its chip or slice."""
-    command = ["preflight", "--config=base-4096", f"--batch_per_core={batch}", *flags]
-    command += [f"--set={item}" for item in (*BASE, *sets)]
+    command = ["preflight", f"--config={config}", f"--batch_per_core={batch}", *flags]
+    command += [f"--set={item}" for item in sets]
     log(f"{' '.join(flags)} {' '.join(sets)} ...")
     done = subprocess.run(
         [sys.executable, "-m", "bigbird_ja", *command, "--json"], stdout=subprocess.PIPE,
@@ -100,7 +113,8 @@ def step(
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
     entries = [
-        preflight([*sets, *([f"model.num_layers={n}"] if n else [])], batch, *flags) for n in counts
+        preflight([*BASE, *sets, *([f"model.num_layers={n}"] if n else [])], batch, *flags)
+        for n in counts
     ]
     figures: dict[str, float | None] = {}
     for key in keys:
@@ -149,35 +163,59 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
     return rows
 
 
-def by_length(quick: bool) -> list[dict[str, Any]]:
-    """One sequence per v3 core: cycles and memory of both kinds of attention."""
+def by_length() -> list[dict[str, Any]]:
+    """Both shapes by machine code: cycles and dollars per token, temporary memory, share of peak.
+
+    Dollars are of spot chips in the cheapest zone, at the rate by machine code alone.
+    """
     points = []
-    for attention in ATTENTIONS:
-        for length in LENGTHS:
-            sets = [
-                f"model.attention_type={attention}", f"make_data.seq_length={length}",
-                f"make_data.max_predictions_per_seq={600 * length // 4096}",
-            ]  # fmt: skip
-            figures = step(sets, 1, ["priced_cycles", "hbm_peak_bytes"], quick, "--chip=v3")
-            points.append({"attention": attention, "length": length, **figures})
+    for shape, (config, layers, counts, sets) in SHAPES.items():
+        for chip in CODE_CHIPS:
+            spot = prices.load().per_hour(f"{chip}-8", "spot") / 8
+            for length in LENGTHS:
+                changed = [*sets, f"make_data.seq_length={length}"]
+                entries = [
+                    preflight(
+                        [*changed, f"model.num_layers={count}"], TOKENS // length,
+                        f"--chip={chip}", config=config,
+                    )
+                    for count in counts
+                ]  # fmt: skip
+                few, many = entries
+                steps = (layers - counts[0]) / (counts[1] - counts[0])
+                cycles, temporary, flops = (
+                    few[key] + steps * (many[key] - few[key])
+                    for key in ("code_cycles", "temp_bytes", "model_flops")
+                )
+                seconds = cycles / CHIPS[chip].clock_hz
+                points.append(
+                    {
+                        "shape": shape, "chip": chip, "length": length,
+                        "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
+                        "mfu": flops / seconds / CHIPS[chip].peak_flops,
+                        "dollars": seconds / TOKENS * 1e9 / 3600 * spot,
+                    }
+                )  # fmt: skip
     return points
 
 
 def draw(points: Sequence[dict[str, Any]]) -> None:
-    """Cycles of a step against the length, one line for each kind of attention."""
+    """Cycles per token against the length, one line for each shape and chip."""
     from bigbird_ja.storage import plotting
 
     figure = plotting.new_figure(6.5, 4.4)
     axes = figure.add_subplot()
-    for (attention, label), style in zip(ATTENTIONS.items(), ("o-", "s--"), strict=True):
-        known = [p for p in points if p["attention"] == attention and p["priced_cycles"]]
-        cycles = [p["priced_cycles"] / 1e6 for p in known]
-        axes.plot([p["length"] for p in known], cycles, style, label=label)
+    for shape, style in zip(SHAPES, ("o", "s"), strict=True):
+        for chip, line in zip(CODE_CHIPS, ("-", "--"), strict=True):
+            here = [p for p in points if (p["shape"], p["chip"]) == (shape, chip)]
+            lengths = [p["length"] for p in here]
+            costs = [p["cycles_per_token"] for p in here]
+            axes.plot(lengths, costs, f"{style}{line}", label=f"{shape}-base, {chip}")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set_ylim(bottom=0)
     axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
-    axes.set(xlabel="tokens in the sequence", ylabel="M priced cycles per step")
-    axes.set_title("BERT-base, one sequence per v3 core", fontsize=10)
+    axes.set(xlabel="tokens in a sequence", ylabel="cycles per token, by machine code")
+    axes.set_title(f"A train step of {TOKENS:,} tokens", fontsize=10)
     axes.grid(alpha=0.3)
     plotting.legend_below(figure)
     figure.savefig(PICTURE, dpi=150)
@@ -202,12 +240,16 @@ def main() -> None:
     if rows := on_slices(options.only, options.quick):
         print(table(rows, ("slice", "with", "cycles", "temporary", "peak", "tokens/s")))
     if options.only in "tokens":
-        points = by_length(options.quick)
+        points = by_length()
         rows = [
-            (p["attention"], p["length"], *(_number(k, p[k]) for k in p if "_" in k))
+            (
+                p["shape"], p["chip"], f"{p['length']:,}", f"{p['cycles_per_token']:,.0f}",
+                _number("temp_bytes", p["temp_bytes"]), f"{p['mfu']:.0%}", f"{p['dollars']:.2f}",
+            )
             for p in points
-        ]
-        print(table(rows, ("attention", "tokens", "cycles", "HBM peak")))
+        ]  # fmt: skip
+        header = ("shape", "chip", "tokens", "cycles/token", "temporary", "MFU", "$/G tokens")
+        print(table(rows, header))
         draw(points)
 
 

@@ -147,7 +147,7 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_pat
     assert python
     wanted = tmp_path / "wanted.in"
     names = [str(required) for required in requirements("preflight", "huggingface")]
-    wanted.write_text("\n".join(names), encoding="utf-8")
+    wanted.write_text("\n".join([*names, "tensorflow-cpu"]), encoding="utf-8")
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if uv is None:
         pytest.skip("uv is not installed here")
@@ -159,9 +159,11 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_pat
     if "request" in done.stderr and "No solution" not in done.stderr:
         pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    pinned = dict(line.split("==") for line in frozen.splitlines() if "==" in line)
+    lines = [line.split("==") for line in frozen.splitlines() if "==" in line]
+    pinned = {canonicalize_name(name): version for name, version in lines}
     for name, version in re.findall(r"(?m)^([\w.-]+)==(\S+)", done.stdout):
-        assert pinned.get(name, version) == version, f"{name} {version} replaces the image's"
+        pin = pinned.get(canonicalize_name(name), version)
+        assert pin == version, f"{name} {version} replaces the image's"
 
 
 def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:

@@ -31,6 +31,10 @@ def define_flags(flags: Flags, weights: bool = False) -> None:
         "text_field", "Field or column of the text in .jsonl, .parquet and .arrow files.",
         default="text",
     )  # fmt: skip
+    flags.switch(
+        "skip_missing_text", "Leaves out records of .jsonl files without that field, or with null"
+        " in it, and counts them; otherwise the first one is refused.",
+    )  # fmt: skip
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     define_txt_documents(flags)
 
@@ -38,23 +42,22 @@ def define_flags(flags: Flags, weights: bool = False) -> None:
 def define_txt_documents(flags: Flags, **about: Any) -> None:
     """How .txt files are cut into documents."""
     flags.choice(
-        "txt_documents", ("blank_line", "line"),
-        "What ends a document in a .txt file: a blank line, or every line break.", **about,
+        "txt_documents", ("auto", "file", "blank_line", "line"),
+        "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
+        " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
+        **about,
     )  # fmt: skip
 
 
 def open_input(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
-    """The corpus; says what is likely not meant. `weights` as of `define_flags`.
+    """The corpus; `weights` as of `define_flags`.
 
     Raises:
         BadInput: see `corpus.open_corpus`.
     """
-    from bigbird_ja.process.console import log
     from bigbird_ja.text.corpus import open_corpus
 
-    corpus = open_corpus(
-        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, weights
-    )
-    for warning in corpus.warnings():
-        log(f"warning: {warning}")
-    return corpus
+    return open_corpus(
+        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, weights,
+        args.skip_missing_text,
+    )  # fmt: skip

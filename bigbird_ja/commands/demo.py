@@ -93,7 +93,9 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     bigbird_ja(["sample", "--output", corpus, "--documents=400", "--seed=7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
-    bigbird_ja(["tokenize", *config, "--input", corpus, "--output_prefix", prefix])
+    # Fewer pieces than real text needs: the generated one has few characters.
+    tokenize = ["tokenize", *config, "--vocab_size=2000", "--input", corpus]
+    bigbird_ja([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
     bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers=2"])
@@ -214,7 +216,7 @@ def _summary(result: dict[str, Any]) -> str:
 It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
 {eval_accuracy:.0%} of masked pieces right.
 Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
-Your own text, a line {{"text": "..."}} for each document: the commands above from `tokenize` on.
+Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
 What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
         **result
     )

@@ -24,6 +24,9 @@ from bigbird_ja.process.errors import INSTALL, BadInput
 
 EXAMPLE = "bigbird-ja doctor"
 _CONSOLE = "the console's page IAM & Admin > Quotas lists them all"
+_PARAGRAPH = textwrap.TextWrapper(
+    79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False
+)
 _DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and what goes with them
 
 
@@ -53,7 +56,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         checks.append(check)
         advice = f": {check.advice}" if check.advice and not check.is_well else ""
         text = f"{'ok' if check.is_well else '--'}  {check.name:<17} {check.observed}{advice}"
-        print(textwrap.fill(text, 79, subsequent_indent=" " * 22), flush=True)
+        print(_PARAGRAPH.fill(text), flush=True)
     able = [c for c in checks if c.name.startswith("engine") and c.is_well]
     results = {"can_train": bool(able), "checks": [asdict(check) for check in checks]}
     if not able:

@@ -2,8 +2,10 @@
 
 Reads the corpus once, streaming; writes equal, globally shuffled shards, the tokenizer model and,
 last, manifest.json, the single source of truth for lengths, ids, counts and checksums. About
-12 MB of text a second on two cores; memory does not grow with the corpus. Killed at any point, the
-same command continues with the same bytes. Two at once on one directory: the second is refused.
+12 MB of text a second on two cores, and 1 GB of memory per process for each TB. Killed at any
+point, the same command continues with the same bytes. Two at once on one directory: the second is
+refused, but for parts: machines that share --output_dir make a --part each; the command without it
+joins them.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from bigbird_ja.settings.schema import MAKING_SETTINGS, OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.data.shards import MadeShard
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = (
@@ -47,6 +50,15 @@ def define_flags(flags: Flags) -> None:
         "num_workers", None, "Processes. The bytes do not depend on it.", low=1, high=1024,
         none="one per core",
     )  # fmt: skip
+    flags.text(
+        "part", "Makes part I of N, from 1/N to N/N, on one of several machines that share"
+        " --output_dir; the same command without it joins the parts.", none="all",
+        excludes=("overwrite", "runner"),
+    )  # fmt: skip
+    flags.choice(
+        "runner", ("local", "ray"), "ray: makes the parts as tasks of a Ray cluster (RAY_ADDRESS,"
+        " or one of this machine's cores; extra `ray`), of --num_workers processes each.",
+    )  # fmt: skip
     flags.switch("input_mask", "Also writes `input_mask` (static only), for BERT's readers.")
     flags.switch(
         "overwrite", "Replaces a data set of ours once the new one is whole, and unfinished work of"
@@ -59,13 +71,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.data import build
+    from bigbird_ja.data import build, ray_runner, workers
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
+    from bigbird_ja.process.errors import BadInput
     from bigbird_ja.text import tokenizer as tokenizer_lib
     from bigbird_ja.text.tokenizer_files import Files
 
     began = time.monotonic()
+    part = _numbers_of_part(args.part) if args.part else None
+    if args.runner == "ray" and args.overwrite:
+        raise BadInput("--runner=ray and --overwrite: give one of them")
     config, overrides = command_flags.resolve(args)
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
@@ -78,18 +94,23 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
     corpus = corpus_input.open_input(args, weights=True)
-    manifest, was_there = build.make_data(
-        build.Request(
-            corpus=corpus,
-            tokenizer=tokenizer,
-            spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
-            output_dir=args.output_dir,
-            num_workers=args.num_workers or build.available_cores(),
-            overwrite=args.overwrite,
-        )
+    request = build.Request(
+        corpus=corpus,
+        tokenizer=tokenizer,
+        spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
+        output_dir=args.output_dir,
+        num_workers=args.num_workers or workers.available_cores(),
+        overwrite=args.overwrite,
     )
+    if part and (made := build.make_part(request, part)) is not None:
+        return _part_results(args.part, made, time.monotonic() - began)
+    if args.runner == "ray":
+        ray_runner.make_parts(request, args.num_workers)
+    manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")
+    if warning := short_documents(manifest):
+        log(f"warning: {warning}")
     results = summary(manifest, time.monotonic() - began)
     print(report(manifest, results, args.output_dir))
     held_out = manifest.eval.sequences
@@ -98,6 +119,28 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             f"warning: only {held_out} held-out sequences, so that their loss is noisy: a larger"
             " --eval_fraction holds out more"
         )
+    return results
+
+
+def _numbers_of_part(part: str) -> tuple[int, int]:
+    """The part that I/N names, from 0, and N."""
+    from bigbird_ja.process.errors import BadInput
+
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= 100_000):
+        raise BadInput(f"--part {part}: write I/N, from 1/N to N/N, such as --part 3/8")
+    return int(number) - 1, int(count)
+
+
+def _part_results(part: str, made: list[MadeShard], seconds: float) -> dict[str, Any]:
+    results = {
+        "part": part,
+        "shards": len(made),
+        "sequences": sum(one.shard.records for one in made),
+        "bytes": sum(one.shard.bytes for one in made),
+        "seconds": round(seconds, 3),
+    }
+    print("part {part}: {shards} shards with {sequences:,} sequences are ready".format(**results))
     return results
 
 
@@ -114,6 +157,20 @@ def _check_length(config: Config) -> None:
         ) from error
 
 
+def short_documents(manifest: Manifest) -> str:
+    """A line where half of the documents have less than an eighth of a sequence; else ""."""
+    lengths = manifest.statistics.get("document_tokens", [])
+    short = manifest.seq_length // 8
+    number = sum(lengths[: max(0, short.bit_length() - 1)])  # bin i: below 2**(i + 1)
+    if 2 * number <= sum(lengths):
+        return ""
+    return (
+        f"{number / sum(lengths):.0%} of the documents are shorter than {short:,} tokens, an eighth"
+        " of a sequence: long contexts are rare in this corpus; if it is cut too finely, see"
+        " --txt_documents"
+    )
+
+
 def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """The `--json` results that `make-data` and `check-data` share."""
     results: dict[str, Any] = {
@@ -124,6 +181,7 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "density": manifest.density,
         "mean_predictions": manifest.mean_predictions,
         "seconds": round(seconds, 3),
+        "skipped": manifest.statistics.get("skipped"),
         "train_sequences": manifest.train.sequences,
         "eval_sequences": manifest.eval.sequences,
         "bytes": sum(s.bytes for s in manifest.train_shards + manifest.eval_shards),
@@ -139,10 +197,12 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     from bigbird_ja.process.console import human_bytes, human_count, human_time, table
 
     fragments = manifest.statistics.get("documents_per_sequence", [])
+    skipped = results["skipped"]
     mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
+        *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
         ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],

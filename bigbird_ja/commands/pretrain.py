@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
-NEEDS = ("tensorflow", "jax|tensorflow_estimator")
+NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
 SETTINGS = RUN_SETTINGS
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -74,20 +75,29 @@ def cut_into_blocks(
     seq_length: int,
     eval_fraction: float,
     seed: int,
+    skipped: Counter[int],
 ) -> Iterator[Block]:
     """Deals the documents of each corpus to the splits and cuts each split's into blocks.
 
     An epoch takes each document as often as its corpus's weight, rounded down, and a share of them,
     the fraction, once more. Held-out documents are taken once, and are the same ones whatever the
-    weight. Blank documents are skipped.
+    weight. Documents without text are left out, and counted in `skipped` by the corpus's number.
     """
     numbers = {"train": 0, "eval": 0}
     limit = max(_BLOCK_CHARACTERS, _CHARACTERS_PER_POSITION * seq_length)
     for corpus, (documents, weight) in enumerate(corpora):
-        filled = (text for text in documents if text.strip())
+        filled = _filled(documents, corpus, skipped)
         for split, times, texts in _cut_corpus(filled, weight, limit, eval_fraction, seed):
             yield Block(split, numbers[split], tuple(texts), corpus, times)
             numbers[split] += 1
+
+
+def _filled(documents: Iterable[str], corpus: int, skipped: Counter[int]) -> Iterator[str]:
+    for text in documents:
+        if text.strip():
+            yield text
+        else:
+            skipped[corpus] += 1
 
 
 def _cut_corpus(
@@ -164,18 +174,25 @@ def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: in
 _packer: dict[str, Any] = {}  # of a worker process
 
 
-def start_packer(tokenizer: Tokenizer, spec: DataSpec, path_of: Callable[[str], str]) -> None:
-    """Prepares a process for `pack_block`; `path_of` gives the path of a block by its name."""
+def start_packer(
+    tokenizer: Tokenizer,
+    spec: DataSpec,
+    path_of: Callable[[str], str],
+    share: Callable[[str], None],
+) -> None:
+    """Prepares a process for `pack_block`; `path_of` gives the path of a block by its name, and
+    `share` is called with the name once it is written."""
     marker = words.word_marker(spec.word_boundaries, tokenizer)
-    _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
+    _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of, share=share)
 
 
-def pack_block(block: Block) -> tuple[str, int]:
-    """Packs and writes one block unless it is there; returns its split and its bytes of text."""
+def pack_block(block: Block) -> int:
+    """Packs and writes one block unless it is there; returns its bytes of text."""
     spec, path = _packer["spec"], _packer["path_of"](block.name)
     if read_block(path, spec.row_dtype.itemsize, verify=True) is None:
         write_block(path, *make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
-    return block.split, sum(len(text.encode()) for text in block.texts)
+    _packer["share"](block.name)
+    return sum(len(text.encode()) for text in block.texts)
 
 
 def make_rows(

@@ -232,6 +232,7 @@ class Statistics(TypedDict, total=False):
     document_tokens: list[Count]
     documents_per_sequence: list[Count]
     sequences_left_out: Count
+    skipped: Count  # records without text; not content
     tokenizer_changes: dict[str, str]  # special piece -> how another project's model got it
 
 
@@ -293,6 +294,7 @@ class Manifest(DataSpec):
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
+        values["statistics"].pop("skipped", None)
         for corpus in values["corpora"]:
             del corpus["name"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,8 +1,9 @@
 """Unfinished work of `make-data`: where it lies, whose it is, how it becomes a data set.
 
-`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, and `ready/`, where shards
-wait until all are finished. Packed blocks and notes on finished shards lie in a folder of this
-machine: the same one, or one in the user's cache for an output on gs://.
+`OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, `ready/`, where shards
+wait until all are finished, and `shards/`, with notes on these. Packed blocks lie in a folder of
+this machine: the same one, or one in the user's cache for an output on gs://. Machines that each
+make a part put copies of their blocks on the bucket, and `packed.json` beside once there are all.
 
 Nothing is removed from these folders but files of the names below, where `settings.json` shows that
 this program made the folder. In OUTPUT_DIR the folder's mark (`storage.ownership`) proves what is
@@ -16,31 +17,38 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import verify
+from bigbird_ja.data.blocks import StoredBlock
 from bigbird_ja.data.manifest import DataSpec, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, ownership
-from bigbird_ja.storage.lease import Lease, held
+from bigbird_ja.storage.decode import Count
+from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import Made, Owned
 
 KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
-_SETTINGS = "settings.json"
+_SETTINGS, _PACKED = "settings.json", "packed.json"
+_WAIT = "wait for it to end, or choose another --output_dir"
 _SHARD_END = ".tfrecord"
 _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
+_PART_LOCK = r"part-\d+-of-\d+\.lock"
 # The names of our files in each part of a work folder.
 _OURS = {
-    "": _SETTINGS,
+    "": rf"{_SETTINGS}|{_PACKED}|{_PART_LOCK}",
     "blocks": r"(train|eval)-\d{6}\.block",
     "shards": rf"{_SHARD}(\.json)?",  # shards on their way to a bucket; notes
     "ready": _SHARD,
@@ -53,26 +61,41 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
     Raises:
         BadInput: another process holds it.
     """
-    busy = (
-        f"{directory}: {{owner}} is making data there: wait for it to end, or choose another"
-        " --output_dir"
-    )
+    busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
     return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What packing a corpus came to."""
+
+    blocks: dict[str, list[StoredBlock]]  # by split; `path` is a name in packed.json
+    skipped: Count  # records without text
+
+    def moved(self, path_of: Callable[[str], str]) -> Packed:
+        """The same with blocks at other paths."""
+        moved = {
+            split: [replace(block, path=path_of(block.path)) for block in stored]
+            for split, stored in self.blocks.items()
+        }
+        return replace(self, blocks=moved)
 
 
 class Work:
     """The folders of the unfinished work for one output.
 
     Attributes:
-        local: folder of blocks and notes, on this machine.
+        beside: folder of all but the blocks, in the output.
+        local: folder of blocks, on this machine.
         ready: where finished shards wait, beside the output.
+        part: which part this process makes, from 0, and of how many; None: all.
     """
 
-    def __init__(self, output_dir: str) -> None:
-        self._output = output_dir
-        self._beside = storage.join(output_dir, NAME)
-        self.ready = storage.join(self._beside, "ready")
-        self.local = self._beside
+    def __init__(self, output_dir: str, part: tuple[int, int] | None = None) -> None:
+        self._output, self.part = output_dir, part
+        self.beside = storage.join(output_dir, NAME)
+        self.ready = storage.join(self.beside, "ready")
+        self.local = self.beside
         if storage.is_remote(output_dir):
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
@@ -85,17 +108,23 @@ class Work:
             BadInput: something else stands where work is to lie.
         """
         local = _spec_in(self.local)
-        return _spec_in(self._beside) or local  # the one beside the output is decisive
+        return _spec_in(self.beside) or local  # the one beside the output is decisive
 
     def open(self, spec: DataSpec) -> None:
-        """Creates the folders, or uses those that are there."""
+        """Creates the folders, or uses those that are there.
+
+        Raises:
+            BadInput: work of other settings has begun there this moment.
+        """
         if _spec_in(self.local) not in (None, spec):
             _remove_ours(self.local)  # stale: what is beside the output is of other settings
         settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
         text = json.dumps(settings, ensure_ascii=False, indent=1)
-        for folder in dict.fromkeys((self._beside, self.local)):
+        for folder in dict.fromkeys((self.beside, self.local)):
             storage.make_directory(folder)
-            storage.write_text(storage.join(folder, _SETTINGS), text)
+            is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
+            if not is_new and _spec_in(folder) != spec:
+                raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
         for folder in (
             *(os.path.join(self.local, part) for part in ("blocks", "shards")),
             self.ready,
@@ -105,9 +134,54 @@ class Work:
 
     def remove(self) -> None:
         """Removes the files of this program from the folders, and the folders left empty."""
-        for folder in dict.fromkeys((self.local, self._beside)):
+        for folder in dict.fromkeys((self.local, self.beside)):
             if _spec_in(folder) is not None:
                 _remove_ours(folder)
+
+    # --- parts ---
+
+    @contextlib.contextmanager
+    def exclusive_part(self) -> Iterator[None]:
+        """Holds this part.
+
+        Raises:
+            BadInput: another process makes it, or joins all.
+        """
+        number, count = self.part or (0, 1)
+        with self._held_part(f"part-{number + 1}-of-{count}.lock"):
+            # Both sides take their own lease first, so that one at least sees the other's.
+            joining = holder_of(storage.join(self._output, LOCK_NAME))
+            if joining is not None and not joining.has_ended:
+                raise BadInput(f"{self._output}: {joining.name} is making data there: {_WAIT}")
+            yield
+
+    def check_no_part(self) -> None:
+        """Removes the leases of parts that are gone.
+
+        Raises:
+            BadInput: one is alive.
+        """
+        for name in storage.list_files(self.beside) if self.begun() else ():
+            if re.fullmatch(_PART_LOCK, name):
+                with self._held_part(name):
+                    pass
+
+    def _held_part(self, name: str) -> AbstractContextManager[Lease]:
+        what = name.removesuffix(".lock")
+        busy = f"{self._output}: {{owner}} is making {what} there: wait for it to end"
+        return held(Lease(storage.join(self.beside, name), busy, log))
+
+    def note_packed(self, packed: Packed) -> None:
+        """Notes that all blocks are shared."""
+        data = msgspec.json.encode(packed.moved(os.path.basename))
+        storage.write_bytes(storage.join(self.beside, _PACKED), data)
+
+    def packed(self) -> Packed | None:
+        """What a part has noted, or None."""
+        with contextlib.suppress(FileNotFoundError):
+            path = storage.join(self.beside, _PACKED)
+            return decode.read_json(path, Packed).moved(self.block)
+        return None
 
     # --- blocks ---
 
@@ -115,30 +189,59 @@ class Work:
         """Path of a packed block."""
         return os.path.join(self.local, "blocks", name)
 
+    def _shared(self, name: str) -> str:
+        return storage.join(self.beside, "blocks", name)
+
+    def share_block(self, name: str) -> None:
+        """Copies a packed block to the bucket, for other parts."""
+        if self.part and self.local != self.beside:
+            storage.upload(self.block(name), self._shared(name))
+
+    def shared_blocks(self) -> set[str]:
+        """The names of the blocks that this and other parts have packed."""
+        return set(storage.list_files(storage.join(self.beside, "blocks")))
+
+    def fetch_blocks(self, names: Iterable[str]) -> None:
+        """Copies blocks of other parts to this machine."""
+        if self.local != self.beside:
+            missing = [name for name in names if not os.path.exists(self.block(name))]
+            copy = storage.download
+            storage.run_all([partial(copy, self._shared(n), self.block(n)) for n in missing])
+
+    def remove_copies(self) -> None:
+        """Removes this machine's copies of what lies on the bucket."""
+        if self.local != self.beside:
+            _remove_ours(self.local)
+
     # --- shards ---
 
     def scratch(self, name: str) -> str:
         """Path of a shard on its way to a bucket."""
         return os.path.join(self.local, "shards", name)
 
+    def _note(self, name: str) -> str:
+        return storage.join(self.beside, "shards", f"{name}.json")
+
     def note_shard(self, made: MadeShard) -> None:
         """Notes that a shard is finished."""
         values = {"shard": vars(made.shard), "predictions": made.predictions}
-        storage.write_text(self.scratch(f"{made.shard.name}.json"), json.dumps(values))
+        storage.write_text(self._note(made.shard.name), json.dumps(values))
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
         """Those of the shards `names` that are noted and exist, ready or in place."""
-        in_place, ready = storage.list_stats(self._output), storage.list_stats(self.ready)
+        folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
         finished = {}
-        for name in names:
+
+        def look(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
-                made = decode.read_json(self.scratch(f"{name}.json"), MadeShard)
-                path = storage.join(self._output, name)
-                is_ready = name in ready and ready[name].size == made.shard.bytes
-                if is_ready or (
-                    name in in_place and verify.is_shard(path, in_place[name], made.shard)
-                ):
-                    finished[name] = made
+                made = decode.read_json(self._note(name), MadeShard)
+                for folder, there in folders:
+                    path = storage.join(folder, name)
+                    if name in there and verify.is_shard(path, there[name], made.shard):
+                        finished[name] = made
+
+        known = [name for name in names if any(name in there for _, there in folders)]
+        storage.run_all([partial(look, name) for name in known])
         return finished
 
     # --- the output ---

@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
+from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Parameters, dense
 from bigbird_ja.model.tiled import tiled_attention
-from bigbird_ja.model.tiling import IndependentTiles, RandomTiles, RolledTiles
+from bigbird_ja.model.tiling import IndependentTiles, RolledTiles
 from bigbird_ja.settings.schema import Config
 
 # Scores of keys that must not be seen. Far below any real score, and finite: a row of nothing but
@@ -111,7 +112,7 @@ def is_tiled(config: Config, length: int) -> bool:
     return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
 
 
-def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RandomTiles:
+def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RolledTiles | IndependentTiles:
     """The random keys of a layer as tiles."""
     if plan.shifts is not None:
         return RolledTiles(plan.shifts, tiles)
@@ -149,7 +150,10 @@ def attend(
     Raises:
         ValueError: a length that the block-sparse pattern cannot be laid over.
     """
-    if is_tiled(config, shape[1]):
+    is_full_kernel = config.model.attention_implementation == "kernel" and pattern.is_full(
+        config, shape[1]
+    )
+    if is_full_kernel or is_tiled(config, shape[1]):
         return _tiled_self_attention(
             params, config, scope, hidden, shape, input_mask, document_ids, layer
         )
@@ -177,17 +181,17 @@ def _tiled_self_attention(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """`attend` over sequences rotated by one block, in tiles.
+    """`attend` in tiles, over sequences rotated by one block; full attention by a kernel.
 
     The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
     no relayout in between.
     """
     model, dtype = config.model, hidden.dtype
-    width, heads, rows = model.hidden_size, model.num_attention_heads, 2 * model.block_size
+    width, heads = model.hidden_size, model.num_attention_heads
+    plans = pattern.random_plan(config, shape[1])
+    rows = 2 * model.block_size if plans else tile_rows(shape[1], None)
     size = width // heads
     tiles = [shape[0], shape[1] // rows, rows]
-    plans = pattern.random_plan(config, shape[1])
-    assert plans is not None
 
     is_kernel = model.attention_implementation == "kernel"
     base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
@@ -204,13 +208,14 @@ def _tiled_self_attention(
         key, value = project("key", 1.0), project("value", 1.0)
         mask = tf.reshape(input_mask, tiles)
         documents = None if document_ids is None else tf.reshape(document_ids, tiles)
-    random = random_tiles(plans[layer], tiles[1])
+    random = random_tiles(plans[layer], tiles[1]) if plans else None
     if is_kernel:
         from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
-        assert isinstance(random, RolledTiles)
+        assert not isinstance(random, IndependentTiles)
         context = kernel_attention(query, key, value, mask, documents, random)
     else:
+        assert random is not None
         context = tiled_attention(query, key, value, mask, documents, random)
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"

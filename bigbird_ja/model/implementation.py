@@ -1,8 +1,8 @@
-"""Which way computes rolled attention on a device: `model.attention_implementation`.
+"""Which way computes attention on a device: `model.attention_implementation`.
 
-XLA's way (`tiled`) runs everywhere and is the reference. The kernels (`kernels`) are for newer
-TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons. jax is
-imported only where kernels are taken.
+XLA's way (`attention`, `tiled`) runs everywhere and is the reference. The kernels (`kernels`) are
+for newer TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons. jax
+is imported only where kernels are taken.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 # Where `auto` takes the kernels: shown cheaper there, as part of a whole step, by machine code
 # (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
+_LANES = 128  # a tile's rows are a multiple of these
 _OLDEST_JAX = (0, 7)
 _OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
@@ -101,17 +102,36 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
     return carry.interpreted()
 
 
+def tile_rows(length: int, reach: int | None) -> int:
+    """Tokens of a tile of the kernels for full attention, or for keys that are `reach` tokens away
+    at most; 0 where they have none for sequences of this length.
+
+    A key that is near enough lies in the queries' tile or in the nearer half of one beside it.
+    """
+    sizes = (2 * _LANES, _LANES) if reach is None else (_LANES, 2 * _LANES)
+    fitting = (rows for rows in sizes if length % rows == 0 and 2 * (reach or 0) <= rows)
+    return next(fitting, 0)
+
+
 def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
     """Why this cannot be computed by kernels; None where it can."""
     model = config.model
     length = config.make_data.seq_length
-    is_modernbert = model.architecture == "modernbert"
-    if is_modernbert and length % 128:
-        return f"sequences of {length} tokens are no multiple of 128"
-    if not is_modernbert and model.random_pattern != "rolled":
+    if model.architecture == "modernbert":
+        reach = model.local_attention // 2
+        tiles = [tile_rows(length, None), tile_rows(length, reach)]
+    elif pattern.is_full(config, length):
+        tiles = [tile_rows(length, None)]
+    elif model.attention_type != "block_sparse":
+        return f"model.attention_type={model.attention_type} has none"
+    elif model.random_pattern != "rolled":
         return f"model.random_pattern={model.random_pattern} has none"
-    if not is_modernbert and pattern.is_full(config, length):
-        return f"sequences of {length} tokens get full attention"
+    else:
+        tiles = [2 * model.block_size]
+    if not all(tiles):
+        if model.architecture == "modernbert" and model.local_attention > 2 * _LANES:
+            return f"model.local_attention={model.local_attention} is more than {2 * _LANES}"
+        return f"sequences of {length} tokens are no multiple of its tiles, of 128 or 256"
     version = _version("jax")
     if version is None:
         return "it needs jax, which is not installed"
@@ -123,20 +143,19 @@ def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
-    if is_modernbert:
-        return None
     from bigbird_ja.model.kernels.tiles import Shape  # imports jax
 
-    rows, heads = 2 * model.block_size, model.num_attention_heads
+    heads = model.num_attention_heads
     size, documents = model.hidden_size // heads, not model.attend_across_documents
-    shape = Shape(1, length // rows, heads, size, rows, (), documents, config.training.dtype)
-    if shape.rows % 128 or shape.group * shape.size % 128:
-        return (
-            "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
-            " together"
-        )
-    if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
-        return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
+    for rows in tiles:
+        shape = Shape(1, length // rows, heads, size, rows, None, documents, config.training.dtype)
+        if shape.rows % _LANES or shape.group * shape.size % _LANES:
+            return (
+                "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
+                " together"
+            )
+        if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
+            return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
     return None
 
 

@@ -7,7 +7,7 @@ Values and gradients are those of transformers' `ModernBertModel`.
 
 from __future__ import annotations
 
-import functools
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +15,13 @@ import tensorflow as tf
 from bigbird_ja.model import pattern
 from bigbird_ja.model.attention import banded_attention, dense_attention
 from bigbird_ja.model.dropout import drop_at
+from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import WORDS, layer_parameter_names
 from bigbird_ja.settings.schema import Config
+
+# Cosines and sines, float32 [tiles, 1, size / 2, rows].
+_Angles = tuple[tf.Tensor, tf.Tensor]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -42,14 +46,31 @@ def encode(
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = embed(params, config, input_ids, dropout_key)
+    # Once for all layers: a program holds every constant that is written down.
+    angles = {
+        is_global: _angles(config, length, _rows(config, length, is_global), theta)
+        for is_global, theta in (
+            (True, config.model.global_rope_theta), (False, config.model.local_rope_theta)
+        )
+    }  # fmt: skip
     layers = (
-        _layer(config, layer, (batch, length), input_mask, documents, places, dropout_key)
+        _layer(
+            config, layer, (batch, length), input_mask, documents, places, dropout_key,
+            angles[pattern.is_global(config.model, layer)],
+        )
         for layer in range(config.model.num_layers)
-    )
+    )  # fmt: skip
     recomputes = config.training.gradient_checkpointing and dropout_key is not None
     hidden = run_layers(params, layers, hidden, recomputes)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+
+
+def _rows(config: Config, length: int, is_global: bool) -> int:
+    """Tokens of a layer's tiles: XLA's way has one tile."""
+    if config.model.attention_implementation != "kernel":
+        return length
+    return tile_rows(length, None if is_global else config.model.local_attention // 2)
 
 
 def embed(
@@ -64,7 +85,7 @@ def embed(
         return drop_at(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
 
 
-def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
+def _layer(config, layer, shape, input_mask, documents, places, dropout_key, angles):  # type: ignore[no-untyped-def]
     """See `layers.Layer`. Where `places` are given, of all tokens of the batch, what comes after
     the last layer's attention is for those."""
     scope = f"bert/encoder/layer_{layer}"
@@ -78,7 +99,7 @@ def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  #
         if layer:  # the embeddings come normalised
             norm = f"{scope}/attention/LayerNorm"
             inputs = layer_norm(params, norm, hidden, model.layer_norm_eps)
-        output = _attend(params, config, layer, inputs, shape, input_mask, documents)
+        output = _attend(params, config, layer, inputs, shape, input_mask, documents, angles)
         if wanted is not None:
             hidden, output = tf.gather(hidden, wanted), tf.gather(output, wanted)
         hidden += output
@@ -100,59 +121,63 @@ def _attend(
     shape: tuple[int, int],
     input_mask: tf.Tensor,
     documents: tf.Tensor | None,
+    angles: _Angles,
 ) -> tf.Tensor:
     """Projections, attention and output projection of one layer: [b * S, hidden].
 
-    Queries, keys and values are [b, heads, size, S]: tokens fill the TPU's lanes, which a head's 64
-    numbers would fill by half, and the projections write them so.
+    Queries, keys and values are [b, tiles, heads, size, rows]: tokens fill the TPU's lanes, which a
+    head's 64 numbers would fill by half, and the projections write them so. XLA's way has one tile.
     """
     model, (batch, length) = config.model, shape
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     scope = f"bert/encoder/layer_{layer}/attention"
-    everywhere = pattern.is_global(model, layer)
+    reach = None if pattern.is_global(model, layer) else model.local_attention // 2
+    is_kernel = model.attention_implementation == "kernel"
+    tiles = [batch, -1, int(angles[0].shape[-1])]
     with tf.name_scope("attention/projections"):
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
-        tokens = tf.reshape(inputs, [batch, length, model.hidden_size])
-        query, key, value = tf.unstack(tf.einsum("bsi,ithd->tbhds", tokens, kernel))
-        theta = model.global_rope_theta if everywhere else model.local_rope_theta
-        query, key = rotated(query, theta), rotated(key, theta)
-    reach = None if everywhere else model.local_attention // 2
-    if model.attention_implementation == "kernel":
-        from bigbird_ja.model.kernels.flash import flash_attention  # imports jax
+        tokens = tf.reshape(inputs, [*tiles, model.hidden_size])
+        query, key, value = tf.unstack(tf.einsum("btri,inhd->nbthdr", tokens, kernel))
+        scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
+        query, key = rotated(query, angles, scale), rotated(key, angles)
+    if is_kernel:
+        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
-        segments = tf.cast(input_mask, tf.int32) if documents is None else documents
-        context = flash_attention(query, key, value, segments, reach)
+        numbers = None if documents is None else tf.reshape(documents, tiles)
+        mask = tf.reshape(input_mask, tiles)
+        context = kernel_attention(query, key, value, mask, numbers, reach)
     else:
-        query, key, value = (tf.transpose(each, [0, 3, 1, 2]) for each in (query, key, value))
+        query, key, value = (tf.transpose(each[:, 0], [0, 3, 1, 2]) for each in (query, key, value))
         if reach is None:
             context = dense_attention(query, key, value, input_mask, documents, None)
         else:
             context = banded_attention(query, key, value, input_mask, documents, reach)
-        context = tf.transpose(context, [0, 2, 3, 1])
+        context = tf.transpose(context, [0, 2, 3, 1])[:, None]
     with tf.name_scope("attention/output"):
         kernel = tf.cast(params[f"{scope}/Wo/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [heads, size, model.hidden_size])
-        output = tf.einsum("bhds,hdo->bso", context, kernel)
+        output = tf.einsum("bthdr,hdo->btro", context, kernel)
         return tf.reshape(output, [batch * length, model.hidden_size])
 
 
-def rotated(values: tf.Tensor, theta: float) -> tf.Tensor:
-    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, heads, size, S].
+def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, tiles, heads, size, rows].
 
-    Number d of a head's first half and number d of its second are turned together, by
-    position * theta^(-2d / size) radians; computed in float32.
+    Number d of a head's first half and number d of its second are turned together, and scaled;
+    computed in float32.
     """
-    cosine, sine = _angles(int(values.shape[3]), int(values.shape[2]), theta)
-    low, high = tf.split(tf.cast(values, tf.float32), 2, axis=2)
+    cosine, sine = angles
+    low, high = tf.split(tf.cast(values, tf.float32) * scale, 2, axis=3)
     turned = [low * cosine - high * sine, high * cosine + low * sine]
-    return tf.cast(tf.concat(turned, axis=2), values.dtype)
+    return tf.cast(tf.concat(turned, axis=3), values.dtype)
 
 
-@functools.lru_cache(maxsize=8)
-def _angles(length: int, size: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines, float32 [size / 2, S], of the angles that transformers takes."""
+def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
+    """Of position * theta^(-2d / size) radians, as transformers computes them."""
+    size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-    angles = rates[:, None] * np.arange(length, dtype=np.float32)
-    return np.cos(angles), np.sin(angles)
+    positions = np.arange(length, dtype=np.float32).reshape(-1, 1, 1, rows)
+    angles = rates[:, None] * positions
+    return tf.constant(np.cos(angles)), tf.constant(np.sin(angles))

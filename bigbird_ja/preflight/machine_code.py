@@ -304,7 +304,8 @@ class _Scalars:
             return self._counter(name, operands, iteration)
         if kind == "smov":
             return self._moved(operands, iteration, known)
-        values = [self._value(operand, iteration, known) for operand in operands[:2]]
+        # Behind a predicate, of which nothing reads the value where it does not hold.
+        values = [self._value(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
         if len(values) != 2 or values[0] is None or values[1] is None:
@@ -336,7 +337,7 @@ class _Scalars:
         for operand in operands:
             operation, inner = self._defined.get(self._origin(operand), ("", []))
             if operation.startswith("sadd") and name in map(self._origin, inner):
-                step = next((_literal(o) for o in inner if self._origin(o) != name), None)
+                step = next((_literal(o) for o in inner[-2:] if self._origin(o) != name), None)
             else:
                 start = self._value(operand, 0, {name: None})
         if start is None or step is None:

@@ -153,10 +153,9 @@ class ModelConfig:
         only_with=_IN_BLOCKS,
     )  # fmt: skip
     attention_implementation: str = option(
-        "auto", "How rolled attention is computed. kernel: in one kernel each way, without scores"
-        " in memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e,"
+        "auto", "How attention is computed. kernel: in one kernel each way, without scores in"
+        " memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e,"
         " v6e).", choices=("auto", "xla", "kernel"), changeable=True,
-        only_with="model.attention_type=block_sparse",
     )  # fmt: skip
     attend_across_documents: bool = option(
         True, "Documents packed into one sequence see each other.",
@@ -393,7 +392,7 @@ PLAN_SETTINGS: tuple[str, ...] = (
         "local_rope_theta",
     ),
     *_all_but(
-        "training", *_ATTENDANCE, "learning_rate", "schedule", "decay_fraction", "update_rule",
+        "training", *_ATTENDANCE, "schedule", "decay_fraction", "update_rule",
         "weight_decay", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
         "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
     ),

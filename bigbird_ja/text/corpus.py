@@ -8,6 +8,7 @@ Document n is the same at every reading.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
@@ -16,10 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja import storage
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
 from bigbird_ja.text import file_source, tfds_source
-from bigbird_ja.text.file_source import BLANK_LINE, SUFFIXES, TEXT_FIELD, FileSource
+from bigbird_ja.text.file_source import AUTO, BLANK_LINE, BY_FILE, SUFFIXES, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
 
 Source = FileSource | TfdsSource
@@ -28,8 +30,8 @@ WEIGHT = Option(
     "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
     low=0.0001, high=1000.0,
 )  # fmt: skip
-# Text files that are read for the warning: enough to see how a corpus was written.
-_FILES_READ = 16
+# A larger .txt file holds more than one document: the longest novels have 5 MB.
+_LONGEST_BOOK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -94,43 +96,29 @@ class Corpus:
     def _digests(self) -> list[list[bytes]]:
         return [[source.digest() for source in part.opened] for part in self.parts]
 
-    def warnings(self) -> list[str]:
-        """Likely mistakes: text files that are a single document each."""
-        texts = [
-            source
-            for source in self._opened
-            if isinstance(source, FileSource) and source.is_text and not source.is_by_line
-        ]
-        lines = {t.path: t.lines_of_single_document() for t in texts[:_FILES_READ]}
-        single = [path for path, count in lines.items() if count]
-        if not single:
-            return []
-        others = f" (and {len(single) - 1} more like it)" if len(single) > 1 else ""
-        return [
-            f"{single[0]}{others} has no blank line in its first {lines[single[0]]:,} lines, so"
-            " they are one document: where each line is a document, give --txt_documents=line"
-        ]
-
 
 def open_corpus(
     sources: Sequence[str],
     tfds_data_dir: str | None = None,
-    txt_documents: str = BLANK_LINE,
+    txt_documents: str = AUTO,
     text_field: str = TEXT_FIELD,
     takes_weights: bool = False,
+    skip_missing_text: bool = False,
 ) -> Corpus:
     """Opens sources of the forms in the module's docstring; the first document is read as a check.
 
     Args:
         sources: at least one.
         tfds_data_dir: where TFDS data sets lie prepared.
-        txt_documents: what ends a document in a .txt file: `blank_line` or `line`.
+        txt_documents: what a document in a .txt file is, of `file_source.TXT_DOCUMENTS`; what
+            `auto` takes is logged.
         text_field: the field or column of text in .jsonl, parquet and Arrow files.
+        skip_missing_text: whether records of .jsonl files may lack a text.
         takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
 
     Raises:
         BadInput: no source, a missing or unreadable one, one given twice, or no text in any; a
-            weight that cannot be, or where none is taken.
+            weight that cannot be, or where none is taken; an argument that none of them can use.
     """
     if not sources:
         raise BadInput("no --input: give a corpus, such as --input=corpus.jsonl")
@@ -139,22 +127,25 @@ def open_corpus(
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
-        parts.append(Part(place, _open(place, tfds_data_dir, txt_documents, text_field), weight))
-    opened = [source for part in parts for source in part.opened]
-    if tfds_data_dir and not any(isinstance(source, TfdsSource) for source in opened):
-        raise BadInput(f"--tfds_data_dir={tfds_data_dir}: no --input is tfds:...: leave it out")
-    for label, count in Counter(source.label for source in opened).items():
+        opened = _open(place, tfds_data_dir, txt_documents, text_field, skip_missing_text)
+        parts.append(Part(place, opened, weight))
+    every = [source for part in parts for source in part.opened]
+    for label, count in Counter(source.label for source in every).items():
         if count > 1:
             raise BadInput(f"--input names {label} more than once: its text would count twice")
-    if txt_documents != BLANK_LINE and not any(
-        isinstance(source, FileSource) and source.is_text for source in opened
+    files = [source for source in every if isinstance(source, FileSource)]
+    texts = [file for file in files if file.is_text]
+    records = [file for file in files if not file.is_text]
+    lines = [file for file in records if not file.is_arrow]
+    for flag, is_given, users, what in (
+        (f"tfds_data_dir={tfds_data_dir}", tfds_data_dir, len(every) - len(files), "is tfds:..."),
+        (f"txt_documents={txt_documents}", txt_documents != AUTO, texts, "is a .txt file"),
+        (f"text_field={text_field}", text_field != TEXT_FIELD, records, "has fields"),
+        ("skip_missing_text", skip_missing_text, lines, "is a .jsonl file"),
     ):
-        raise BadInput(f"--txt_documents={txt_documents}: no --input is a .txt file: leave it out")
-    if text_field != TEXT_FIELD and not any(
-        isinstance(source, FileSource) and not source.is_text for source in opened
-    ):
-        raise BadInput(f"--text_field={text_field}: no --input has fields: leave it out")
-    if not any(map(_has_text, opened)):
+        if is_given and not users:
+            raise BadInput(f"--{flag}: no --input {what}: leave it out")
+    if not any(map(_has_text, every)):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
     return Corpus(parts)
 
@@ -199,11 +190,32 @@ def _sha256(digests: Iterable[bytes]) -> str:
 
 
 def _open(
-    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str
+    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str, skip_missing: bool
 ) -> tuple[Source, ...]:
     if source.startswith(tfds_source.PREFIX):
         return tuple(tfds_source.open_source(source, tfds_data_dir))
-    return tuple(FileSource(path, txt_documents, text_field) for path in _paths(source))
+    files = [FileSource(path, txt_documents, text_field, skip_missing) for path in _paths(source)]
+    if txt_documents == AUTO and (texts := [file for file in files if file.is_text]):
+        taken = _choose_txt_documents(source, texts)
+        files = [dataclasses.replace(file, txt_documents=taken) for file in files]
+    return tuple(files)
+
+
+def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
+    """What a document is in the .txt files that a SRC names, by looking at them; logged."""
+    lines, runs = texts[0].look()
+    seen = f"{runs:,} in the first {lines:,} lines of {texts[0].path}"
+    if len(texts) > 1 and all(storage.stat(t.path).size <= _LONGEST_BOOK for t in texts):
+        log(
+            f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents=file);"
+            f" by blank lines (blank_line) there would be {seen}"
+        )
+        return BY_FILE
+    doubt = (
+        "; where each line is a document, give --txt_documents=line" if runs == 1 < lines else ""
+    )
+    log(f"{source}: a blank line ends a document (--txt_documents=blank_line): {seen}{doubt}")
+    return BLANK_LINE
 
 
 def _has_text(source: Source) -> bool:

@@ -1,13 +1,14 @@
 """Documents out of one file of lines or of rows, in constant memory.
 
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
-`.txt`: documents with a blank line between them, the line breaks inside one kept as "\\n"; or,
-with `txt_documents=line`, each line is a document. Line breaks may be \\n, \\r\\n or \\r, mixed.
+`.txt`: by `txt_documents` a document is the whole file, or what stands between blank lines, or a
+line; line breaks inside one are kept as "\\n". Line breaks may be \\n, \\r\\n or \\r, mixed.
 Both also as `.gz` or `.zst`.
 
 `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
-column of text, read by pyarrow (extra `arrow`), one group of rows at a time. Rows without text are
-left out.
+column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
+
+A record without text is an empty document: `make-data` counts and leaves it out.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ SUFFIXES = (
     *ARROW_SUFFIXES,
 )
 TEXT_FIELD = "text"
-BLANK_LINE, BY_LINE = "blank_line", "line"  # of --txt_documents
+# Of --txt_documents.
+AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_line", "line")
 
 # A document is held in memory whole, so its length is bounded; lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -50,6 +52,7 @@ class FileSource:
     path: str
     txt_documents: str = BLANK_LINE  # of a .txt file
     text_field: str = TEXT_FIELD  # of other files
+    skip_missing_text: bool = False  # whether null, or no such field, in a .jsonl file is no text
 
     @property
     def label(self) -> str:
@@ -80,7 +83,8 @@ class FileSource:
         if self.is_arrow:
             yield from _rows(self.path, self.text_field)
             return
-        records = _lines(self.path) if self.is_by_line else _paragraphs(self.path)
+        is_whole = self.txt_documents == BY_FILE
+        records = _lines(self.path) if self.is_by_line else _runs(self.path, is_whole)
         for line, record in records:
             if not record or record.isspace():
                 continue
@@ -88,7 +92,7 @@ class FileSource:
                 yield record
                 continue
             try:
-                yield _text_of_json(record, self.text_field)
+                yield _text_of_json(record, self.text_field, self.skip_missing_text)
             except BadInput as error:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
@@ -105,21 +109,19 @@ class FileSource:
                 digest.update(chunk)
         return digest.digest()
 
-    def lines_of_single_document(self) -> int:
-        """Lines in the first megabyte, if there are several and no blank one among them; else 0."""
-        count = size = 0
-        ended = False
+    def look(self) -> tuple[int, int]:
+        """Lines of text in the first megabyte, and runs of them without a blank line between."""
+        lines = runs = size = 0
+        was_blank = True
         for _, line in _lines(self.path):
+            is_blank = not line.strip(_WHITE)
+            lines += not is_blank
+            runs += was_blank and not is_blank
+            was_blank = is_blank
             size += len(line.encode())
             if size > _CHUNK:
                 break
-            if not line.strip(_WHITE):
-                ended = count > 0
-            elif ended:
-                return 0  # text after a blank line
-            else:
-                count += 1
-        return count if count > 1 else 0
+        return lines, runs
 
 
 def check_readable(path: str) -> None:
@@ -204,23 +206,23 @@ def _read_line(path: str, text: io.TextIOWrapper) -> str:
         ) from error
 
 
-def _paragraphs(path: str) -> Iterator[tuple[int, str]]:
-    """First line and text of each run of lines without a blank one."""
+def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:
+    """First line and text of each run of lines without a blank one, or of the whole file."""
     pending: list[str] = []
     first = size = 0
     for number, line in _lines(path):
-        if line.strip(_WHITE):
+        if line.strip(_WHITE) or (is_whole and pending):
             if not pending:
                 first, size = number, 0
             pending.append(line)
             size += len(line.encode()) + 1
             if size > MAX_DOCUMENT_BYTES:
-                _refuse_long(path, first, "document (blank lines separate them)")
+                _refuse_long(path, first, "document (--txt_documents says what ends one)")
         elif pending:
             yield first, "\n".join(pending)
             pending = []
     if pending:
-        yield first, "\n".join(pending)
+        yield first, "\n".join(pending).rstrip("\n")
 
 
 def _refuse_long(path: str, line: int, what: str) -> None:
@@ -228,8 +230,8 @@ def _refuse_long(path: str, line: int, what: str) -> None:
     raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB: split it")
 
 
-def _text_of_json(content: str, field: str) -> str:
-    """The text of a line of a .jsonl file.
+def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
+    """The text of a line of a .jsonl file; "" where it has none and may be skipped.
 
     Raises:
         BadInput: what is wrong with the line.
@@ -239,11 +241,10 @@ def _text_of_json(content: str, field: str) -> str:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from error
     text = value.get(field) if isinstance(value, dict) else None
+    if text is None and skip_missing and isinstance(value, dict):
+        return ""
     if not isinstance(text, str):
-        raise BadInput(
-            f'no string `{field}`: each line must be an object such as {{"{field}": "..."}}'
-            " (--text_field names another one)"
-        )
+        raise BadInput(f"no string `{field}`: {_instead(value, field)}")
     if "\\ud" in content or "\\uD" in content:
         try:
             text.encode()
@@ -252,6 +253,18 @@ def _text_of_json(content: str, field: str) -> str:
                 f"a lone surrogate \\u{ord(text[error.start]):x} is no character: correct the line"
             ) from error
     return text
+
+
+def _instead(value: Any, field: str) -> str:
+    """What a line of a .jsonl file holds in place of a text, and what to do."""
+    if not isinstance(value, dict):
+        return f'each line must be an object such as {{"{field}": "..."}}'
+    if field not in value:
+        there = ", ".join(list(value)[:20]) or "none"
+        return f"fields are {there}: name one with --text_field, or give --skip_missing_text"
+    if value[field] is None:
+        return "it is null: --skip_missing_text leaves such records out and counts them"
+    return "it is no text: correct the line, or name another field with --text_field"
 
 
 # --- columns of text ---
@@ -306,8 +319,7 @@ def _rows(path: str, field: str) -> Iterator[str]:
             column = batch.column(field)
             for start in range(0, len(column), _ROWS):
                 for text in column.slice(start, _ROWS).to_pylist():
-                    if text:
-                        yield text
+                    yield text or ""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def test_json_has_everything_that_is_declared_and_warnings(run):
 
 def test_only_what_one_command_uses(run):
     text = run("config", "tiny-cpu", "--command=tokenize").stdout
-    assert "vocab_size: 2000" in text and "make_data:" not in text
+    assert "vocab_size: 8000" in text and "make_data:" not in text
     text = run("config", "tiny-cpu", "--command=make-data").stdout
     assert "  block_size: 16" in text and "num_layers" not in text
 

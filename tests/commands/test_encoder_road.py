@@ -174,7 +174,8 @@ def test_the_road(size: Size, real_text_path: str, run_cli: Run, tmp_path: Path)
         losses = []
         for source in dict.fromkeys((folder, random)):
             model = tmp_path / f"{source.name}-{seed}"
-            sets = [f"--set=training.seed={seed}", "--set=training.learning_rate=2e-3"]
+            sets = [f"--set={room}.seed={seed}" for room in ("training", "data")]
+            sets.append("--set=training.learning_rate=2e-3")
             before = go_on(run_cli, data, model, source, size.steps, *sets)
             flags = [f"--model_dir={model}", f"--data_dir={data}", "--json"]
             after = checked(run_cli("evaluate", *flags, timeout=900)).json["masked_lm_loss"]

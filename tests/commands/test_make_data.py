@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import itertools
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,8 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     promised = "documents tokens sequences shards density mean_predictions seconds"
     assert set(promised.split()) <= set(result)
     assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
-    assert 15 < result["mean_predictions"] <= 20
+    assert 15 < result["mean_predictions"] <= 20 and result["skipped"] == 0
+    assert "shorter than 16 tokens" not in first.stderr
     before = making.tree(f"{tmp_path}/data")
     again = make_data(*places)
     assert again.status == 0 and "finished already" in again.stderr
@@ -83,4 +86,59 @@ def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data)
     assert ended.status == 0, ended.stderr
     assert "[MASK]" in ended.stderr  # what was added to the tokenizer is logged
     manifest = manifest_lib.load(f"{tmp_path}/data")
-    assert manifest.special_ids["pad"] == 0 and manifest.documents == 60
+    assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
+
+
+def test_what_has_no_text_is_counted_and_short_documents_are_warned_of(
+    tmp_path, sample_corpus, make_data, run
+):
+    text = Path(sample_corpus).read_text("utf-8")
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"text": ""}\n{"text": null}\n' + text + '{"text": " "}\n' * 38, "utf-8")
+    flags = (f"--input={corpus}", "--skip_missing_text", f"--output_dir={tmp_path}/data")
+    made = make_data(*flags)
+    assert made.status == 0, made.stderr
+    checked = run("check-data", f"--data_dir={tmp_path}/data", "--json")
+    for ended in (made, make_data(*flags), checked):
+        assert (ended.json["documents"], ended.json["skipped"]) == (60, 40)
+        assert "40 records, left out" in ended.stderr
+    same = make_data(f"--input={sample_corpus}", f"--output_dir={tmp_path}/same")
+    assert same.json["skipped"] == 0 and same.json["tokens"] == made.json["tokens"]
+    (tmp_path / "lines.txt").write_text("\n".join(["吾輩は猫である。"] * 200), "utf-8")
+    short = make_data(
+        f"--input={tmp_path}/lines.txt", "--txt_documents=line", f"--output_dir={tmp_path}/short"
+    )
+    assert "warning: 100% of the documents are shorter than 16 tokens" in short.stderr
+
+
+def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
+    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
+    for part, shards in (("2/2", 2), ("1/2", 3)):
+        made = make_data(*places, f"--part={part}")
+        assert made.status == 0, made.stderr
+        assert (made.json["part"], made.json["shards"]) == (part, shards)
+    joined = make_data(*places)
+    assert joined.json["shards"] == 5
+    assert make_data(*places, "--part=1/2").json["fingerprint"] == joined.json["fingerprint"]
+    for flags, why in (
+        (["--part=0/2"], "write I/N, from 1/N to N/N"), (["--part=3/2"], "write I/N"),
+        (["--part=x"], "write I/N"), (["--part=1/2", "--overwrite"], "--part and --overwrite"),
+        (["--runner=ray", "--overwrite"], "--runner=ray and --overwrite"),
+    ):  # fmt: skip
+        refused = make_data(*places, *flags)
+        assert refused.status == 2 and why in refused.stderr
+
+
+def test_the_preset_for_ones_own_text_works_on_real_text(tmp_path, real_text_path, run):
+    corpus = tmp_path / "corpus.jsonl"
+    with gzip.open(real_text_path, "rt", encoding="utf-8") as lines:
+        corpus.write_text("".join(itertools.islice(lines, 300)), "utf-8")
+    preset = ("--config=tiny-cpu", "--json")
+    # Characters of the whole text; fewer lines than the preset takes, for the time.
+    sources = (f"--input={real_text_path}", "--max_sentences=6000")
+    trained = run("tokenize", *preset, *sources, f"--output_prefix={tmp_path}/ja")
+    assert trained.status == 0, trained.stderr
+    assert trained.json["vocab_size"] == 8000 and trained.json["unknown_rate"] < 0.002
+    places = (f"--input={corpus}", f"--output_dir={tmp_path}/data")
+    made = run("make-data", *preset, *places, f"--tokenizer={tmp_path}/ja.model")
+    assert made.status == 0 and made.json["documents"] == 300, made.stderr

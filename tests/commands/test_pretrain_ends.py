@@ -422,10 +422,10 @@ def test_cores_that_jax_s_runtime_would_not_use_are_refused_where_the_user_says_
 ) -> None:
     """In a file too, unless it is one that states every setting, as a preset does."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
-    refused([*here, "--set=tpu.num_cores=8"], capsys, "tpu.num_cores (--set)", "--engine=pjrt")
+    refused([*here, "--set=tpu.num_cores=8"], capsys, "tpu.num_cores (--set)", "--engine pjrt")
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")
-    refused([*here, f"--config={file}"], capsys, f"tpu.num_cores ({file})", "--engine=pjrt")
+    refused([*here, f"--config={file}"], capsys, f"tpu.num_cores ({file})", "--engine pjrt")
     assert main.run_command_line(["config", "base-4096"]) == 0
     file.write_text(capsys.readouterr().out)
 

@@ -95,7 +95,7 @@ def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_pat
     marker = words.ScriptMarker(tokenizer)
     spec = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
     cut = blocks.cut_into_blocks(
-        [(articles.documents(200, seed=3), 1.0)], spec.seq_length, 0.0, spec.seed
+        [(articles.documents(200, seed=3), 1.0)], spec.seq_length, 0.0, spec.seed, Counter()
     )
     rows = np.concatenate([blocks.make_rows(block, tokenizer, marker, spec)[0] for block in cut])
     labels, at = rows["label"].astype(int), rows["segment_b"]

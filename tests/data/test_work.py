@@ -98,6 +98,7 @@ def test_stopped_after_any_file_it_continues_with_the_same_bytes(
     monkeypatch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
     before = make_until(survive, request_of(output), *WRITING)
     assert_unfinished(output)
+    assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
     assert len([path for path in after if path in before]) <= 1  # was not noted
     whole = make(request_of(tmp_path / "whole"))

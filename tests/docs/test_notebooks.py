@@ -1,8 +1,9 @@
-"""The notebooks of the free TPUs: their commands parse, and two sessions make one run."""
+"""The notebooks of the free TPUs: their commands parse, and three sessions make one run."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -50,11 +51,11 @@ def shell_lines(name: str) -> list[str]:
 def commands(name: str, run: str) -> list[list[str]]:
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
-    made = {"RUN": run, "DATA": "d", "MODEL": "m", "FIGURES": "f.json", "TEMP": "t", "LOCAL": "l"}
-    made |= {"TOKENIZER": "encoder", "START": "--init_from encoder --mode=train_and_eval"}
+    made = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model",
+            "START": "--init_from encoder", "MINUTES": 510}  # fmt: skip
     values = {**parameters(name), **made}
-    lines = [re.sub(r"\{round\(MINUTES, 2\)\}", "510.5", line) for line in shell_lines(name)]
-    ours = [line.partition(" > ")[0] for line in lines if line.startswith("bigbird-ja")]
+    lines = [line for line in shell_lines(name) if line.startswith("bigbird-ja")]
+    ours = [line.partition(" > ")[0] for line in lines]
     return [shlex.split(string.Formatter().vformat(line, (), values))[1:] for line in ours]
 
 
@@ -67,41 +68,44 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(
         if words[0] == "config":
             assert main.run_command_line(words) == 0
             run.write_text(capsys.readouterr().out, encoding="utf-8")
-        elif words != ["--version"]:
+        else:
             args = command_flags.parse(main.load_command(words[0]), words[0], words[1:])
             if "config" in args:
                 command_flags.resolve(args)
             results[words[0]] = args
-    assert set(results) >= {"tokenize", "make-data", "preflight", "plan", "pretrain", "export"}
+    assert set(results) >= {"doctor", "tokenize", "make-data", "plan", "pretrain", "export"}
     args = results["pretrain"]
-    assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510.5
+    assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510
     training = command_flags.resolve(args)[0].training
     chips = int(name.rpartition("-")[2])
     assert training.global_batch_size % (chips * training.gradient_accumulation_steps) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_python_that_replaces_no_package_and_dates_its_limits(name: str) -> None:
-    installs = [line for line in shell_lines(name) if " pip " in line]
-    assert installs and all("--constraint {TEMP}/there.txt" in line for line in installs)
-    assert not [line for line in installs if re.search(r"jax|libtpu|upgrade|2\.15", line)]
-    notebook = read(name)
+def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name: str) -> None:
+    (install,) = [line for line in shell_lines(name) if "pip install" in line]
+    assert "--constraint {TEMP}/there.txt" in install
+    assert not re.search(r"jax|libtpu|upgrade|2\.15", install)
+    notebook, code = read(name), cells(name, "code")
     assert notebook["nbformat"] == 4 and notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert "kaggle" not in notebook["metadata"], "would pin an image without TPU (kaggle-cli#1197)"
-    for cell in cells(name, "code"):
+    assert len(code) == 6 and max(cell.count("\n") for cell in code) < 32
+    for cell in code:
         lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
         ast.parse("\n".join(lines))
+        # Nothing goes on after a command that failed.
+        for line, after in itertools.pairwise([*cell.splitlines(), ""]):
+            assert not line.strip().startswith("!") or "_exit_code" in after, line
     assert not any(c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
     texts = cells(name, "markdown")
     assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", texts[0], re.S) and "概要" in texts[1]
-    limits = [line for cell in cells(name, "code") for line in cell.splitlines() if "as of" in line]
+    limits = [line for cell in code for line in cell.splitlines() if "as of" in line]
     assert [line for line in limits if line.startswith("HOURS_PER_SESSION = ")]
 
 
-def test_the_notebooks_share_their_cells() -> None:
-    """What is the same in both is the same to the letter: six cells."""
-    first, second = (set(cells(name, "code")) for name in NAMES)
-    assert len(first & second) == 6
+def test_the_notebooks_train_and_evaluate_alike() -> None:
+    first, second = (cells(name, "code")[3:5] for name in NAMES)
+    assert first == second
 
 
 CONFIG = {
@@ -116,20 +120,24 @@ CONFIG = {
 @pytest.fixture
 def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch):
     """`session("kaggle-v5e-8", 5, ROOT="x")`: executes a notebook's real cells on a CPU, with the
-    parameters replaced, until its time is over at a step; what the cells printed."""
+    parameters replaced and pip left out, until its time is over at a step; what they printed."""
     nbclient = pytest.importorskip("nbclient", reason="needs the dev extra")
     nbformat = pytest.importorskip("nbformat", reason="needs the dev extra")
     pytest.importorskip("ipykernel", reason="needs the dev extra")
-    pytest.importorskip("libtpu", reason="preflight needs the TPU compiler")
-    config, program = tmp_path / "small.yaml", tmp_path / "bin/bigbird-ja"
+    config, programs = tmp_path / "small.yaml", tmp_path / "bin"
     config.write_text(yaml.safe_dump(CONFIG))
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m testkit.clocked "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    programs.mkdir()
+    scripts = {
+        "bigbird-ja": f'exec {sys.executable} -m testkit.clocked "$@"',
+        "pip": f'echo pip "$@" >> {tmp_path}/pip.log; echo numpy==0',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    replaced = {"CONFIG": str(config), "INPUT": sample_corpus, "SETTINGS": "", "SOURCE": "",
+    replaced = {"CONFIG": str(config), "INPUT": sample_corpus, "SETTINGS": "",
                 "DEVICE": "--nouse_tpu"}  # fmt: skip
 
     def execute(name: str, ends_at: int = STEPS + 1, **places: str) -> str:
@@ -138,7 +146,8 @@ def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch)
         (cell,) = [c for c in notebook.cells if c.metadata.get("tags") == ["parameters"]]
         for key, value in {**replaced, **places}.items():
             line = f"{key} = {value!r}"
-            cell.source, count = re.subn(rf"(?m)^{key} = .*$", lambda _, x=line: x, cell.source)
+            pattern = rf"(?m)^((?:\w+ = )*?){key} = .*?$"
+            cell.source, count = re.subn(pattern, lambda m, x=line: m[1] + x, cell.source)
             assert count == 1, key
         nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
         streams = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
@@ -148,31 +157,51 @@ def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.nightly
-def test_two_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path: Path) -> None:
-    first, second, saved = (tmp_path / place for place in ("first", "second", "saved"))
-    saved.mkdir()
-    printed = session("kaggle-v5e-8", 5, ROOT=str(first), SAVED=str(saved))
-    ended = json.loads((first / "session.json").read_text())
-    assert ended["reason"] == "interrupted" and 0 < ended["global_step"] < STEPS, printed
-    assert re.search(r"preflight, one chip.*: about 1 sessions of \d", printed, re.S), printed
-    assert "not finished yet: " in printed
-    assert not (first / "huggingface").exists()
-    # As a person hands an output on: the data set's files as they are, the run as an archive.
-    shutil.move(first / "data", saved / "data")
-    shutil.make_archive(str(saved / "run"), "tar", first, "model")
-    printed = session("kaggle-v5e-8", ROOT=str(second), SAVED=str(saved))
-    result = json.loads((second / "session.json").read_text())
-    assert (result["reason"], result["global_step"]) == ("finished", STEPS), printed
-    events = run_log.read_events(str(second / "model"))
-    (resumed,) = [event for event in events if event["event"] == "resumed"]
-    assert resumed["global_step"] == ended["global_step"]
-    assert printed.rstrip().endswith("finished") and "[MASK]" in printed
-    assert (second / "huggingface/model.safetensors").exists()
-    assert not (second / "data").exists(), "what lies among the inputs is not made again"
+def test_three_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path: Path) -> None:
+    inputs = tmp_path / "input"
+    wheel = inputs / "a-wheel" / "bigbird_ja-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    outputs = [tmp_path / place / "bigbird-ja" for place in ("first", "second", "third")]
+    for number, (output, ends_at) in enumerate(zip(outputs, (5, 9, STEPS + 1), strict=True)):
+        printed = session("kaggle-v5e-8", ends_at, ROOT=str(output), EARLIER=str(inputs))
+        assert (f"goes on from {inputs}" in printed) == (number > 0), printed
+        assert ("make-data" in printed) == (number == 0), "what lies among the inputs is not remade"
+        # As a person hands the last output on, in the place of the one before; inputs are copies.
+        shutil.rmtree(inputs / "output", ignore_errors=True)
+        shutil.copytree(output, inputs / "output" / "bigbird-ja")
+        assert printed.rstrip().endswith("run it again") == (number < 2), printed
+        assert (output / "huggingface/model.safetensors").exists() == (number == 2)
+    assert "[MASK]" in printed and f"finished: {outputs[2]}/huggingface" in printed
+    installed = (tmp_path / "pip.log").read_text().splitlines()
+    assert installed[1].endswith(str(wheel)) and "--constraint" in installed[1]
+    events = run_log.read_events(str(outputs[2] / "model"))
+    resumed = [event["global_step"] for event in events if event["event"] == "resumed"]
+    assert len(resumed) == 2 and 5 <= resumed[0] < resumed[1] < STEPS
     model = str(tmp_path / "undisturbed")
     whole = zygote.run(
-        "pretrain", "--config", str(tmp_path / "small.yaml"), "--data_dir", str(saved / "data"),
-        "--model_dir", model, "--engine", "pjrt", "--json",
+        "pretrain", "--config", str(tmp_path / "small.yaml"), "--model_dir", model,
+        "--data_dir", str(outputs[0] / "data"), "--engine", "pjrt", "--json",
     )  # fmt: skip
     assert whole.status == 0, whole.err
-    assert killing.digest(str(second / "model")) == killing.digest(model)
+    assert killing.digest(str(outputs[2] / "model")) == killing.digest(model)
+
+
+@pytest.mark.nightly
+def test_three_sessions_on_colab_make_one_run(session, tmp_path: Path) -> None:
+    drive = tmp_path / "bigbird-ja"
+    drive.mkdir()
+    source = {"ROOT": str(drive), "SOURCE": "git+https://example.com/bigbird-ja"}
+    for ends_at in (5, 9):
+        assert "run all cells again" in session("colab-v5e-1", ends_at, **source)
+    assert f"finished: {drive}/huggingface" in session("colab-v5e-1", **source)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("broken", [{"SOURCE": ""}, {"INPUT": "/nowhere"}, {"DEVICE": "--use_tpu"}])
+def test_a_session_that_fails_stops_there(session, tmp_path: Path, broken: dict) -> None:
+    from nbclient.exceptions import CellExecutionError
+
+    places = {"ROOT": str(tmp_path / "root"), "EARLIER": str(tmp_path / "none"), "SOURCE": "x"}
+    with pytest.raises(CellExecutionError, match=r"no wheel below|ended with status 2"):
+        session("kaggle-v5e-8", 5, **{**places, **broken})

@@ -15,8 +15,10 @@ from google.auth.exceptions import RefreshError
 from bigbird_ja.launch import rest, services
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.services import (
+    ATTEMPT_LABEL,
     ID_LABEL,
     RUN_DIR_KEY,
+    RUN_LABEL,
     Operation,
     Presence,
     Tpu,
@@ -95,6 +97,19 @@ def test_a_failed_creation(tmp_path: Path, kind: type[support.Fake], spec: TpuSp
 
 
 def test_requests_state_what_is_rented() -> None:
+    """Whole: with another key a node is on demand, and nobody says so."""
+    labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
+    body = {
+        "acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.15.0-se", "labels": labels,
+        "metadata": {"a": "b"},
+        "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
+    }  # fmt: skip
+    spot = {**body, "schedulingConfig": {"spot": True}}
+    assert services.creation("p", NODE, ZONE, 3, {"a": "b"}) == spot
+    for spec, kind in ((QUEUED, "spot"), (replace(QUEUED, pricing="on_demand"), "guaranteed")):
+        node = {"parent": f"projects/p/locations/{ZONE}", "nodeId": "run-1", "node": body}
+        asked = services.creation("p", spec, ZONE, 3, {"a": "b"})
+        assert asked == {"tpu": {"nodeSpec": [node]}, kind: {}}
     other = TpuSpec("r", "v2-8", "i", pricing="on_demand", service_account="a@b", network="n")
     node = services.creation("p", other, ZONE, 1, {})
     assert "schedulingConfig" not in node

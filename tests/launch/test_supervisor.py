@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.launch.decide import decide
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.run_state import (
     ABSENT_LOOKS,
     Decision,
@@ -25,7 +26,7 @@ from bigbird_ja.launch.run_state import (
     accrue,
 )
 from bigbird_ja.launch.services import ID_LABEL, Operation, Presence, Tpu, TpuSpec
-from bigbird_ja.launch.supervise import Services, Stop, describe, supervise
+from bigbird_ja.launch.supervise import Services, Stop, describe, load, supervise
 from testkit.simulated_cloud import START, SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -203,6 +204,27 @@ def _of_line(line: dict[str, Any]) -> tuple[float, Event]:
     return line["time"], Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
 
 
+def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it() -> None:
+    cloud, first = SimulatedCloud(TRAINER, script=["quota"] * 3), RunState("run")
+    ended = replace(
+        run(cloud), operation="o", operation_kind="create", backoff_seconds=5.0, in_trouble=True,
+        trouble_seconds=9.0, same_failures=2, last_failure="bug", failures=2, cost_usd=7.0,
+    )  # fmt: skip
+    cloud.state = ended.to_json()
+    state, away_since = load("run", Services(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
+    reset = {
+        "phase", "ending", "ending_reason", "ending_message", "same_failures", "last_failure",
+        "struck_zones", "strikes", "misses", "backoff_seconds", "operation", "operation_kind",
+        "trouble_seconds", "in_trouble",
+    }  # fmt: skip
+    for key in ended.to_json().keys() - {"format_version"}:
+        assert getattr(state, key) == getattr(first if key in reset else ended, key), key
+    assert away_since == 0.0  # nothing was rented since
+    cloud.state = replace(ended, billing=True).to_json()
+    again = load("run", Services(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
+    assert again[1] == ended.saved_at > 0.0
+
+
 def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() -> None:
     state = RunState("run", Phase.CREATING, zone="zone-a", attempt=1)
     state = replace(state, operation="made", operation_kind="create", absences=ABSENT_LOOKS)
@@ -224,7 +246,20 @@ def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(
         assert decision == Decision(state, pause=30.0)
     else:
         where = {"zone": "zone-a", "attempt": 1, "step": 4, "state": "REPAIRING", "preemptions": 1}
-        assert (decision.state.phase, decision.events) == (phase, (Event("preempted", where),))
+        assert (decision.state.phase, decision.state.cause) == (phase, "preempted")
+        assert decision.events == (Event("preempted", where),)
+
+
+@pytest.mark.parametrize(("limit", "billed"), [(0.0, 5000.0), (4600.0, 1000.0), (3000.0, 0.0)])
+def test_what_nobody_can_list_is_billed_for_as_long_as_it_may_live(
+    limit: float, billed: float
+) -> None:
+    state = RunState("run", Phase.REMOVING, zone="zone-a", machine_seconds=3600.0, absences=1)
+    fault = ServiceFault(Kind.UNAVAILABLE, "no answer")
+    seen = Observation(5_000.0, 60.0, unlisted={"zone-a": fault})
+    after = accrue(replace(state, machine_limit=limit), seen, SETTINGS)
+    assert (after.billed_seconds, after.billing, after.absences) == (billed, True, 0)
+    assert (after.machine_seconds, after.trouble_seconds) == (8600.0, 60.0)
 
 
 @pytest.mark.parametrize(

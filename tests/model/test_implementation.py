@@ -13,6 +13,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint, differences
 
 KEY = "model.attention_implementation"
+MODERNBERT = "model.architecture=modernbert"
 
 
 def _config(*settings: str) -> Config:
@@ -48,6 +49,19 @@ def test_auto_takes_the_kernels_where_they_are_cheaper(
     assert _resolved(_config(f"{KEY}=xla"), platform, chip) == "xla"
     if named:
         assert _resolved(_config(f"{KEY}=kernel"), platform, chip) == named
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["make_data.seq_length=512"],  # short sequences get full attention
+        ["model.attention_type=original_full"],
+        [MODERNBERT],
+        [MODERNBERT, "make_data.seq_length=640", "model.local_attention=64"],
+    ],
+)
+def test_full_and_local_attention_have_kernels_too(versions, settings) -> None:
+    assert _resolved(_config(*settings), "tpu", "v5e") == "kernel"
 
 
 def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions) -> None:
@@ -92,7 +106,10 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
     ("settings", "platform", "chip", "installed", "why"),
     [
         (["model.random_pattern=independent"], "tpu", "v5e", {}, "random_pattern=independent"),
-        (["make_data.seq_length=512"], "tpu", "v5e", {}, "512 tokens get full attention"),
+        (["model.attention_type=simulated_sparse"], "tpu", "v5e", {}, "simulated_sparse has none"),
+        (["make_data.seq_length=600"], "tpu", "v5e", {}, "600 tokens are no multiple"),
+        ([MODERNBERT, "make_data.seq_length=600"], "tpu", "v5e", {}, "600 tokens are no multiple"),
+        ([MODERNBERT, "model.local_attention=258"], "tpu", "v5e", {}, "258 is more than 256"),
         (["model.block_size=32"], "tpu", "v5e", {}, "two blocks of a multiple of 128"),
         (["make_data.seq_length=65536"], "tpu", "v5e", {}, "the vector memory of a TPU v5e"),
         ([], "tpu", "v3", {}, "it is for TPUs v4, v5e"),

@@ -33,7 +33,7 @@ _SIZE = (
     "model.intermediate_size=1024", "tokenize.vocab_size=2048", "make_data.seq_length=2048",
     "make_data.max_predictions_per_seq=128",
 )  # fmt: skip
-_TINY = (
+TINY = (
     "model.hidden_size=128", "model.num_attention_heads=2", "model.intermediate_size=512",
     "tokenize.vocab_size=1024", "make_data.seq_length=1024",
     "make_data.max_predictions_per_seq=64",
@@ -63,7 +63,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     Of one layer, which is the last, the MLP would be that of the predictions alone.
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
-    sets = [*_TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
+    sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = complete_config(resolve_config(None, sets)[0])
     target = targets.of_chip(CODE_CHIP)
     return estimate.examine(config, target, 2, estimate.CompileOptions(machine_code=True))

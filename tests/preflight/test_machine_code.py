@@ -58,6 +58,8 @@ MOVED = (
         (_loop(PHI.replace("sadd.s32 1", "sadd.s32 4"), 12), 3),
         (_loop(PHI, 1), 1),  # looked at after the body
         (_loop(IN_MEMORY, 12), 10),
+        (_loop(PHI.replace("sadd.s32 1", "sadd.s32 (%p9_p1), 1"), 12), 10),
+        ([line.replace("order %s", "order (!%p9_p1), %s") for line in _loop(PHI, 12)], 10),
         (_loop(MOVED, 12), 10),
         (["", *_loop(f"{PHI}  ;;  %s10_s1 = smov.u32 (%p7_p7), 3", 12)[1:]], 9),
     ],

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.preflight import figures
+from bigbird_ja.model import implementation
+from bigbird_ja.preflight import estimate, figures, targets
+from bigbird_ja.preflight.compile import compile_for
+from bigbird_ja.settings.resolve import complete_config, resolve_config
 from testkit import ROOT
 from tests.preflight import small_steps
 
@@ -71,6 +74,20 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name: str
     assert "(1.50 x by machine code)" in figures.describe(result | {"first_phase": phase})
     phase["code_cycles"] = None
     assert "(3.00 x)" in figures.describe(result | {"first_phase": phase})
+
+
+@pytest.mark.skipif(not small_steps.TAKES_KERNELS, reason="the kernels need jax 0.7")
+def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores() -> None:
+    length = 768  # of which no other size is
+    changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
+    sets = (*small_steps.TINY, *changed, "model.num_layers=2")
+    config = complete_config(resolve_config(None, sets)[0])
+    config = implementation.resolved(config, "tpu", "v5e")  # auto
+    compiled = compile_for(estimate.trace(config, 2), targets.of_chip("v5e"))
+    calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
+    kernels = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
+    assert sorted(kernels) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]
+    assert f"{length},{length}" not in compiled.hlo
 
 
 @pytest.mark.nightly

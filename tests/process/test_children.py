@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.data.build import Workers
+from bigbird_ja.data.workers import Workers
 from bigbird_ja.process import children, errors
 
 BAD_ALLOC = (

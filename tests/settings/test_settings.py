@@ -75,8 +75,7 @@ def test_the_set_of_settings_is_frozen() -> None:
     assert list(OPTIONS) == [f"{s}.{name}" for s, names in FROZEN.items() for name in names.split()]
     conditional = (
         "initializer attention_type block_size num_random_blocks random_pattern pattern_seed"
-        " attention_implementation local_attention global_attn_every_n_layers global_rope_theta"
-        " local_rope_theta"
+        " local_attention global_attn_every_n_layers global_rope_theta local_rope_theta"
     )
     of_models = [key for key in CONDITIONAL if key.startswith("model.")]
     assert of_models == [f"model.{name}" for name in conditional.split()]

@@ -73,4 +73,5 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     for architecture in SHAPES:
         assert main.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
     read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
+    read.add("training.optimizer_sharding")  # on a slice
     assert of_runs(read) == used("preflight")

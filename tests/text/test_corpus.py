@@ -92,25 +92,58 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -
     assert len({*result, other.fingerprint, by_line.fingerprint}) == 4
 
 
-def test_each_line_of_a_txt_can_be_a_document(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", BOM + "一\r\n\r\n 二 \r三\n\n".encode())
-    by_line = open_corpus([path], txt_documents="line")
-    assert list(by_line.texts()) == ["一", " 二 ", "三"]
-    assert texts(path) == ["一", " 二 \n三"]
+def test_what_a_document_of_a_txt_is_can_be_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
+    expected = {
+        "line": ["一", " 二 ", "三"],
+        "blank_line": ["一", " 二 \n三"],
+        "file": ["一\n\n 二 \n三"],
+    }
+    for choice, documents in expected.items():
+        assert list(open_corpus([path], txt_documents=choice).texts()) == documents
+    assert texts(path) == expected["blank_line"]
 
 
-def test_a_txt_that_is_one_document_of_many_lines_is_warned_of(tmp_path: Path) -> None:
-    lines = write(tmp_path / "a.txt", "\n".join(f"文書{i}" for i in range(50)).encode() + b"\n\n")
-    more = write(tmp_path / "b.txt", BOM + b"\r\na\r\nb")
-    (warning,) = open_corpus([lines, more]).warnings()
-    assert warning.startswith(f"{lines} (and 1 more like it) has no blank line in its first 50")
-    assert not open_corpus([lines, more], txt_documents="line").warnings()
-    others = [
-        write(tmp_path / "c.txt", "一\n二\n\u3000\n三".encode()),
-        write(tmp_path / "d.txt", "\n\u3000\n一行\n \n".encode()),
-        write(tmp_path / "e.jsonl", lines_of("一", "二")),
-    ]
-    assert not open_corpus(others).warnings()
+BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "number", "said"),
+    [
+        (
+            [BOOK] * 4,
+            4,
+            "each of 4 .txt files is a document (--txt_documents=file); by blank lines",
+        ),
+        (["一\n二\n"] * 3, 3, "each of 3 .txt files is a document"),  # nothing to warn of
+        ([BOOK], 3, "a blank line ends a document (--txt_documents=blank_line): 3 in the first 3 "),
+        (["一\n二\n\n"], 1, "1 in the first 2 lines of"),
+        ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
+    ],
+)
+def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, contents, number, said):
+    for name, content in enumerate(contents):
+        write(tmp_path / f"{name}.txt", content.encode())
+    for source in (tmp_path, f"{tmp_path}/*.txt"):
+        assert len(texts(str(source))) == number
+        shown = capsys.readouterr().err
+        assert said in shown and str(source) in shown
+        assert ("--txt_documents=line" in shown) == (contents == ["一\n二\n\n"])
+
+
+def test_records_without_text_can_be_skipped(tmp_path: Path) -> None:
+    content = lines_of("一") + b'{"title": "x", "body": "y"}\n{"text": null}\n'
+    path = write(tmp_path / "a.jsonl", content)
+    assert list(open_corpus([path], skip_missing_text=True).texts()) == ["一", "", ""]
+    for bad in (b'{"text": 7}', b'"text"', b"[]"):
+        with pytest.raises(BadInput, match="line 4: no string `text`"):
+            list(
+                open_corpus(
+                    [write(tmp_path / "b.jsonl", content + bad)], skip_missing_text=True
+                ).texts()
+            )
+    with pytest.raises(BadInput, match=r"no --input is a \.jsonl file"):
+        open_corpus([write(tmp_path / "a.txt", b"x")], skip_missing_text=True)
 
 
 def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):
@@ -131,8 +164,10 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", lines_of("一") + b'{"title": "x"}\n', "a.jsonl line 2: no string `text`"),
-        ("a.jsonl", lines_of("一") + b'{"text": null}\n', "a.jsonl line 2: no string `text`"),
+        ("a.jsonl", lines_of("一") + b'{"title": "x", "body": 1}\n',
+         "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field"),
+        ("a.jsonl", lines_of("一") + b'{"text": null}\n', "line 2: .* null: --skip_missing_text"),
+        ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
         ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),

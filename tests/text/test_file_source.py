@@ -64,7 +64,7 @@ def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
         with pytest.raises(BadInput, match=r"cannot be read|no text in"):
             texts(path)
     WRITERS[name](path, table(["", None, "x"], "body"))
-    assert texts(path, text_field="body") == ["x"]
+    assert texts(path, text_field="body") == ["", "", "x"]
     with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
         texts(path)
 

@@ -39,6 +39,7 @@ class _Tiles:
 
     shape: Shape
     seen: t.Seen
+    d_query: Any
     query: Any
     key: Any
     value: Any
@@ -63,6 +64,11 @@ class _Tiles:
             self.statistics[j, :, t.lanes_of(shape, head)],
             jnp.sum(product, axis=0, keepdims=True),
         )
+
+    def write(self, j: Any, head: int, parts: list[jax.Array]) -> None:
+        """The gradient of one head's queries of tile j."""
+        summed = functools.reduce(jnp.add, parts) * t.LN_2
+        self.d_query[j, t.rows_of(self.shape, head)] = summed.astype(self.shape.dtype)
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,7 @@ def _kernel(shape: Shape, *refs: Any) -> None:
     given, rest = refs[:6], refs[6:]
     key_marks, query_marks = rest[0], rest[1] if shape.has_documents else None
     d_query, d_key, d_value, *kept = rest[-7:]
-    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), *given, *kept)
-    shifts = t.shifts_here(shape)
+    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
         array[shape.tiles] = jnp.zeros(array.shape[1:], array.dtype)
 
@@ -109,36 +114,62 @@ def _kernel(shape: Shape, *refs: Any) -> None:
         for array in (tiles.d_keys, tiles.d_values):
             array[j] = jnp.zeros(array.shape[1:], array.dtype)
 
-    # Tile 0 is global: its queries see the keys of tile j in the step of query tile j.
-    heads = range(shape.group)
-    first = [tiles.queries(0, head) for head in heads]
-
-    def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
-        added: list[list[jax.Array]] = [[summed] for summed in d_first]
-        pieces: list[Iterator[None]] = []
-        found: list[list[list[jax.Array]]] = []
-        for j in these:
-            found.append([[] for _ in heads])
-            pieces += _one_tile(tiles, t.Neighbours(shape, shifts, j), j, found[-1])
-            pieces += [_whole(tiles, first[head], 0, j, head, added[head]) for head in heads]
-        t.staggered(pieces)
-        for j, of_heads in zip(these, found, strict=True):
-            for head in heads:
-                summed = functools.reduce(jnp.add, of_heads[head]) * t.LN_2
-                d_query[j, t.rows_of(shape, head)] = summed.astype(shape.dtype)
-        return [functools.reduce(jnp.add, parts) for parts in added]
-
-    nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
-    added: list[list[jax.Array]] = [[nothing] for _ in heads]
-    t.staggered(_whole(tiles, first[head], 0, 0, head, added[head]) for head in heads)
-    d_first = [functools.reduce(jnp.add, found) for found in added]
-    d_first = t.over_tiles(shape, step, d_first)
-    d_query[0] = (jnp.concatenate(d_first, axis=0) * t.LN_2).astype(shape.dtype)
+    if shape.is_full:
+        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles), None)
+    else:
+        _sparse(tiles)
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _write(j: Any, _: None) -> None:
         d_key[j] = (tiles.d_keys[j] * t.LN_2).astype(shape.dtype)
         d_value[j] = tiles.d_values[j].astype(shape.dtype)
+
+
+def _full(tiles: _Tiles, j: Any, _: None) -> None:
+    """The queries of tile j, with every tile."""
+    shape, heads = tiles.shape, range(tiles.shape.group)
+    queries = [tiles.queries(j, head) for head in heads]
+
+    def step(these: list[Any], sums: list[jax.Array]) -> list[jax.Array]:
+        added = [[summed] for summed in sums]
+        t.staggered(
+            _whole(tiles, queries[head], j, k, head, added[head]) for k in these for head in heads
+        )
+        return [functools.reduce(jnp.add, parts) for parts in added]
+
+    nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
+    for head, summed in enumerate(t.over_tiles(shape, step, [nothing for _ in heads])):
+        tiles.write(j, head, [summed])
+
+
+def _sparse(tiles: _Tiles) -> None:
+    """Each tile with those that it sees; the queries of tile 0, where it is global, with the keys
+    of tile j in the step of query tile j."""
+    shape, heads, shifts = tiles.shape, range(tiles.shape.group), t.shifts_here(tiles.shape)
+    is_rolled = shape.shifts is not None
+    first = [tiles.queries(0, head) for head in heads] if is_rolled else []
+
+    def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
+        added: list[list[jax.Array]] = [[summed] for summed in d_first]
+        pieces: list[Iterator[None]] = []
+        parts: list[list[list[jax.Array]]] = []
+        for j in these:
+            parts.append([[] for _ in heads])
+            pieces += _one_tile(tiles, t.Neighbours(shape, shifts, j), j, parts[-1])
+            pieces += [_whole(tiles, q, 0, j, head, added[head]) for head, q in enumerate(first)]
+        t.staggered(pieces)
+        for j, of_heads in zip(these, parts, strict=True):
+            for head in heads:
+                tiles.write(j, head, of_heads[head])
+        return [functools.reduce(jnp.add, parts) for parts in added]
+
+    nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
+    added: list[list[jax.Array]] = [[nothing] for _ in first]
+    t.staggered(_whole(tiles, q, 0, 0, head, added[head]) for head, q in enumerate(first))
+    d_first = [functools.reduce(jnp.add, summed) for summed in added]
+    d_first = t.over_tiles(shape, step, d_first, first=int(is_rolled))
+    for head, summed in enumerate(d_first):
+        tiles.write(0, head, [summed])
 
 
 def _whole(
@@ -183,11 +214,12 @@ def _beside(
 def _one_tile(
     tiles: _Tiles, near: t.Neighbours, j: Any, found: list[list[jax.Array]]
 ) -> list[Iterator[None]]:
-    """Tile j >= 1, each head with each of the tiles that it sees; `found` gets, for each head, the
+    """Tile j, each head with each of the tiles that it sees; `found` gets, for each head, the
     parts of its queries' gradient."""
     heads = range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
-    chosen = [[j for _ in heads], [0 for _ in heads], *near.random]
+    global_ = [] if tiles.shape.shifts is None else [[0 for _ in heads]]
+    chosen = [[j for _ in heads], *global_, *near.random]
     pieces = [
         _whole(tiles, queries[head], j, each[head], head, found[head])
         for each in chosen

@@ -36,9 +36,12 @@ def forward(shape: Shape, interpret: Any = False) -> Any:
     )
 
 
+_State = tuple[jax.Array, jax.Array, jax.Array]
+
+
 @dataclass
-class _First:
-    """One head of tile 0, which is global: it sees every tile, one after the other."""
+class _SeesAll:
+    """One head's queries of a tile that sees every tile, one after the other."""
 
     queries: jax.Array  # of `alone`
     maximum: jax.Array  # [1, rows]: of the scores so far
@@ -48,7 +51,7 @@ class _First:
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
-    def state(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def state(self) -> _State:
         return self.maximum, self.total, self.summed
 
     def weights(self, scores: jax.Array, dtype: Any) -> jax.Array:
@@ -87,54 +90,93 @@ class _Tiles:
 
 def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any) -> None:
     query_marks, (context, statistics, keys) = (rest[0] if shape.has_documents else None), rest[-3:]
-    seen, shifts = t.Seen(shape, key_marks, query_marks), t.shifts_here(shape)
-    tiles = _Tiles(shape, seen, query, key, value, context, statistics, keys)
+    tiles = _Tiles(
+        shape, t.Seen(shape, key_marks, query_marks), query, key, value, context, statistics, keys
+    )
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
     def _transpose(j: Any, _: None) -> None:
         keys[j] = t.transposed(key[j])
 
     keys[shape.tiles] = jnp.zeros(keys.shape[1:], keys.dtype)
-    heads = range(shape.group)
-    queries = [t.alone(shape, query[0], head) for head in heads]
+    if shape.is_full:
+        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles), None)
+    else:
+        _sparse(tiles)
 
-    def step(these: list[Any], states: list[Any]) -> list[Any]:
-        firsts = [_First(*each) for each in zip(queries, *zip(*states, strict=True), strict=True)]
+
+def _full(tiles: _Tiles, j: Any, _: None) -> None:
+    """The queries of tile j, with every tile."""
+    heads = range(tiles.shape.group)
+    queries = [t.alone(tiles.shape, tiles.query[j], head) for head in heads]
+
+    def step(these: list[Any], states: list[_State]) -> list[_State]:
+        all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
+        t.staggered(_one_tile(tiles, all_[head], j, k, head) for k in these for head in heads)
+        return [one.state for one in all_]
+
+    for head, state in enumerate(t.over_tiles(tiles.shape, step, _nothing(tiles.shape))):
+        tiles.write(j, head, *state)
+
+
+def _sparse(tiles: _Tiles) -> None:
+    """Each tile with those that it sees; tile 0, where it is global, with every tile."""
+    shape, shifts = tiles.shape, t.shifts_here(tiles.shape)
+    heads, is_rolled = range(shape.group), shape.shifts is not None
+    queries = [t.alone(shape, tiles.query[0], head) for head in heads]
+
+    def step(these: list[Any], states: list[_State]) -> list[_State]:
+        firsts = [_SeesAll(queries[head], *state) for head, state in enumerate(states)]
         nears = [t.Neighbours(shape, shifts, j) for j in these]
         pieces = [
-            _one_head(tiles, near, j, head, firsts[head])
+            _one_head(tiles, near, j, head, firsts[head] if is_rolled else None)
             for j, near in zip(these, nears, strict=True)
             for head in heads
         ]
         # As many stages as there are products of scores: those of a head run beside the softmax of
-        # the head before, and the products of values of the one before that.
-        t.staggered(pieces, lag=len(nears[0].random) + 4)
+        # the head before, and the products of values of the one before that. Two products are too
+        # few for that.
+        t.staggered(pieces, lag=len(nears[0].random) + 4 if is_rolled else 1)
         return [first.state for first in firsts]
 
+    states = []
+    for head, state in enumerate(_nothing(shape) if is_rolled else []):
+        first = _SeesAll(queries[head], *state)
+        for _ in _one_tile(tiles, first, 0, 0, head):
+            pass
+        states.append(first.state)
+    for head, state in enumerate(t.over_tiles(shape, step, states, first=int(is_rolled))):
+        tiles.write(0, head, *state)
+
+
+def _nothing(shape: Shape) -> list[_State]:
+    """Of each head, before any tile."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
         jnp.zeros((shape.size, shape.rows), jnp.float32),
     )
-    states = []
-    for head in heads:
-        first = _First(queries[head], *nothing)
-        weights = first.weights(seen.tile(t.matmul(keys[0], first.queries), 0, 0), shape.dtype)
-        first.add(value[0, t.rows_of(shape, head)], weights)
-        states.append(first.state)
-    for head, state in enumerate(t.over_tiles(shape, step, states)):
-        tiles.write(0, head, *state)
+    return [nothing] * shape.group
+
+
+def _one_tile(tiles: _Tiles, queries: _SeesAll, j: Any, tile: Any, head: int) -> Iterator[None]:
+    """One head's queries of tile j with the keys of one tile."""
+    scores = tiles.seen.tile(t.matmul(tiles.keys[tile], queries.queries), j, tile)
+    yield
+    weights = queries.weights(scores, tiles.shape.dtype)
+    yield
+    queries.add(tiles.value[tile, t.rows_of(tiles.shape, head)], weights)
 
 
 def _one_head(
-    tiles: _Tiles, near: t.Neighbours, j: Any, head: int, first: _First
+    tiles: _Tiles, near: t.Neighbours, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """One head of tile j >= 1, with its own tile, the global one, the random ones and the blocks
-    beside it; and that head of tile 0 with the keys of tile j, which depends on nothing here."""
+    """One head of tile j, with its own tile, the global one, the random ones and the blocks beside
+    it; and that head of tile 0 with the keys of tile j, which depends on nothing here."""
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.rows_of(shape, head)
     queries = t.alone(shape, tiles.query[j], head)
-    whole = (j, 0, *(chosen[head] for chosen in near.random))
+    whole = (j,) if first is None else (j, 0, *(chosen[head] for chosen in near.random))
     scores = []
     for tile in whole:
         scores.append(seen.tile(t.matmul(keys[tile], queries), j, tile))
@@ -142,8 +184,9 @@ def _one_head(
     outer = t.joined_rows(shape, keys, near.after, near.before)
     scores.append(seen.outer(t.matmul(outer, queries), j, near.after, near.before))
     yield
-    of_first = seen.tile(t.matmul(keys[j], first.queries), 0, j)
-    yield
+    if first is not None:
+        of_first = seen.tile(t.matmul(keys[j], first.queries), 0, j)
+        yield
     maximum = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
     maximum = jnp.maximum(maximum, t.UNSEEN / 2)
     total, weights = jnp.zeros_like(scores[0]), []
@@ -153,8 +196,9 @@ def _one_head(
         weights.append(exact.astype(shape.dtype))
         yield
     total = jnp.sum(total, axis=0, keepdims=True)
-    weights_of_first = first.weights(of_first, shape.dtype)
-    yield
+    if first is not None:
+        weights_of_first = first.weights(of_first, shape.dtype)
+        yield
     summed = jnp.zeros((shape.size, shape.rows), jnp.float32)
     for tile, of_tile in zip(whole, weights, strict=False):
         summed += t.matmul(value[tile, own], of_tile)
@@ -162,6 +206,7 @@ def _one_head(
     values = t.joined_lanes(value[near.after_there, own], value[near.before_there, own])
     summed += t.matmul(values, weights[-1])
     yield
-    first.add(value[j, own], weights_of_first)
-    yield
+    if first is not None:
+        first.add(value[j, own], weights_of_first)
+        yield
     tiles.write(j, head, maximum, total, summed)

@@ -1,4 +1,4 @@
-"""Rolled attention by way of the kernels: `model.tiled` in one call forward, one backward.
+"""Attention by way of the kernels: one call forward, one backward.
 
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are kept between forward and backward.
@@ -23,22 +23,28 @@ def kernel_attention(
     value: tf.Tensor,
     input_mask: tf.Tensor,
     document_ids: tf.Tensor | None,
-    random: RolledTiles,
+    seen: RolledTiles | int | None,
 ) -> tf.Tensor:
-    """Attention of one layer, over sequences rotated by one block.
+    """Attention of one layer.
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
         key, value: the same shape; not scaled.
-        input_mask, document_ids, random: as of `tiled.tiled_attention`.
+        input_mask, document_ids: as of `tiled.tiled_attention`.
+        seen: the random connections of sequences rotated by one block, as `tiled_attention` takes
+            them; or how many tokens away a key may be, at most half a tile; None: any.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
-    shifts = tuple(tuple(int(shift) for shift in head) for head in random.shifts)
+    shifts, reach = None, None
+    if isinstance(seen, RolledTiles):
+        shifts = tuple(tuple(int(shift) for shift in head) for head in seen.shifts)
+    else:
+        reach = seen
     has_documents, dtype = document_ids is not None, query.dtype.name
-    shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype)
+    shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, input_mask, document_ids)
 

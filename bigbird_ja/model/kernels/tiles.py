@@ -29,22 +29,30 @@ UNSEEN = -1e9
 # Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
 LN_2 = math.log(2.0)
 _LANES = 128
-# Query tiles that are written down together, where there are enough of them.
+# Query tiles that are written down together, where there are enough of them; and key tiles of a
+# query tile that sees all.
 _AT_ONCE, _ENOUGH = 3, 16
+_AT_ONCE_FULL = 16
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One attention layer's shapes, and its random connections."""
+    """One attention layer's shapes, and which keys a query sees."""
 
     batch: int
     tiles: int  # T of a sequence, tile 0 included
     heads: int
     size: int  # of a head
     rows: int  # of a tile
-    shifts: tuple[tuple[int, ...], ...]  # of each head
+    shifts: tuple[tuple[int, ...], ...] | None  # of each head's rolled pattern; None: not rolled
     has_documents: bool
     dtype: str
+    reach: int | None = None  # where not rolled: how many tokens away a key may be; None: any
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every query sees every key."""
+        return self.shifts is None and self.reach is None
 
     @property
     def group(self) -> int:
@@ -58,7 +66,9 @@ class Shape:
 
     @property
     def at_once(self) -> int:
-        """Query tiles that one iteration computes; more is more code for the compiler."""
+        """Tiles that one iteration computes; more is more code for the compiler."""
+        if self.is_full:
+            return min(_AT_ONCE_FULL, self.tiles)
         return _AT_ONCE if self.tiles >= _ENOUGH else 1
 
     @property
@@ -79,7 +89,7 @@ class Shape:
     @property
     def key_marks(self) -> tuple[int, int, int]:
         """See `Marks`; one tile more, of keys that are not there."""
-        return (self.batch * (self.tiles + 1), self.rows, self.rows)
+        return (self.batch * (self.tiles + 1), self.rows, min(self.rows, _LANES))
 
     @property
     def query_marks(self) -> tuple[int, int, int]:
@@ -91,7 +101,7 @@ class Shape:
         item = 2 if self.dtype == "bfloat16" else 4
         lanes = max(self.group * self.size, _LANES)
         sequence = self.tiles * self.group * self.size * self.rows * item
-        marks = (self.tiles + 1) * self.rows * self.rows * 4
+        marks = (self.tiles + 1) * self.rows * _LANES * 4
         scratch = (self.tiles + 1) * self.rows * lanes * (2 * item + 2 * 4)
         return 2 * (8 * sequence + marks) + scratch
 
@@ -110,7 +120,8 @@ def statistics_spec(shape: Shape) -> Any:
 
 def mark_specs(shape: Shape) -> list[Any]:
     """A sequence's key marks, and its query marks where documents limit what is seen."""
-    keys = pl.BlockSpec((shape.tiles + 1, shape.rows, shape.rows), lambda i, g: (i, 0, 0))
+    marks = (shape.tiles + 1, *shape.key_marks[1:])
+    keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
     return [keys, queries] if shape.has_documents else [keys]
 
@@ -150,18 +161,20 @@ def transposed(tile: jax.Array) -> jax.Array:
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
-def over_tiles(shape: Shape, step: Callable[[list[Any], Any], Any], state: Any) -> Any:
-    """Runs `step([j, ...], state) -> state` over the query tiles 1 to T - 1, `Shape.at_once` at a
-    time: the first and the last stages of a step have nothing beside them."""
+def over_tiles(
+    shape: Shape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
+) -> Any:
+    """Runs `step([j, ...], state) -> state` over the tiles from the first one to T - 1,
+    `Shape.at_once` at a time: the first and the last stages of a step have nothing beside them."""
     many = shape.at_once
-    before = (shape.tiles - 1) % many
-    if before:
-        state = step(list(range(1, 1 + before)), state)
+    start = first + (shape.tiles - first) % many
+    if start > first:
+        state = step(list(range(first, start)), state)
 
     def several(i: Any, state: Any) -> Any:
-        return step([1 + before + i * many + place for place in range(many)], state)
+        return step([start + i * many + place for place in range(many)], state)
 
-    return lax.fori_loop(0, (shape.tiles - 1) // many, several, state)
+    return lax.fori_loop(0, (shape.tiles - start) // many, several, state)
 
 
 def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
@@ -234,36 +247,45 @@ class Seen:
     def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
         square = (shape.rows, shape.rows)
-        low = [lax.broadcasted_iota(jnp.int32, square, axis) < shape.rows // 2 for axis in (0, 1)]
-        self._same_side = low[0] == low[1]
+        row, column = (lax.broadcasted_iota(jnp.int32, square, axis) for axis in (0, 1))
+        half, reach = shape.rows // 2, shape.reach
+        self._near = None if reach is None else jnp.abs(row - column) <= reach
+        self._too_far = (row < half) == (column < half)
+        if reach is not None:
+            self._too_far = jnp.abs(row - column) < shape.rows - reach
 
     def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Scores of a whole key tile."""
-        return self._limited(scores, query, self._keys[key])
+        """Scores of a whole key tile: where reach is limited, the queries' own."""
+        limited = self._limited(scores, query, self._keys[key])
+        return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Scores of the blocks on both sides: each block of the queries sees the one beside it."""
+        """Scores of the blocks on both sides: each block of the queries sees the one beside it, or
+        what is near enough of both."""
         marks = joined_rows(self._shape, self._keys, after, before)
-        return jnp.where(self._same_side, UNSEEN, self._limited(scores, query, marks))
+        return jnp.where(self._too_far, UNSEEN, self._limited(scores, query, marks))
 
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
+        marks = jnp.concatenate([marks] * (self._shape.rows // marks.shape[1]), axis=1)
         if self._queries is None:
             return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than to add them
         return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
 class Neighbours:
-    """Which tiles the queries of tile j see beside their own and the global one.
+    """Which tiles the queries of tile j see beside their own, and the global one if there is one.
 
     Args:
         shifts: of `shifts_here`.
     """
 
     def __init__(self, shape: Shape, shifts: list[list[Any]], j: Any) -> None:
-        # Beyond the ends, and in place of tile 0, which is global, stands the tile of nothing, T.
-        self.after, self.before = j + 1, jnp.where(j == 1, shape.tiles, j - 1)
+        # Beyond the ends, and in place of tile 0 where it is global, stands the tile of nothing, T.
+        first = 0 if shape.shifts is None else 1
+        self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
         # The same for arrays that have no such tile: what is read there gets no weight.
-        self.after_there, self.before_there = jnp.where(j == shape.tiles - 1, 0, j + 1), j - 1
+        self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
+        self.before_there = jnp.maximum(j - 1, 0)
         self.random = [  # [shift][head of the group]
             [_wrapped(j + shift, shape.tiles) for shift in heads] for heads in shifts
         ]
@@ -277,14 +299,16 @@ def _wrapped(tile: Any, tiles: int) -> Any:
 def shifts_here(shape: Shape) -> list[list[Any]]:
     """The shifts of this step's heads, as [shift][head of the group]: the kernel holds those of all
     groups, and selects."""
-    group = pl.program_id(1)
+    if shape.shifts is None:
+        return []
+    group, shifts = pl.program_id(1), shape.shifts
 
     def select(head: int, place: int) -> Any:
-        chosen = jnp.int32(shape.shifts[head][place])
+        chosen = jnp.int32(shifts[head][place])
         for other in range(1, shape.groups):
-            there = jnp.int32(shape.shifts[other * shape.group + head][place])
+            there = jnp.int32(shifts[other * shape.group + head][place])
             chosen = jnp.where(group == other, there, chosen)
         return chosen
 
-    places, heads = range(len(shape.shifts[0])), range(shape.group)
+    places, heads = range(len(shifts[0])), range(shape.group)
     return [[select(head, place) for head in heads] for place in places]

@@ -1,0 +1,136 @@
+"""The kernels of full and of local attention: the dense reference's values and gradients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.model.attention import dense_attention
+from bigbird_ja.model.heads import encode
+from bigbird_ja.model.implementation import tile_rows
+from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.settings.schema import Config
+from tests.model.tiny import tiny_batch, tiny_config
+
+jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
+
+from bigbird_ja.model.kernels import carry  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # noqa: E402
+
+jax.config.update("jax_platforms", "cpu")
+HEADS, SIZE = 2, 64
+
+
+def _by_kernel(query, key, value, mask, documents, reach):  # type: ignore[no-untyped-def]
+    """`dense_attention` of keys at most `reach` tokens away, by the kernels."""
+    batch, length = (int(size) for size in mask.shape)
+    tiles = [batch, -1, tile_rows(length, reach)]
+    tiled = [
+        tf.transpose(tf.reshape(each, [*tiles, HEADS, SIZE]), [0, 1, 3, 4, 2])
+        for each in (query * (math.log2(math.e) * SIZE**-0.5), key, value)
+    ]
+    numbers = None if documents is None else tf.reshape(documents, tiles)
+    context = kernel_attention(*tiled, tf.reshape(mask, tiles), numbers, reach)
+    return tf.reshape(tf.transpose(context, [0, 1, 4, 2, 3]), query.shape)
+
+
+@pytest.mark.parametrize(
+    ("length", "reach", "has_documents"),
+    [
+        (256, None, True),  # one tile
+        (384, None, False),  # three, of 128 tokens
+        (640, 64, True),  # five, one after the other
+        (512, 100, False),  # tiles of 256
+        pytest.param(128, 40, False, marks=pytest.mark.nightly),  # no tile beside it
+        pytest.param(2176, 64, True, marks=pytest.mark.nightly),  # two tiles, then three at a time
+        pytest.param(4352, None, True, marks=pytest.mark.nightly),  # one tile, then sixteen
+    ],
+)
+def test_values_and_gradients_equal_the_dense_reference(
+    length: int, reach: int | None, has_documents: bool
+) -> None:
+    random = np.random.default_rng(length)
+    shape = (2, length, HEADS, SIZE)
+    given = [tf.constant(random.normal(size=shape), tf.float32) for _ in range(3)]
+    documents = np.sort(random.integers(1, 4, (2, length)), axis=1).astype(np.int32)
+    documents[0, length // 2 - 3 :] = 0  # padding
+    mask = tf.constant(documents > 0, tf.float32)
+    apart = tf.constant(documents) if has_documents else None
+    upstream = tf.constant(random.normal(size=shape), tf.float32) * mask[..., None, None]
+    places = np.arange(length)
+    band = None if reach is None else (abs(places[:, None] - places) <= reach)[None]
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(is_kernel: bool):  # type: ignore[no-untyped-def]
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            if is_kernel:
+                context = _by_kernel(*given, mask, apart, reach)
+            else:
+                context = dense_attention(*given, mask, apart, band)
+        return context * mask[..., None, None], *tape.gradient(context, given, upstream)
+
+    with carry.interpreted():
+        for value, expected in zip(run(True), run(False), strict=True):
+            np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("length", "sets"),
+    [
+        (384, {"architecture": "modernbert"}),  # a global layer and a local one
+        (256, {"attention_type": "original_full"}),
+    ],
+)
+def test_an_encoder_has_the_same_gradients_by_kernels(length: int, sets: dict[str, str]) -> None:
+    sets |= {"hidden_size": "128", "attend_across_documents": "false"}
+    by_way = {}
+    for way in ("xla", "kernel"):
+        named = {f"model.{k}": v for k, v in (sets | {"attention_implementation": way}).items()}
+        config = tiny_config(length, **named, **{"training.gradient_checkpointing": True})
+        with carry.interpreted():
+            by_way[way] = _gradients(config)
+    for name, expected in by_way["xla"].items():
+        # The keys' bias changes nothing: its gradient is rounding.
+        scale = 1.0 if name.endswith("key/bias") else float(tf.reduce_max(abs(expected)))
+        np.testing.assert_allclose(
+            by_way["kernel"][name], expected, atol=1e-5 * scale, err_msg=name
+        )
+
+
+def _gradients(config: Config) -> dict[str, tf.Tensor]:
+    """Of an encoder's parameters, on documents apart of which one ends in padding."""
+    batch = tiny_batch(config, batch_size=2)
+    inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(params):  # type: ignore[no-untyped-def]
+        with tf.GradientTape() as tape:
+            tape.watch(params)
+            key = tf.constant([1, 2], tf.uint32)  # no dropout by default
+            hidden = encode(params, config, *inputs, dropout_key=key)
+            total = tf.reduce_sum(hidden[:, : config.make_data.seq_length // 2] ** 3)
+        return tape.gradient(total, params)
+
+    params = {k: tf.constant(v) for k, v in initial_parameters(config, seed=1).items()}
+    return {k: tf.convert_to_tensor(v) for k, v in run(params).items() if v is not None}
+
+
+@pytest.mark.parametrize("reach", [None, 64])
+def test_for_a_tpu_kernels_are_custom_calls_and_no_scores_are_in_memory(reach: int | None) -> None:
+    @tf.function(autograph=False)
+    def gradients(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor):  # type: ignore[no-untyped-def]
+        with tf.GradientTape() as tape:
+            tape.watch([query, key, value])
+            total = tf.reduce_sum(_by_kernel(query, key, value, mask, None, reach))
+        return tape.gradient(total, [query, key, value])
+
+    each = tf.TensorSpec((2, 1024, HEADS, SIZE), tf.bfloat16)
+    given = (each, each, each, tf.TensorSpec((2, 1024)))
+    operations = gradients.get_concrete_function(*given).graph.get_operations()
+    assert sum(operation.type == "XlaCustomCallV2" for operation in operations) == 2
+    shapes = [tensor.shape for operation in operations for tensor in operation.outputs]
+    assert not any(list(shape).count(1024) > 1 for shape in shapes if shape.rank is not None)
