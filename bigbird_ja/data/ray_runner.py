@@ -7,6 +7,7 @@ lost; what it had finished is not made twice. Machines see one --output_dir and 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 
 from bigbird_ja.data import build
@@ -33,7 +34,7 @@ def make_parts(request: build.Request, num_workers: int | None) -> None:
     except ImportError as error:
         raise BadInput("--runner=ray needs Ray: pip install 'bigbird-ja[ray]'") from error
     try:
-        ray.init(logging_level="ERROR")
+        ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray's own kinds, or none
         line = " ".join(str(error).split())[:300]
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
