@@ -136,7 +136,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
         if differing := spec.differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
-                " another --output_dir, or --overwrite"
+                f" another --output_dir, or {'remove that one' if work.part else '--overwrite'}"
             )
         manifest = verify.fast_check(output)
     except BadInput:

@@ -272,16 +272,16 @@ def _explain(message: str, settings: TokenizeConfig) -> str:
     """SentencePiece's refusal as advice that a person can act on."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return (
-            f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
-            f" --vocab_size={match[1]} or less, or give more text"
+            f"--vocab_size {settings.vocab_size} is too large for this corpus: use"
+            f" --vocab_size {match[1]} or less, or give more text"
         )
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return (
-            f"--vocab_size={settings.vocab_size} is too small: the corpus's characters and the"
+            f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
             f" special pieces alone need {match[1]}: use more, or a lower --character_coverage"
         )
     return (
-        f"SentencePiece cannot train on this corpus with --vocab_size={settings.vocab_size}:"
+        f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
         f" {' '.join(message.split())}"
     )
 
@@ -289,8 +289,8 @@ def _explain(message: str, settings: TokenizeConfig) -> str:
 def _check(tokenizer: SentencePieceTokenizer, settings: TokenizeConfig) -> None:
     if tokenizer.vocab_size != settings.vocab_size:
         raise BadInput(
-            f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
-            f" --vocab_size={tokenizer.vocab_size} or less, or give more text"
+            f"--vocab_size {settings.vocab_size} is too large for this corpus: use"
+            f" --vocab_size {tokenizer.vocab_size} or less, or give more text"
         )
     names = tuple(tokenizer.pieces[: len(SPECIAL_PIECES)])
     if names != SPECIAL_PIECES:
