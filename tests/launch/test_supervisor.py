@@ -54,39 +54,6 @@ def lifetimes(*hours: float) -> Callable[[float], float]:
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
-@pytest.mark.parametrize(
-    ("script", "event", "reason", "words", "creations"),
-    [
-        (["quota"] * 3, "no_quota", "bad_input", "no quota for v3-8 in zone-a", 0),
-        (["permission"], "creation_refused", "bad_input", "roles/tpu.admin", 0),
-        (["bad_request"], "creation_refused", "bad_input", "--runtime_version", 0),
-        (["internal"] * 10_000, "create_unclear", "io_error", "nothing worked for 24 hours", 0),
-        (["unavailable"] * 10_000, "create_unclear", "io_error", "nothing worked for 24 hours", 0),
-        (["exit:71"] * 9, "failed", "out_of_memory", "the last line of the log", 3),
-        (["exit:2"] * 9, "failed", "bad_input", "would come again", 1),
-        (["exit:70"] * 9, "failed", "diverged", "would come again", 1),
-        (["exit:1"] * 9, "failed", "bug", "would come again", 2),
-    ],
-)
-def test_what_ends_a_run(
-    script: list[str], event: str, reason: str, words: str, creations: int
-) -> None:
-    cloud = SimulatedCloud(TRAINER, script=script)
-    state = run(cloud)
-    assert (state.ending, state.ending_reason) == (Ending.GAVE_UP, reason)
-    assert words in state.ending_message
-    assert (cloud.creations, cloud.nodes) == (creations, [])
-    assert len(zones(cloud, event)) == len(zones(cloud, "creating"))
-    assert cloud.now < 26 * 3600
-
-
-def test_preemptions_between_failures_do_not_hide_them() -> None:
-    words = ["exit:71", "ok", "exit:71", "ok", "exit:71"]
-    cloud = SimulatedCloud(TRAINER, lifetimes(math.inf, 0.01, math.inf, 0.01), script=words)
-    state = run(cloud)
-    assert (state.ending, state.failures, state.preemptions) == (Ending.GAVE_UP, 3, 2)
-
-
 def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall() -> None:
     cloud = SimulatedCloud(TRAINER)
     jumps = iter([86_400.0, -2 * 86_400.0, 1e7])
