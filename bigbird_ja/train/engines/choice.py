@@ -107,12 +107,6 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
     return Forward(config, parameters)
 
 
-def peak_flops(accelerator: str | None) -> float | None:
-    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
-    name = _chip(accelerator or "")
-    return CHIPS[name].peak_flops if name in CHIPS else None
-
-
 def has_estimator() -> bool:
     """Whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator is installed."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
@@ -205,4 +199,5 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     devices.check_divides(config.training.global_batch_size, cores, accumulation)
     devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
-    return Choice("estimator", why, True, cores, device, peak_flops(accelerator))
+    chip = CHIPS.get(_chip(accelerator or ""))
+    return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
