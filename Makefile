@@ -80,8 +80,8 @@ bench-step: $(ALL) ## TPU cycles and memory of the train step against the ancest
 bench-code: $(ALL) ## the train step by machine code on v5e and v6e, against the ancestor's
 	@$(BIN)/python -m scripts.bench_step --only "machine code"
 
-bench-length: $(ALL) ## cost against sequence length, block-sparse and full; draws the docs' plot
-	@$(BIN)/python -m scripts.bench_step --quick --only tokens
+bench-length: $(ALL) ## cost against sequence length, BigBird and ModernBERT, v5e and v6e; draws the docs' plot
+	@$(BIN)/python -m scripts.bench_step --only tokens
 
 bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
 	@$(BIN)/python -m scripts.bench_engine --only loop,restart

@@ -6,7 +6,7 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 `--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
-`--large_gb=2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
+`--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
 `--rev=COMMIT` times make-data and the input pipeline against that commit's instead, in pairs.
 """
 

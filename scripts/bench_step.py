@@ -3,7 +3,7 @@
     python -m scripts.bench_step                        # 12 layers compiled as they are: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
     python -m scripts.bench_step --only "machine code"  # make bench-code
-    python -m scripts.bench_step --quick --only tokens  # bench-length: draws cost-by-length.png
+    python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
 whole step, compiled by `bigbird-ja preflight`, which keeps its results, so a second run takes
@@ -23,7 +23,10 @@ from typing import Any
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.console import log, table
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from scripts.kernel_code import LENGTHS, TOKENS
 
 LAYERS = 12
 BASE = (
@@ -74,15 +77,17 @@ SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("v6e:2x4", (), ()), ("v5p:2x2x1", (), ()), ("v4:2x2x1", (), ()), ("v3:2x2", (), ()),
     ("v7x:2x2x1", (), ()), ("v5e:2x4", LARGE, ()), ("v5e:2x4", LARGE, (SHARDED,)),
 )  # fmt: skip
-# By length: 16,384 tokens in a step of one chip, however many sequences they are. Two numbers of
-# layers are compiled and drawn out; of ModernBERT's layers every third one is global.
-LENGTHS, TOKENS = (512, 1024, 4096, 8192, 16384), 16384
+
+
+# By length: a step is compiled at one length, with two numbers of layers that are drawn out.
+# preset, its one length, layers, compiled layers, how many of these layers have which attention
 CODE_CHIPS = ("v5e", "v6e")
-SHAPES: dict[str, tuple[str, int, tuple[int, int], tuple[str, ...]]] = {
-    "BigBird": ("base-4096", 12, (2, 4), BASE),
+SHAPES: dict[str, tuple[str, tuple[str, ...], int, int, tuple[int, int], dict[str, int]]] = {
+    "BigBird": ("base-4096", (), 4096, 12, (2, 4), {"rolled": 12}),
     "ModernBERT": (
-        "modernbert-8192", 22, (4, 7),
+        "modernbert-8192",
         ("training.first_seq_length=null", "training.first_seq_length_steps=null"),
+        8192, 22, (4, 7), {"full": 8, "local": 14},
     ),
 }  # fmt: skip
 PICTURE = "docs/images/cost-by-length.png"
@@ -166,33 +171,44 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 def by_length() -> list[dict[str, Any]]:
     """Both shapes by machine code: cycles and dollars per token, temporary memory, share of peak.
 
-    Dollars are of spot chips in the cheapest zone, at the rate by machine code alone.
+    With as many tokens in a step nothing but attention's kernels depends on the length: these are
+    compiled for each (`scripts.kernel_code`) and take the place of those in the step. Dollars are
+    of spot chips in the cheapest zone, at the rate by machine code alone.
     """
     points = []
-    for shape, (config, layers, counts, sets) in SHAPES.items():
-        for chip in CODE_CHIPS:
-            spot = prices.load().per_hour(f"{chip}-8", "spot") / 8
-            for length in LENGTHS:
-                changed = [*sets, f"make_data.seq_length={length}"]
-                entries = [
-                    preflight(
-                        [*changed, f"model.num_layers={count}"], TOKENS // length,
-                        f"--chip={chip}", config=config,
-                    )
-                    for count in counts
-                ]  # fmt: skip
-                few, many = entries
-                steps = (layers - counts[0]) / (counts[1] - counts[0])
-                cycles, temporary, flops = (
-                    few[key] + steps * (many[key] - few[key])
-                    for key in ("code_cycles", "temp_bytes", "model_flops")
+    for chip in (CHIPS[name] for name in CODE_CHIPS):
+        log(f"kernels for {chip.name} ...")
+        command = [sys.executable, "-m", "scripts.kernel_code", chip.name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        kernels = {(p["kind"], p["length"]): p["forward"] + p["backward"] for p in lines}
+        spot = prices.load().per_hour(f"{chip.name}-8", "spot") / 8
+        for shape, (preset, sets, compiled_length, layers, counts, kinds) in SHAPES.items():
+            few, many = (
+                preflight(
+                    [*sets, f"model.num_layers={count}"], TOKENS // compiled_length,
+                    f"--chip={chip.name}", config=preset,
                 )
-                seconds = cycles / CHIPS[chip].clock_hz
+                for count in counts
+            )  # fmt: skip
+            more = (layers - counts[0]) / (counts[1] - counts[0])
+            compiled, temporary = (
+                few[key] + more * (many[key] - few[key]) for key in ("code_cycles", "temp_bytes")
+            )
+            for length in LENGTHS:
+                cycles = compiled + sum(
+                    count * (kernels[kind, length] - kernels[kind, compiled_length])
+                    for kind, count in kinds.items()
+                )
+                changed = [*sets, f"make_data.seq_length={length}"]
+                config = complete_config(resolve_config(preset, changed)[0])
+                flops = model_flops(config, TOKENS // length)
+                seconds = cycles / chip.clock_hz
                 points.append(
                     {
-                        "shape": shape, "chip": chip, "length": length,
+                        "shape": shape, "chip": chip.name, "length": length,
                         "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
-                        "mfu": flops / seconds / CHIPS[chip].peak_flops,
+                        "mfu": flops / seconds / chip.peak_flops,
                         "dollars": seconds / TOKENS * 1e9 / 3600 * spot,
                     }
                 )  # fmt: skip

@@ -65,7 +65,7 @@ class Evaluator:
         chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
         if wanted not in chosen:
             raise BadInput(
-                f"--step={wanted}: no checkpoint of step {wanted} in {self.model_dir}: give one of"
+                f"--step {wanted}: no checkpoint of step {wanted} in {self.model_dir}: give one of"
                 f" {', '.join(map(str, steps))}, 'latest' or 'all'"
             )
         return [*chosen[wanted]]
@@ -196,7 +196,7 @@ class Evaluator:
         )
         if not measured["cases"]:
             raise BadInput(
-                "--probe: no repeated name in this text: try --probe_names=rare, more text by"
+                "--probe: no repeated name in this text: try --probe_names rare, more text by"
                 " --probe_input, or a larger --eval_fraction when making the data"
             )
         self._record(model, {"probe": measured})

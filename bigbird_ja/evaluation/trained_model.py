@@ -1,6 +1,6 @@
 """The model that a folder holds, a run's or an exported one, read in the same way.
 
-`export --format=huggingface` writes BigBirdConfig's names into config.json, and under `OURS` what
+`export --format huggingface` writes BigBirdConfig's names into config.json, and under `OURS` what
 that has no name for.
 """
 

@@ -56,7 +56,7 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         return report
     report["versions"]["torch"] = torch.__version__
     if not options.parity_sequences:
-        report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
+        report["not_compared"] = "--parity_sequences 0: token ids alone were compared"
         return report
     return {**report, **_compare_scores(directory, model, options)}
 

@@ -112,6 +112,14 @@ def is_tiled(config: Config, length: int) -> bool:
     return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
 
 
+def rows_of_tiles(config: Config, length: int) -> int:
+    """Tokens of a tile of `attend`; 0 where it takes sequences whole."""
+    if is_tiled(config, length):
+        return 2 * config.model.block_size
+    is_kernel = config.model.attention_implementation == "kernel"
+    return tile_rows(length, None) if is_kernel and pattern.is_full(config, length) else 0
+
+
 def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RolledTiles | IndependentTiles:
     """The random keys of a layer as tiles."""
     if plan.shifts is not None:
@@ -138,7 +146,7 @@ def attend(
         params: with the layer's kernels and biases.
         scope: the layer's, in the names of `params`.
         hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] where
-            `is_tiled`.
+            there are `rows_of_tiles`.
         shape: (b, S).
         input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
@@ -150,10 +158,7 @@ def attend(
     Raises:
         ValueError: a length that the block-sparse pattern cannot be laid over.
     """
-    is_full_kernel = config.model.attention_implementation == "kernel" and pattern.is_full(
-        config, shape[1]
-    )
-    if is_full_kernel or is_tiled(config, shape[1]):
+    if rows_of_tiles(config, shape[1]):
         return _tiled_self_attention(
             params, config, scope, hidden, shape, input_mask, document_ids, layer
         )
@@ -189,7 +194,7 @@ def _tiled_self_attention(
     model, dtype = config.model, hidden.dtype
     width, heads = model.hidden_size, model.num_attention_heads
     plans = pattern.random_plan(config, shape[1])
-    rows = 2 * model.block_size if plans else tile_rows(shape[1], None)
+    rows = rows_of_tiles(config, shape[1])
     size = width // heads
     tiles = [shape[0], shape[1] // rows, rows]
 

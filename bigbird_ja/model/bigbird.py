@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from bigbird_ja.model.attention import attend, is_tiled
+from bigbird_ja.model.attention import attend, is_tiled, rows_of_tiles
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
@@ -58,9 +58,10 @@ def encode(
         documents = None if documents is None else tf.roll(documents, offset, 1)
     input_mask = tf.cast(tf.not_equal(input_ids, config.make_data.pad_id), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
-    if offset:
+    rows = rows_of_tiles(config, length)
+    if rows:
         # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
-        hidden = tf.reshape(hidden, [batch, -1, 2 * offset, config.model.hidden_size])
+        hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     chosen = None
     if positions is not None:
         chosen = (positions + offset) % length + tf.range(batch)[:, None] * length

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,7 +74,7 @@ def main(arguments: list[str]) -> None:
         if job.step is None:
             result = {"devices": [count_devices(place) for place in job.places]}
         else:
-            result, text = compile_step(job.step, job.places[0])
+            result, text = compile_step(job.step, job.places[0], listings(out))
             if job.lists_code:
                 result["code"] = msgspec.to_builtins(machine_code.collect(listings(out)))
     except Exception as error:
@@ -105,8 +106,11 @@ def count_devices(place: Place) -> int:
         raise
 
 
-def compile_step(step: LoweredStep, place: Place) -> tuple[dict[str, Any], str]:
+def compile_step(step: LoweredStep, place: Place, listing: str) -> tuple[dict[str, Any], str]:
     """Compiles what `engines.pjrt` runs.
+
+    Args:
+        listing: the folder in which libtpu lists its code, where it does.
 
     Returns:
         Of one device: sizes in bytes, the compiler's own FLOPs and traffic, its version; and the
@@ -133,7 +137,22 @@ def compile_step(step: LoweredStep, place: Place) -> tuple[dict[str, Any], str]:
         "bytes_accessed": cost["bytes accessed"],
         "compiler": " ".join(devices[0].client.platform_version.split()),
     }
-    return result, compiled.as_text()
+    return result, optimised(compiled, listing)
+
+
+def optimised(compiled: Any, listing: str) -> str:
+    """The optimised HLO.
+
+    jaxlib 0.10.2 refuses to read work on v6e's SparseCores that a newer libtpu writes (gathers:
+    "async-update instruction should have 1 operands"); then it is taken from libtpu's listing.
+    """
+    try:
+        return str(compiled.as_text())
+    except Exception:
+        programs = list(Path(listing).glob("*-TLP-hlo.txt"))
+        if len(programs) != 1:
+            raise
+        return programs[0].read_text(encoding="utf-8")
 
 
 def _take_layouts_as_they_are() -> None:

@@ -36,6 +36,9 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
+# A collective beside computations is written as a fusion that starts it, fusions of this name that
+# compute while it goes on, and a fusion that ends it; each of them holds the collective again.
+_BESIDE_COLLECTIVE = "async_collective_fusion"
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -161,11 +164,14 @@ def _is_free(module: Module, op: Instruction, beside: Mapping[str, Instruction])
 
 
 def _ends_collective(op: Instruction) -> bool:
-    return op.opcode.startswith(_COLLECTIVES) and op.opcode.endswith("-done")
+    is_done = op.opcode.startswith(_COLLECTIVES) and op.opcode.endswith("-done")
+    return is_done or op.name.startswith("async-collective-done")
 
 
 def _collective(module: Module, op: Instruction) -> Instruction | None:
     """The instruction that moves data between devices: this one, or the one that it calls."""
+    if any(name.startswith(_BESIDE_COLLECTIVE) for name in op.called):
+        return None  # it computes
     if op.opcode in ("fusion", "call", *_STARTS):
         inner = (o for name in op.called for o in module.computations.get(name, []))
         return next((moving for o in inner if (moving := _collective(module, o))), None)
@@ -175,8 +181,9 @@ def _collective(module: Module, op: Instruction) -> Instruction | None:
 def _moved_bytes(op: Instruction, beside: Mapping[str, Instruction]) -> int:
     """The larger of input and output, padded."""
     given = sum(beside[name].padded_bytes for name in op.operands if name in beside)
-    # An all-gather-start outputs its input again, beside the result.
-    repeated = given if op.opcode == "all-gather-start" else 0
+    # These output their input again, beside the result.
+    is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
+    repeated = given if is_start else 0
     return max(given, op.padded_bytes - repeated)
 
 

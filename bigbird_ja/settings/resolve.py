@@ -199,9 +199,10 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
         for key, needed in OPTIONS[override.key].conditions:
             value = get_value(config, key)
             if value not in needed:
-                given = override.key if override.source == "--set" else override.source
+                is_set = override.source == "--set"
+                given = f"{override.key}=" if is_set else f"{override.source} "
                 raise BadInput(
-                    f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
+                    f"{given}{override.value} has no effect with {key}={value}: leave it out, or"
                     f" choose {key}={'|'.join(needed)}"
                 )
 
@@ -394,6 +395,6 @@ def validate_on_data(config: Config) -> None:
     if data.nsp or data.masking == "static":
         raise BadInput(
             f"{name} needs data without pairs of segments and with masks that are drawn while"
-            " training: make them with --masking=dynamic and without --nsp, or leave the setting"
+            " training: make them with --masking dynamic and without --nsp, or leave the setting"
             " out"
         )

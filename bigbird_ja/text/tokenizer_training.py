@@ -273,19 +273,19 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
         return _too_large(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
-            f"--vocab_size={settings.vocab_size} is too small: the corpus's characters and the"
+            f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
             f" special pieces alone need {match[1]}: use more, or a lower --character_coverage"
         )
     return BadInput(
-        f"SentencePiece cannot train on this corpus with --vocab_size={settings.vocab_size}:"
+        f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
         f" {' '.join(message.split())}"
     )
 
 
 def _too_large(settings: TokenizeConfig, most: object) -> BadInput:
     return BadInput(
-        f"--vocab_size={settings.vocab_size} is too large for this corpus: use"
-        f" --vocab_size={most} or less, or give more text"
+        f"--vocab_size {settings.vocab_size} is too large for this corpus: use"
+        f" --vocab_size {most} or less, or give more text"
     )
 
 

@@ -7,9 +7,12 @@ parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +156,16 @@ def test_bash_completes_commands_flags_and_their_values(words: list[str], comple
         ["bash", "-c", f"{ended.stdout}\n{ask}"], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == completed and not result.stderr
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_completes_though_nothing_has_started_its_completion(tmp_path: Path) -> None:
+    script = run_cli("--completion", "zsh").stdout + "print $_comps[bigbird-ja]"
+    result = subprocess.run(
+        ["zsh", "-f", "-c", script], env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "_bigbird_ja" in result.stdout and not result.stderr
 
 
 def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(

@@ -46,7 +46,7 @@ def test_one_run_only(fake: FakeTpu) -> None:
     # Of a name without a TPU nobody can tell whether it is one; a bucket can.
     status, result = support.run(down, fake)
     assert status == 2
-    assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
+    assert "--name b: no TPU of that run is listed; runs with one: a" in result["error"]
     for name in ("b", "damaged"):
         support.make_run(fake.work_dir, name)
     Path(fake.work_dir, "damaged/supervisor/launch.json").write_text("{")

@@ -123,7 +123,7 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     for flags, why in (
         (["--part=0/2"], "write I/N, from 1/N to N/N"), (["--part=3/2"], "write I/N"),
         (["--part=x"], "write I/N"), (["--part=1/2", "--overwrite"], "--part and --overwrite"),
-        (["--runner=ray", "--overwrite"], "--runner=ray and --overwrite"),
+        (["--runner=ray", "--overwrite"], "--runner ray and --overwrite"),
     ):  # fmt: skip
         refused = make_data(*places, *flags)
         assert refused.status == 2 and why in refused.stderr

@@ -77,7 +77,7 @@ def test_hours_until_a_date(text: str, hours: float) -> None:
     ],
 )
 def test_bad_dates_are_refused(text: str, words: str) -> None:
-    with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
+    with pytest.raises(BadInput, match=f"--finish_by {text}.*{words}"):
         comparison.hours_until(text, NOW)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight.compile_child import Place
+from bigbird_ja.preflight.compile_child import Place, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
 from bigbird_ja.process.errors import BadInput, CommandError
@@ -181,3 +181,17 @@ def test_shortages_in_every_form(message: str, used: float, largest: dict[str, f
     assert {one["op"]: one["bytes"] for one in result.largest} == pytest.approx(largest, abs=1)
     assert all(one["shape"].startswith(("bf16[", "f32[")) for one in result.largest)
     assert not compile_lib.is_shortage("INTERNAL: Mosaic failed")
+
+
+class Unreadable:
+    """A compiled program of which jaxlib's reader cannot make text."""
+
+    def as_text(self) -> str:
+        raise RuntimeError("async-update instruction should have 1 operands but sees 3")
+
+
+def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="async-update"):
+        optimised(Unreadable(), str(tmp_path))
+    (tmp_path / "17-TLP-hlo.txt").write_text("HloModule listed")
+    assert optimised(Unreadable(), str(tmp_path)) == "HloModule listed"

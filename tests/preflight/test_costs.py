@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bigbird_ja.preflight import costs, hlo
+from bigbird_ja.preflight import breakdown, costs, hlo
 
 NESTED = """HloModule nested
 
@@ -158,6 +158,46 @@ def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes() -> None:
     between = {name: cost for name, cost in result.items() if cost.collective}
     assert {name: cost.collective for name, cost in between.items()} == moving
     assert {cost.moved_bytes for cost in between.values()} == {WHOLE}
+
+
+BESIDE = """HloModule m
+
+%starting (a: f32[128,128]) -> (f32[128,128], f32[1024,128]) {
+  %a = f32[128,128]{1,0} parameter(0)
+  %first = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %a), channel_id=1, dimensions={0}
+  ROOT %t = (f32[128,128]{1,0}, f32[1024,128]{1,0}) tuple(%a, %first)
+}
+
+%async_collective_fusion.7 (b: f32[128,128], c: f32[8,128]) -> (f32[8,128], f32[1024,128]) {
+  %b = f32[128,128]{1,0} parameter(0)
+  %c = f32[8,128]{1,0} parameter(1)
+  %product = f32[8,128]{1,0} dot(%c, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %again = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %b), channel_id=1, dimensions={0}
+  ROOT %u = (f32[8,128]{1,0}, f32[1024,128]{1,0}) tuple(%product, %again)
+}
+
+%ending (d: f32[128,128]) -> f32[1024,128] {
+  %d = f32[128,128]{1,0} parameter(0)
+  ROOT %last = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %d), channel_id=1, dimensions={0}
+}
+
+ENTRY %main (x: f32[128,128], y: f32[8,128]) -> f32[1024,128] {
+  %x = f32[128,128]{1,0} parameter(0)
+  %y = f32[8,128]{1,0} parameter(1)
+  %async-collective-start.1 = (f32[128,128]{1,0}, f32[1024,128]{1,0}) fusion(%x), kind=kCustom, calls=%starting
+  %mine = f32[128,128]{1,0} get-tuple-element(%async-collective-start.1), index=0
+  %fusion.9 = (f32[8,128]{1,0}, f32[1024,128]{1,0}) fusion(%mine, %y), kind=kOutput, calls=%async_collective_fusion.7, metadata={op_name="optimizer/MatMul"}, backend_config={"estimated_cycles":"90"}
+  ROOT %async-collective-done.1 = f32[1024,128]{1,0} fusion(%mine), kind=kCustom, calls=%ending
+}
+"""  # noqa: E501
+
+
+def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind() -> None:
+    start, beside = costs.costs(hlo.parse(BESIDE))
+    assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
+    assert start.priced == costs.price(WHOLE)
+    assert (beside.instruction.name, beside.collective, beside.cycles) == ("fusion.9", None, 90)
+    assert [breakdown.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimiser"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,16 @@ def test_tensorflows_notices_at_import_are_left_out_and_what_else_is_written_is_
         assert (done.returncode, done.stderr) == (0, expected)
 
 
+def test_any_number_of_commands_in_one_process_wait_for_one_import() -> None:
+    before = len(sys.meta_path)
+    try:
+        for _ in range(3):
+            finder = streams.QuietImport("noisy")
+        assert len(sys.meta_path) == before + 1
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def test_a_reader_that_goes_away_ends_a_command() -> None:
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")

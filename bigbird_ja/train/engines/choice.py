@@ -1,4 +1,4 @@
-"""Which engine trains here, and why: `--engine=auto|estimator|pjrt`."""
+"""Which engine trains here, and why: `--engine auto|estimator|pjrt`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def choose(
     # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
-        name, why = wanted, f"--engine={wanted}"
+        name, why = wanted, f"--engine {wanted}"
     elif processes > 1:
         name, why = "pjrt", "several processes"
     else:
@@ -186,12 +186,12 @@ def _only_of_pjrt(config: Config) -> str | None:
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
-            "--engine=estimator needs TensorFlow 2.15, which is not installed: pip install"
-            " 'bigbird-ja[estimator]', or use --engine=pjrt"
+            "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or use --engine pjrt"
         )
     wanted = _only_of_pjrt(config)
     if wanted:
-        raise BadInput(f"{wanted} needs --engine=pjrt: TPUEstimator does not have it")
+        raise BadInput(f"{wanted} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
