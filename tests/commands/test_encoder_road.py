@@ -1,5 +1,5 @@
 """From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
-`pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly real text."""
+`pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly on text."""
 
 from __future__ import annotations
 
