@@ -285,10 +285,7 @@ def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(out
     manifest.write_text(edited)
     assert make(request_of(output, num_shards=2, overwrite=True)) == verify.fast_check(output)
     kept = {name: data for name, data in making.tree(output).items() if "yours" in name}
-    assert kept == {
-        f"{changed.name}.yours-1": mine,
-        "manifest.json.yours-1": edited.encode(),
-    }
+    assert kept == {f"{changed.name}.yours-1": mine, "manifest.json.yours-1": edited.encode()}
     same_name = Path(output, "train-00000-of-00002.tfrecord")
     same_name.write_bytes(mine)
     again = request_of(output, num_shards=2, seed=5, overwrite=True)

@@ -54,11 +54,7 @@ class Before:
 
 
 def choose(
-    wanted: str,
-    use_tpu: bool,
-    config: Config,
-    before: Before | None = None,
-    processes: int = 1,
+    wanted: str, use_tpu: bool, config: Config, before: Before | None = None, processes: int = 1
 ) -> Choice:
     """The engine for this machine, or for all machines of a pod; reads only.
 
