@@ -12,6 +12,7 @@ text. "cpu" is processor time of all processes, which tells more than the clock 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib.util
 import itertools
@@ -175,8 +176,9 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """One line: rate, peak memory and scratch space on a large corpus of generated articles."""
-    from bigbird_ja.text import articles
+    """One line: rates, peak memory and scratch space on a large corpus of generated articles."""
+    from bigbird_ja.data import blocks
+    from bigbird_ja.text import articles, corpus
 
     path = f"{work}/large.jsonl"
     records = [
@@ -190,11 +192,16 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
             written += file.write(record)
             if written > gigabytes * 1e9:
                 break
+    size, began = os.path.getsize(path), time.process_time()
+    texts = [(corpus.open_corpus([path]).texts(), 1.0)]
+    for _ in blocks.cut_into_blocks(texts, 4096, 0.01, 1, collections.Counter()):
+        pass
+    reading = size / 1e6 / (time.process_time() - began)
     done = run("make-data", f"--input={path}", f"--tokenizer={tokenizer}",
                f"--output_dir={work}/large", f"--num_workers={_WORKERS.value}")  # fmt: skip
-    size = os.path.getsize(path)
     return (
-        f"{human_bytes(size)} of JSON, {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
+        f"{human_bytes(size)} of JSON, read and cut by one process at {reading:.0f} MB/s,"
+        f" {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
         f" {done.cpu_seconds:.0f} s of processors ({size / 1e6 / done.cpu_seconds:.1f} MB/s per"
         f" core), at most {human_bytes(done.peak_bytes)} of memory in all processes together,"
         f" {human_bytes(done.results['bytes'])} stored, {human_bytes(done.peak_disk)} on the way"
@@ -231,11 +238,9 @@ for number, _ in zip(range(int(sys.argv[2])), batches): pass
 _BATCHES_READ = 4000
 
 
-def against_revision(text: str, tokenizer: str, revision: str, work: str) -> list[list[Any]]:
-    """Rows: make-data and the input pipeline, now and at an earlier commit.
-
-    Each reads the data that it made.
-    """
+def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
+    """Rows, each once it is measured: make-data and the input pipeline, now and at an earlier
+    commit. Each reads the data that it made."""
 
     def make(name: str, *more: str) -> Callable[[str], list[str]]:
         return lambda place: [
@@ -252,13 +257,12 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> lis
     commands = {
         "make-data, dynamic": make("dynamic"),
         "make-data, static, ten duplicates": make("static", *static),
-        f"input pipeline, {_BATCHES_READ:,} batches of 16": read,
     }
+    if _PIPELINE.value:
+        commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
     with revisions.tree_of(revision) as before:
-        return [
-            revisions.compare(name, before, _ROUNDS.value, command).row()
-            for name, command in commands.items()
-        ]
+        for name, command in commands.items():
+            yield revisions.compare(name, before, _ROUNDS.value, command).row()
 
 
 def _texts(path: str) -> list[str]:
@@ -284,8 +288,8 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
         source, tokenizer = _prepare(work)
         if _REV.value:
-            rows = against_revision(source, tokenizer, _REV.value, work)
-            print(table(rows, revisions.HEADER))
+            for row in against_revision(source, tokenizer, _REV.value, work):
+                print(f"{table([row], revisions.HEADER)}\n", flush=True)
             return
         texts = _texts(source)
         size = sum(len(text.encode()) for text in texts)

@@ -163,6 +163,26 @@ def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
         make(request_of(output))
 
 
+@pytest.mark.parametrize(
+    ("requests", "skip", "code"),
+    [("POST .*upload", 4, 401), ("POST .*upload", 12, 403), ("GET .*c.jsonl", 0, 403)],
+)
+def test_a_bucket_that_refuses_in_mid_run_is_74_and_the_work_is_kept(
+    bucket, fake_gcs, corpus, tokenizer_path, tmp_path, monkeypatch, requests, skip, code
+):
+    """Status 2 promises that nothing was written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    storage.upload(corpus, f"{bucket}/c.jsonl")
+    request = making.request(f"{bucket}/c.jsonl", tokenizer_path, f"{bucket}/data")
+    fake_gcs.fault(requests, "status", code=code, skip=skip, times=-1)
+    with pytest.raises(StorageError, match="in mid run: run the same command again"):
+        make(request)
+    fake_gcs.clear()
+    assert_unfinished(f"{bucket}/data")
+    assert storage.exists(f"{bucket}/data/{work.NAME}/settings.json")
+    assert make(request) == verify.fast_check(f"{bucket}/data")
+
+
 # --- one process at a time ---
 
 
