@@ -86,9 +86,7 @@ class ReaderStart:
 
 def choose_num_readers(counts: Sequence[int]) -> int:
     """The largest power of two up to 32 that divides the number of shards."""
-    if max(counts) - min(counts) > 1:
-        return 1
-    return int(np.gcd(len(counts), _MOST_READERS))
+    return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MOST_READERS))
 
 
 def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: int) -> None:

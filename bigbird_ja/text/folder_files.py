@@ -158,9 +158,7 @@ class Files:
     @functools.cached_property
     def definition_json(self) -> bytes:
         """tokenizer.json, as it is or made of vocab.txt."""
-        if self.is_mecab:
-            return _mecab_definition(self)
-        return self.content.get(DEFINITION, b"")
+        return _mecab_definition(self) if self.is_mecab else self.content.get(DEFINITION, b"")
 
     @functools.cached_property
     def definition(self) -> Definition:
