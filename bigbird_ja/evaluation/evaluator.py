@@ -42,10 +42,9 @@ class Evaluator:
         manifest: Manifest,
         max_batches: int | None = None,
         probe: ProbeRequest | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.model_dir, self._data_dir, self._manifest = model_dir, data_dir, manifest
-        self._max_batches, self._probe, self._clock = max_batches, probe, clock
+        self._max_batches, self._probe = max_batches, probe
         self._is_export = is_export(model_dir)
         # Nothing is written to a folder that `pretrain` did not mark.
         self._is_marked = not self._is_export and Owned.load(model_dir) is not None
@@ -168,7 +167,7 @@ class Evaluator:
 
     def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:
         """A line of `eval.jsonl`, which a run of ours gets."""
-        result = {"step": model.step, "time": round(self._clock(), 3), **measured}
+        result = {"step": model.step, "time": round(time.time(), 3), **measured}
         if self._is_marked:
             run_log.append_eval(self.model_dir, result)
         return result

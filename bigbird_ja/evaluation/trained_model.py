@@ -125,12 +125,8 @@ def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
     Raises:
         BadInput: missing, damaged, of a type that NumPy lacks, or safetensors is not installed.
     """
-    try:
-        from safetensors import SafetensorError, deserialize
-    except ImportError as error:
-        raise BadInput(
-            f"{path} needs safetensors: pip install 'bigbird-ja[huggingface]'"
-        ) from error
+    from safetensors import SafetensorError, deserialize
+
     try:
         tensors = deserialize(storage.read_bytes(path, MOST_WEIGHTS))
     except FileNotFoundError as error:

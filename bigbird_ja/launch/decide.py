@@ -370,11 +370,7 @@ def _deletion_failed(view: View) -> Decision:
 
 
 def after_action(
-    state: RunState,
-    action: Action,
-    operation: str,
-    fault: ServiceFault | None,
-    settings: Settings,
+    state: RunState, action: Action, operation: str, fault: ServiceFault | None, settings: Settings
 ) -> Decision:
     """What the service's answer to an action changes.
 

@@ -42,7 +42,6 @@ class Option:
     # "section.key=value|value", several joined by " & ": it has no effect where one is otherwise.
     only_with: str = ""
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
-    engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
     # Of flags alone:
     setting: str = ""  # the setting that it sets

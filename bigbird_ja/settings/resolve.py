@@ -77,13 +77,8 @@ def resolve_config(
         BadInput: an unknown key (near ones are named), one that the command does not use, a value
             of the wrong type, range or choice.
     """
-    overrides: list[Override] = []
-    if config_path is not None:
-        overrides += _read_file(*_locate(config_path))
-    overrides += adopted
-    for text in sets:
-        overrides.append(_read_set(text, uses))
-    overrides += flags
+    overrides = [] if config_path is None else _read_file(*_locate(config_path))
+    overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
     overrides = _of_architecture(_without_final_rate(list(map(_read, overrides))))

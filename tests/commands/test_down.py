@@ -88,6 +88,8 @@ def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) 
     watching.release()
     ended = {"reason": "finished", "deleted": [NODE_A], "left": []}
     assert support.run([*DOWN, "--name=a"], fake) == (0, ended)
+    supervisor_lease(run, print).acquire()  # it rents again, and nothing is listed yet
+    assert support.run([*DOWN, f"--bucket={run.bucket}", "--name=a"], fake)[0] == 2
 
 
 def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:

@@ -24,7 +24,8 @@ def some_records(count, length, seed=0, vocab_size=200):
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("length,most", [(64, 64), (300, 40), (70_000, 50)])
-@pytest.mark.parametrize("specials", [tuple(range(11)), (0, 2, 3, 5, 6, 199)])
+# A few are compared, many are looked up.
+@pytest.mark.parametrize("specials", [(0, 2, 3, 5, 6, 199), (0, 6, *range(9, 199, 5))])
 @pytest.mark.parametrize("prob", [None, 0.3])
 def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
     rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, special_ids=specials)

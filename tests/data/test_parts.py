@@ -112,7 +112,7 @@ def test_parts_at_once_killed_and_a_join_that_is_killed(
     tmp_path, sample_corpus, tokenizer_path, run_cli
 ):
     flags = [
-        f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--seq_length=128",
+        f"--input={sample_corpus}=1.5", f"--tokenizer={tokenizer_path}", "--seq_length=128",
         "--num_shards=16", "--num_workers=1", "--masking=static", "--dupe_factor=20",
     ]  # fmt: skip
     assert run_cli("make-data", *flags, f"--output_dir={tmp_path}/whole").status == 0

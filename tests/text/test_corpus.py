@@ -188,10 +188,7 @@ def test_what_is_refused(tmp_path: Path, name: str, content: bytes, message: str
 
 
 def test_missing_files_and_permissions(tmp_path, monkeypatch):
-    for sources, message in (
-        ([str(tmp_path)], "a folder without files of"),
-        ([], "no --input"),
-    ):
+    for sources, message in (([str(tmp_path)], "a folder without files of"), ([], "no --input")):
         with pytest.raises(BadInput, match=message):
             texts(*sources)
     path = write(tmp_path / "a.txt", b"text")

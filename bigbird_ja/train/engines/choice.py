@@ -54,11 +54,7 @@ class Before:
 
 
 def choose(
-    wanted: str,
-    use_tpu: bool,
-    config: Config,
-    before: Before | None = None,
-    processes: int = 1,
+    wanted: str, use_tpu: bool, config: Config, before: Before | None = None, processes: int = 1
 ) -> Choice:
     """The engine for this machine, or for all machines of a pod; reads only.
 
@@ -105,12 +101,6 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
     from bigbird_ja.evaluation.forward import Forward
 
     return Forward(config, parameters)
-
-
-def peak_flops(accelerator: str | None) -> float | None:
-    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
-    name = _chip(accelerator or "")
-    return CHIPS[name].peak_flops if name in CHIPS else None
 
 
 def has_estimator() -> bool:
@@ -205,4 +195,5 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     devices.check_divides(config.training.global_batch_size, cores, accumulation)
     devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
-    return Choice("estimator", why, True, cores, device, peak_flops(accelerator))
+    chip = CHIPS.get(_chip(accelerator or ""))
+    return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)

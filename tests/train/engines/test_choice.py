@@ -10,7 +10,7 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.choice import Before, choose, peak_flops
+from bigbird_ja.train.engines.choice import Before, choose
 from testkit.machines import Machine
 
 CONFIG = complete_config(resolve_config(None, [])[0])
@@ -135,12 +135,6 @@ def test_a_tpu_of_another_name_that_does_not_answer() -> None:
     config.tpu.name, config.tpu.zone = "somewhere", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         devices.check_estimator_tpu(config)
-
-
-def test_peaks_are_known_by_the_machines_own_names() -> None:
-    assert peak_flops("v3-8") == 61.5e12
-    assert peak_flops("v5litepod-8") == 197e12
-    assert peak_flops(None) is None and peak_flops("gpu") is None
 
 
 def test_several_processes_are_for_jax(machine: Machine) -> None:
