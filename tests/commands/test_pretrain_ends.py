@@ -201,7 +201,7 @@ def test_a_run_of_another_format_is_refused_and_left_as_it_is(
     assert sorted(os.listdir(model)) == before
 
 
-@pytest.mark.parametrize("code", [401, 403, 503])
+@pytest.mark.parametrize("code", [403, 503])
 def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
     code: int, runs: Runs, fake_gcs: FakeGcs, bucket: str
 ) -> None:
