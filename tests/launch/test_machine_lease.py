@@ -24,22 +24,14 @@ from tests.launch.test_supervisor import SETTINGS, SPEC, TRAINER, names, run, ti
 HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(SETTINGS, target_step=DAYS.target_step)
-SERVICES = pytest.mark.parametrize("service", ["tpu", "compute"])
 
 
-def breaking(
-    cloud: SimulatedCloud,
-    acts: set[str],
-    start: float,
-    end: float,
-    error: Exception | None = None,
-    zone: str = "",
-) -> None:
-    """Acts fail between two times of day, in one zone or in all."""
+def breaking(cloud: SimulatedCloud, act: str, start: float, end: float, error: Exception) -> None:
+    """An act fails between two times of day."""
 
-    def interfere(act: str, where: str) -> None:
-        if act in acts and zone in ("", where) and start <= cloud.now < end:
-            raise error or StorageError("the bucket fails")
+    def interfere(done: str, where: str) -> None:
+        if done == act and start <= cloud.now < end:
+            raise error
 
     cloud.interfere, cloud.wake = interfere, (start, end)
 
@@ -57,7 +49,7 @@ def stopped_at(
 @pytest.mark.parametrize("act", ["beat", "write"])
 def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act: str) -> None:
     cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
-    breaking(cloud, {act}, HOUR, 5 * HOUR)
+    breaking(cloud, act, HOUR, 5 * HOUR, StorageError("the bucket fails"))
     fails = cloud.interfere
 
     def interfere(done: str, zone: str) -> None:
@@ -85,15 +77,10 @@ def test_the_lock_is_renewed_again_before_renting() -> None:
     assert cloud.creations == 0
 
 
-# --- zones that do not answer ---------------------------------------------------------------------
-
-AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
-
-
 # --- limits and leases ----------------------------------------------------------------------------
 
 
-@SERVICES
+@pytest.mark.parametrize("service", ["tpu", "compute"])
 @pytest.mark.parametrize(
     ("limits", "hours"),
     [({}, 1 + 12.1), ({"max_seconds": 5 * HOUR}, 5.1), ({"max_usd": 12.0}, 5.1)],
@@ -140,7 +127,7 @@ def test_clocks_that_differ_change_neither_hours_nor_money(
 
 def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back() -> None:
     cloud = SimulatedCloud(DAYS)
-    breaking(cloud, {"delete"}, HOUR, 3 * HOUR, AWAY)
+    breaking(cloud, "delete", HOUR, 3 * HOUR, ServiceFault(Kind.UNAVAILABLE, "no answer"))
     settings = replace(LONG, max_usd=2.4 * 20)
     state = run(cloud, settings, stop=stopped_at(cloud, HOUR))
     assert state.ending_reason == "io_error" and len(cloud.nodes) == 1

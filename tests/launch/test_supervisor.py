@@ -45,10 +45,6 @@ def times(cloud: SimulatedCloud, name: str) -> list[float]:
     return [float(event["time"]) for event in cloud.events if event["event"] == name]
 
 
-def zones(cloud: SimulatedCloud, name: str) -> list[str]:
-    return [str(event["zone"]) for event in cloud.events if event["event"] == name]
-
-
 def lifetimes(*hours: float) -> Callable[[float], float]:
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
