@@ -157,6 +157,7 @@ def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_three_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path: Path) -> None:
     inputs = tmp_path / "input"
     wheel = inputs / "a-wheel" / "bigbird_ja-0.1.0-py3-none-any.whl"
@@ -188,6 +189,7 @@ def test_three_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_three_sessions_on_colab_make_one_run(session, tmp_path: Path) -> None:
     drive = tmp_path / "bigbird-ja"
     drive.mkdir()
