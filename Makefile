@@ -92,6 +92,7 @@ bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (
 
 bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on in WORK_DIR)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe-parts --priced --work_dir $(or $(WORK_DIR),out/recipe)
 	@$(BIN)/python -m scripts.learn recipe --priced --work_dir $(or $(WORK_DIR),out/recipe)
 
 $(addprefix bench-,$(LEARN)): bench-%: $(ALL)
