@@ -109,11 +109,10 @@ def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> I
 def trip_count(module: Module, loop: Instruction) -> int | None:
     """How often a `while` runs its body, or None where that is unknown.
 
-    Either the compiler's own note, or read off the usual counter: the condition compares one
-    element of the loop's tuple with a constant; it starts at a constant and grows by one.
+    Read off the usual counter: the condition compares one element of the loop's tuple with a
+    constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
+    program of the TPU compilers.)
     """
-    if loop.trip_count is not None:
-        return loop.trip_count
     condition = {op.name: op for op in module.computations.get(loop.condition or "", [])}
     for compare in condition.values():
         if compare.opcode != "compare" or compare.direction not in ("LT", "LE"):
