@@ -36,9 +36,6 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
-# A collective beside computations is written as a fusion that starts it, fusions of this name that
-# compute while it goes on, and a fusion that ends it; each of them holds the collective again.
-_BESIDE_COLLECTIVE = "async_collective_fusion"
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -169,8 +166,10 @@ def _ends_collective(op: Instruction) -> bool:
 
 def _collective(module: Module, op: Instruction) -> Instruction | None:
     """The instruction that moves data between devices: this one, or the one that it calls."""
-    if any(name.startswith(_BESIDE_COLLECTIVE) for name in op.called):
-        return None  # it computes
+    # One beside computations is written as a fusion that starts it, fusions that compute while it
+    # goes on, with bodies of this name, and one that ends it; each holds the collective again.
+    if any(name.startswith("async_collective_fusion") for name in op.called):
+        return None
     if op.opcode in ("fusion", "call", *_STARTS):
         inner = (o for name in op.called for o in module.computations.get(name, []))
         return next((moving for o in inner if (moving := _collective(module, o))), None)
